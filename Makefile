@@ -1,0 +1,36 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv first if it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow style quality clean
+
+help:  ## Say what can be made.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+demo: .venv/ready  ## Repair a small retriever end to end; results in runs/demo. No key, GPU or download.
+	$(BIN)/repair-hf demo
+
+test: .venv/ready  ## Run the tests. No network, GPU or key.
+	$(BIN)/python -m pytest
+
+test-slow: .venv/ready  ## Run the tests of many minutes too.
+	$(BIN)/python -m pytest -m 'not gpu'
+
+style: .venv/ready  ## Put the code into shape.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+quality: .venv/ready  ## Check the shape without touching it.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:  ## Remove .venv and caches; runs/ stays.
+	rm -rf .venv .pytest_cache .ruff_cache build src/*.egg-info
+
+# Written last, so a broken installation is begun anew.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "repair-hf needs Python 3.11 or newer; run make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""What was mined, repaired and gained, as tables and pictures."""

@@ -1,0 +1,122 @@
+"""The command line: `repair-hf <command> [--config FILE.yaml] [flags]`.
+
+In:  the words that a user typed.
+Out: one command run, and an exit code: 0 done, 1 stopped by something outside (the same command goes on from there),
+     2 a mistake of the user, told in one line, 130 interrupted. `--debug` lets the traceback through.
+
+A command is a module with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG` (an example), or with
+`ACTIONS: dict[str, (OPTIONS, run)]` where a word chooses among several. It is imported when it is asked for, and not before.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": (
+        "repair_hf.commands.demo",
+        "Repair a small retriever end to end in a toy world: no key, GPU or download.",
+    ),
+    "world": ("repair_hf.commands.world", "Make the toy world, train its base retriever, serve its oracle."),
+    "mine": ("repair_hf.commands.mine", "Find the retriever's false positives, in both directions."),
+    "synthesize": ("repair_hf.commands.synthesize", "Audit the failures and edit what is wrong in them: records."),
+    "train": ("repair_hf.commands.train", "Fine-tune the retriever on pairs and records."),
+    "evaluate": ("repair_hf.commands.evaluate", "Measure R@1/5/10 and MRR in both directions."),
+    "show": ("repair_hf.commands.show", "Draw records as a picture: query, ground truth, false positive, edit."),
+    "env": ("repair_hf.commands.env", "Print versions and devices, for a bug report."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; give back the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if words[0] == "--version":
+        from repair_hf import __version__
+
+        print(f"repair-hf {__version__}")
+        return 0
+    return _run_guarded(words, debug)
+
+
+def _run_guarded(words: list[str], debug: bool) -> int:
+    from repair_hf.options import UserError
+    from repair_hf.runs import RunStopped
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("repair_hf").setLevel(logging.INFO)
+    prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
+    try:
+        _run(words)
+    except (UserError, FileNotFoundError, RunStopped, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        print(f"{prog}: {_one_line(error)}", file=sys.stderr)
+        if isinstance(error, KeyboardInterrupt):
+            return 130
+        return 1 if isinstance(error, RunStopped) else 2
+    return 0
+
+
+def _run(words: list[str]) -> None:
+    from repair_hf.options import parse
+
+    name, rest = words[0], words[1:]
+    module_name, description = COMMANDS[_known(name, COMMANDS, "command")]
+    module = importlib.import_module(module_name)
+    prog, options, run = f"repair-hf {name}", (), None
+    if "ACTIONS" in vars(module):
+        if not rest or rest[0] in ("-h", "--help"):
+            print(_actions(prog, description, module))
+            return
+        options, run = module.ACTIONS[_known(rest[0], module.ACTIONS, f"word for `{prog}`")]
+        prog, rest, description = f"{prog} {rest[0]}", rest[1:], _first_line(run)
+    else:
+        options, run = module.OPTIONS, module.run
+    run(*parse(options, rest, prog, description=description, epilog=module.EPILOG))
+
+
+def _known(word: str, words: Iterable[str], what: str) -> str:
+    from repair_hf.options import UserError
+
+    if word in words:
+        return word
+    near = difflib.get_close_matches(word, words, n=1)
+    meant = f"Did you mean `{near[0]}`? " if near else ""
+    raise UserError(f"`{word}` is not a {what}. {meant}Known: {', '.join(words)}.")
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; the same command goes on from here."
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"error: {error.filename} does not exist."
+    return f"error: {' '.join(str(error).split())}"
+
+
+def _overview() -> str:
+    rows = "\n".join(f"  {name:<12}{help}" for name, (_, help) in COMMANDS.items())
+    return (
+        "usage: repair-hf <command> [--config FILE.yaml] [options]\n\n"
+        "Repair an image-text retriever: mine its near misses, edit what is wrong in them, train on the result.\n\n"
+        f"commands:\n{rows}\n\n"
+        "`repair-hf <command> --help` tells a command's options. Start with `repair-hf demo`."
+    )
+
+
+def _actions(prog: str, description: str, module: ModuleType) -> str:
+    rows = "\n".join(f"  {name:<12}{_first_line(run)}" for name, (_, run) in module.ACTIONS.items())
+    return f"usage: {prog} <action> [options]\n\n{description}\n\nactions:\n{rows}\n\n{module.EPILOG}"
+
+
+def _first_line(run) -> str:
+    return run.__doc__.strip().splitlines()[0]

@@ -1,0 +1,111 @@
+"""`repair-hf train`: fine-tune a retriever on pairs, and on the records of its repaired failures if there are any.
+
+In:  pairs, a dual encoder by id or folder, a folder or Hub id of records, and the arguments of training.
+Out: a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (`trainer_state.json`) and `summary.json`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from repair_hf.encoder import DualEncoder
+from repair_hf.grids import Grids
+from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.pairs import Pairs, load_pairs
+from repair_hf.records import load_records
+from repair_hf.runs import digest, finish_stage, finished, open_stage
+from repair_hf.toyworld.shipped import locate
+from repair_hf.training import RepairConfig, train
+
+EPILOG = """examples:
+  repair-hf train --pairs runs/world --model runs/base --records runs/synthesize --output runs/train \\
+      --learning-rate 1e-4 --num-train-epochs 5
+  accelerate launch --num_processes 4 -m repair_hf train --config train.yaml --bf16 --output runs/train
+
+Without --records it fine-tunes on the pairs alone. With --save-strategy steps and --resume-from-checkpoint last, a run that
+was stopped goes on from its newest checkpoint by the same command. --eval-strategy epoch measures retrieval on
+--validation-split after each epoch."""
+
+# What these say does not change the result, or differs between the processes of one run.
+_NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
+
+
+@dataclass
+class TrainOptions:
+    """What is trained on what."""
+
+    _argument_group_name = "train"
+
+    model: str = need("The retriever: Hub id or folder of a dual encoder.")
+    records: str | None = opt(None, "Folder of `repair-hf synthesize` or Hub id of records; none trains on the pairs alone.")
+    validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
+
+
+OPTIONS = (PairsOptions, StageOptions, TrainOptions, RepairConfig)
+
+
+def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
+    """Train, or say on what."""
+    _settle_output(stage, config)
+    pairs = _load(pairs_options, pairs_options.split)
+    records = None if options.records is None else load_records(options.records)
+    if stage.dry_run:
+        grids = Grids(pairs, records, counterparts=config.counterparts, slot1=config.slot1)
+        return _print_grids(grids.report()) if config.process_index == 0 else None
+    encoder = DualEncoder.from_pretrained(locate(options.model), device=config.device)
+    resolved = _resolved(pairs_options, stage, options, config)
+    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    resolved |= {"records_digest": None if records is None else digest(list(records["record_id"]))}
+    summary = finished(stage.output, resolved)
+    is_first = config.process_index == 0
+    if summary is None:
+        if is_first:
+            open_stage(stage.output, command="train", options=resolved)
+        validation = None if config.eval_strategy == "no" else _load(pairs_options, options.validation_split)
+        summary = train(encoder, pairs, records, config, validation=validation)
+        if is_first:
+            finish_stage(stage.output, summary)
+    if is_first:
+        _print_summary(summary)
+        print(f"-> {stage.output}")
+        print(f"next: repair-hf evaluate --pairs {pairs_options.pairs} --model {stage.output} --output {stage.output}-test")
+
+
+def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
+    if config.output_dir not in (RepairConfig().output_dir, stage.output):
+        raise UserError(f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone.")
+    config.output_dir = stage.output
+
+
+def _load(options: PairsOptions, split: str) -> Pairs:
+    named = asdict(options) | {"split": split}
+    return load_pairs(named.pop("pairs"), **named)
+
+
+def _resolved(pairs: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> dict[str, Any]:
+    training = {name: value for name, value in config.to_dict().items() if name not in _NOT_RECORDED}
+    return asdict(pairs) | asdict(stage) | asdict(options) | training
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    _print_grids(summary["grids"])
+    print(
+        f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms per step   "
+        f"loss {summary['loss']:.4f}"
+    )
+    if "eval_i2t_R@1" in summary:
+        print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
+
+
+def _print_grids(report: dict[str, int]) -> None:
+    counts = "   ".join(f"{report[f'grids_{n}']:,} with {n} slots" for n in (3, 2, 0))
+    print(f"anchors {report['anchors']:,}   {counts}")
+    if "cells" not in report:
+        return
+    for item in ("image", "caption"):
+        sources = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
+        total = max(sum(sources.values()), 1)
+        mix = "   ".join(f"{name.replace('_', ' ')} {count / total:.0%}" for name, count in sources.items())
+        print(f"{item:<8}opposite a false positive: {mix}")
+    print(f"cells   {report['cells']:,} negatives, {report['cells_left_out']:,} left out: true pairs by annotation")

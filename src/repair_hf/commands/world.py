@@ -1,0 +1,129 @@
+"""`repair-hf world build|pretrain|serve`: make the toy world, train its base retriever, serve its oracle over HTTP.
+
+In:  sizes and seeds.
+Out: `build`: a folder of pictures with captions. `pretrain`: a CLIP folder trained from scratch on them, with its held-out figures.
+     `serve`: an OpenAI-compatible endpoint on loopback, for trying retries, limits and kills over a real connection.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from repair_hf.options import UserError, opt
+from repair_hf.runs import digest, write_atomically
+from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
+
+EPILOG = """examples:
+  repair-hf world build --output runs/world
+  repair-hf world pretrain --world runs/world --output runs/base
+  repair-hf world serve --port 8000 --latency 0.02"""
+
+
+@dataclass
+class BuildOptions:
+    """Sizes of the world's splits."""
+
+    _argument_group_name = "world"
+
+    output: str = opt("runs/world", "Folder of the world.")
+    train: int = opt(SPLITS["train"], "Training pictures; five captions each.")
+    validation: int = opt(SPLITS["validation"], "Validation pictures.")
+    test: int = opt(SPLITS["test"], "Test pictures.")
+    seed: int = opt(SEED, "Seed of scenes and captions.")
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"`{split}` must be at least 1, got {getattr(self, split)}.")
+
+
+@dataclass
+class PretrainOptions:
+    """How the base retriever is trained from scratch. The defaults are the recipe of the shipped one."""
+
+    _argument_group_name = "pretrain"
+
+    world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
+    output: str = opt("runs/base", "Folder of the trained retriever.")
+    epochs: float = opt(25.0, "Passes over the training captions; short schedules give a base that is far from saturated.")
+    learning_rate: float = opt(1e-3, "Peak learning rate.")
+    batch_size: int = opt(128, "Pairs in a batch.")
+    seed: int = opt(0, "Seed of the weights and of the order.")
+
+
+@dataclass
+class ServeOptions:
+    """Where the oracle listens, and how badly it behaves."""
+
+    _argument_group_name = "serve"
+
+    port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.")
+    latency: float = opt(0.0, "Seconds that each answer waits.")
+    verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.")
+    malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.")
+    log: str | None = opt(None, "File that gets one JSON line per request.")
+
+
+def build(options: BuildOptions) -> None:
+    """Draw the world's pictures and write their captions."""
+    splits = {name: getattr(options, name) for name in SPLITS}
+    folder = build_world(options.output, splits=splits, seed=options.seed)
+    print(f"world   {splits['train']:,} train, {splits['validation']:,} validation, {splits['test']:,} test pictures   -> {folder}")
+    print(f"next: repair-hf mine --pairs {folder} --model world/base --output runs/failures")
+
+
+def pretrain(options: PretrainOptions) -> None:
+    """Train the toy world's base retriever from scratch, and measure it on held-out pictures."""
+    from transformers import AutoModel
+
+    from repair_hf.encoder import DualEncoder
+    from repair_hf.evaluation.retrieval import evaluate_retrieval
+    from repair_hf.pairs import load_pairs
+    from repair_hf.toyworld.base import build_model, build_processor
+    from repair_hf.training import RepairConfig, train
+
+    pairs, folder = load_pairs(options.world, split="train"), Path(options.output)
+    processor = build_processor(pairs.captions["caption"])
+    build_model(processor, seed=options.seed).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    config = RepairConfig(
+        output_dir=str(folder / "training"),
+        num_train_epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        per_device_train_batch_size=options.batch_size,
+        warmup_steps=0.05,
+        adam_beta2=0.98,
+        seed=options.seed,
+        disable_tqdm=False,
+    )
+    trained = train(str(folder), pairs, None, config)
+    AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
+    encoder = DualEncoder.from_pretrained(folder)
+    held_out = {"options": asdict(options), "steps": trained["steps"], "seconds": round(trained["seconds"])}
+    held_out |= {"digest": encoder.digest, "world": digest(list(pairs.captions["caption"]))}
+    for split in ("validation", "test"):
+        other = load_pairs(options.world, split=split)
+        held_out[split] = evaluate_retrieval(*encoder.embed_pairs(other), other.caption_image)
+        found = held_out[split]
+        print(f"{split:<11}R@1 I2T {found['i2t_R@1']:.1%}   T2I {found['t2i_R@1']:.1%}   {found['n_images']:,} images, {found['n_texts']:,} captions")
+    write_atomically(folder / "held_out.json", json.dumps(held_out, indent=2) + "\n")
+    print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
+    print(f"next: repair-hf mine --pairs {options.world} --model {folder} --output runs/failures")
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve the oracle as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
+    from repair_hf.toyworld.server import serve as serve_oracle
+
+    serve_oracle(
+        options.port,
+        latency=options.latency,
+        verdict_noise=options.verdict_noise,
+        malformed_rate=options.malformed_rate,
+        log=Path(options.log) if options.log else None,
+    )
+
+
+ACTIONS = {"build": ((BuildOptions,), build), "pretrain": ((PretrainOptions,), pretrain), "serve": ((ServeOptions,), serve)}

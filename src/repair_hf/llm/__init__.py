@@ -1,0 +1,1 @@
+"""A chat model by id: `client.ChatModel` asks, `journal.Journal` remembers, `cost` counts."""

@@ -1,0 +1,98 @@
+"""Answers: from what a model said to what was asked for, or to the reason why it cannot be used.
+
+In:  the text of an answer, why the model stopped, and the pydantic model that the answer must fill (or none, for plain text).
+Out: the filled model, or the text; else `UnparsedAnswer` or `RefusedAnswer`. An empty, cut-off or malformed answer is never a verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+_OBJECT_BEGINS = re.compile(r'\{\s*"')
+
+_decode = json.JSONDecoder().raw_decode
+
+
+class AnswerError(Exception):
+    """An answer that cannot be used: the fault of one row, which is dropped with `drop_reason`; the run goes on."""
+
+    drop_reason: str
+
+
+class UnparsedAnswer(AnswerError):
+    """Empty, cut off, or not in the form that was asked for."""
+
+    drop_reason = "llm_unparsed"
+
+
+class RefusedAnswer(AnswerError):
+    """The model or the provider's filter declined to answer."""
+
+    drop_reason = "llm_refused"
+
+
+def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
+    """What an answer says.
+
+    Args:
+        text: The answer as it came.
+        finish: Why the model stopped.
+        schema: What the JSON object in the text must fill, its types taken strictly; None for plain text.
+
+    Raises:
+        AnswerError: If the answer cannot be used.
+    """
+    if finish in ("content_filter", "refusal"):
+        raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
+    if finish == "length":
+        raise UnparsedAnswer("the answer was cut off at the limit of its length")
+    if not text.strip():
+        raise UnparsedAnswer("the answer was empty")
+    return text.strip() if schema is None else _parse(text, schema)
+
+
+def _parse(text: str, schema: type[Schema]) -> Schema:
+    """Of all JSON objects in the text, exactly one must be what was asked for: of two that differ, neither can be trusted."""
+    found: list[Schema] = []
+    faults: list[str] = []
+    for piece in _objects(text):
+        try:
+            value = schema.model_validate_json(piece, strict=True)
+        except ValidationError as error:
+            faults.append("; ".join(f"{'.'.join(map(str, e['loc'])) or 'answer'}: {e['msg']}" for e in error.errors()))
+        else:
+            if value not in found:
+                found.append(value)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnparsedAnswer(
+            f"the answer holds {len(found)} JSON objects that contradict each other: {_shortened(text)}"
+        )
+    raise UnparsedAnswer(f"{faults[-1] if faults else 'the answer holds no JSON object'}; it was: {_shortened(text)}")
+
+
+def _objects(text: str) -> Iterator[str]:
+    """The outermost JSON objects of a text, wherever they stand: alone, in a code fence, amid prose."""
+    at = text.find("{")
+    while at >= 0:
+        try:
+            _, end = _decode(text, at)
+        except (json.JSONDecodeError, RecursionError):
+            if _OBJECT_BEGINS.match(text, at):  # cut off or malformed: what lies inside it is no answer by itself
+                return
+            end = at + 1
+        else:
+            yield text[at:end]
+        at = text.find("{", end)
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:200] + "…")

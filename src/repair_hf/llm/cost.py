@@ -1,0 +1,187 @@
+"""What answers cost: prices, what a run has used, what a run will need.
+
+In:  model ids, token counts, numbers of triplets.
+Out: US dollars by the list prices that LiteLLM ships; `Usage` per stage and direction; an `Estimate` before anything is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from repair_hf.llm.journal import Entry
+from repair_hf.llm.loading import load_litellm
+from repair_hf.options import UserError
+
+# Tokens (in, out) that one mined triplet takes at each LLM stage, rejects included: the paper's 1,000 triplets per direction.
+PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
+    "flickr30k": {
+        ("audit", "i2t"): (707.3, 80.3),
+        ("instruct", "i2t"): (981.4, 61.7),
+        ("edit", "i2t"): (597.9, 45.9),
+        ("audit", "t2i"): (1064.6, 101.0),
+        ("instruct", "t2i"): (279.0, 25.8),
+    },
+    "coco30k": {
+        ("audit", "i2t"): (701.9, 69.5),
+        ("instruct", "i2t"): (706.7, 31.1),
+        ("edit", "i2t"): (382.2, 25.2),
+        ("audit", "t2i"): (1063.3, 95.3),
+        ("instruct", "t2i"): (214.9, 20.6),
+    },
+}
+PAPER_CANDIDATES = 3
+
+
+@dataclass
+class Usage:
+    """What one stage and direction has taken.
+
+    Args:
+        calls: Answers that the provider gave in this run.
+        replayed: Answers that were there already, from an earlier run or an equal request.
+        prompt_tokens: Of `calls`.
+        completion_tokens: Of `calls`.
+        dollars: Of `calls`, as far as prices are known.
+        unpriced: How many of `calls` have no known price.
+        dollars_saved: What the replayed answers cost when they were asked for.
+    """
+
+    calls: int = 0
+    replayed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+    unpriced: int = 0
+    dollars_saved: float = 0.0
+
+    def add(self, entry: Entry, *, replayed: bool) -> None:
+        """Count one answer."""
+        if replayed:
+            self.replayed += 1
+            self.dollars_saved += entry.dollars or 0.0
+            return
+        self.calls += 1
+        self.prompt_tokens += entry.prompt_tokens
+        self.completion_tokens += entry.completion_tokens
+        self.dollars += entry.dollars or 0.0
+        self.unpriced += entry.dollars is None
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage and direction will need; `dollars` is None where no price is known."""
+
+    stage: str
+    direction: str
+    llm_calls: int
+    image_calls: int
+    prompt_tokens: float
+    completion_tokens: float
+    dollars: float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a synthesis run will need, stage by stage and in all."""
+
+    stages: tuple[StageCost, ...]
+
+    @property
+    def llm_calls(self) -> int:
+        return sum(stage.llm_calls for stage in self.stages)
+
+    @property
+    def image_calls(self) -> int:
+        return sum(stage.image_calls for stage in self.stages)
+
+    @property
+    def prompt_tokens(self) -> float:
+        return sum(stage.prompt_tokens for stage in self.stages)
+
+    @property
+    def completion_tokens(self) -> float:
+        return sum(stage.completion_tokens for stage in self.stages)
+
+    @property
+    def dollars(self) -> float | None:
+        """Price of the LLM calls; None where no price is known. What an image editor costs is not in it."""
+        dollars = [stage.dollars for stage in self.stages]
+        return None if None in dollars else sum(dollars)
+
+
+def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> float:
+    """US dollars for so many tokens, at the model's list price for ordinary (short, uncached) requests.
+
+    Raises:
+        UserError: If no price is known for the model.
+    """
+    prices = price_per_token(model)
+    if prices is None:
+        raise UserError(
+            f"No list price is known for {model!r}; use a LiteLLM model id such as gemini/gemini-2.5-flash."
+        )
+    return prompt_tokens * prices[0] + completion_tokens * prices[1]
+
+
+@cache
+def price_per_token(model: str) -> tuple[float, float] | None:
+    """US dollars per prompt token and per completion token; None if LiteLLM's price map does not hold the model."""
+    litellm = load_litellm()
+    try:
+        prices = litellm.get_model_info(model)
+    except litellm.exceptions.ModelNotMappedError:
+        return None
+    return prices["input_cost_per_token"], prices["output_cost_per_token"]
+
+
+def estimate_cost(
+    i2t: int,
+    t2i: int,
+    *,
+    kept_i2t: int | None = None,
+    kept_t2i: int | None = None,
+    candidates: int = PAPER_CANDIDATES,
+    model: str | None = None,
+    tokens_per_triplet: Mapping[tuple[str, str], tuple[float, float]] | None = None,
+) -> Estimate:
+    """Count calls, tokens and dollars of a synthesis run before it starts.
+
+    The audit is paid for every mined triplet, the rest only for those that pass it. Without `kept_*` every triplet counts as kept:
+    with retained samples in place of mined triplets that is the paper's own counting (5 LLM calls per I2T sample; 2 LLM calls and
+    3 images per T2I sample).
+
+    Args:
+        i2t: Mined triplets whose query is an image.
+        t2i: Mined triplets whose query is a caption.
+        kept_i2t: How many of them are expected to pass the audit.
+        kept_t2i: How many of them are expected to pass the audit.
+        candidates: M, edits per kept triplet.
+        model: LLM whose list price is asked for.
+        tokens_per_triplet: (in, out) by (stage, direction), per mined triplet, its share of rejects included. Those that the paper
+            measured on Flickr30K when omitted.
+    """
+    kept_i2t, kept_t2i = (i2t if kept_i2t is None else kept_i2t), (t2i if kept_t2i is None else kept_t2i)
+    if not (0 <= kept_i2t <= i2t and 0 <= kept_t2i <= t2i):
+        raise UserError(
+            f"Kept must lie between 0 and mined, got {kept_i2t} of {i2t} (i2t) and {kept_t2i} of {t2i} (t2i)."
+        )
+    tokens = PAPER_TOKENS["flickr30k"] if tokens_per_triplet is None else tokens_per_triplet
+    prices = price_per_token(model) if model else None
+    rows = (  # stage, direction, mined triplets, LLM calls, images
+        ("audit", "i2t", i2t, i2t, 0),
+        ("audit", "t2i", t2i, t2i, 0),
+        ("instruct", "i2t", i2t, kept_i2t, 0),
+        ("instruct", "t2i", t2i, kept_t2i, 0),
+        ("edit", "i2t", i2t, kept_i2t * candidates, 0),
+        ("edit", "t2i", t2i, 0, kept_t2i * candidates),
+    )
+    stages = []
+    for stage, direction, triplets, llm_calls, image_calls in rows:
+        per_triplet = tokens.get((stage, direction), (0.0, 0.0))
+        drawn = candidates / PAPER_CANDIDATES if stage == "edit" and tokens_per_triplet is None else 1
+        tokens_in, tokens_out = (triplets * drawn * count for count in per_triplet)
+        dollars = tokens_in * prices[0] + tokens_out * prices[1] if prices else None
+        stages.append(StageCost(stage, direction, llm_calls, image_calls, tokens_in, tokens_out, dollars))
+    return Estimate(tuple(stages))

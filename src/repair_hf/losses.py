@@ -1,0 +1,70 @@
+"""The two parts of the training objective, `L = L_global + grid_weight * L_grid`.
+
+In:  unit vectors of images and texts, and the scale (after exp).
+Out: a dict of scalars; `loss` is trained on. No model, tokenizer, process group or device is known here.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ContrastiveLoss(nn.Module):
+    """Symmetric InfoNCE: each image must find its text among the batch's texts, and each text its image.
+
+    Shape:
+        images, texts: (B, D); row b of one belongs to row b of the other. scale: (). Returns scalar `loss`.
+
+    Example:
+        >>> ContrastiveLoss()(torch.zeros(8, 4), torch.zeros(8, 4), torch.tensor(100.0))["loss"]  # ln 8
+        tensor(2.0794)
+    """
+
+    def forward(self, images: Tensor, texts: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        logits = scale * images.float() @ texts.float().mT                     # (B images, B texts)
+        truth = torch.arange(len(logits), device=logits.device)                # (B,)
+        return {"loss": (F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2}
+
+
+class GridLoss(nn.Module):
+    """Cross-entropy inside each anchor's own small grid; the diagonal holds the true pairs.
+
+    A grid that lacks a slot is the smaller grid of the slots it has: cells of an absent slot take part in no softmax
+    and get no gradient. The loss is the mean over the grids with at least two slots, each the mean over its diagonal
+    of the row's and the column's cross-entropy; where no grid has two slots it is a 0 that can be backpropagated.
+
+    Args of the call:
+        present: Which slots exist; all of them by default.
+        matches: Off-diagonal cells known to be true pairs as well. They take part in no softmax either: to push
+            a true pair apart would unteach what the diagonal teaches. None by default.
+
+    Shape:
+        images, texts: (B, 3, D). scale: (). present: (B, 3) bool. matches: (B, 3, 3) bool, images in rows.
+        Returns scalars `loss` and `grids` (how many grids it is the mean of).
+    """
+
+    def forward(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        scale: Tensor,
+        present: Tensor | None = None,
+        matches: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        logits = scale * torch.einsum("bid,bjd->bij", images.float(), texts.float())  # (B, 3 images, 3 texts)
+        if present is None:
+            present = logits.new_ones(logits.shape[:2], dtype=torch.bool)      # (B, 3)
+        diagonal = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
+        absent = ~(present.unsqueeze(2) & present.unsqueeze(1))                # (B, 3, 3)
+        hidden = absent if matches is None else absent | (matches & ~diagonal)
+        # An absent slot is left alone with its own diagonal cell, a constant: softmax 1, loss 0, no gradient, no nan.
+        logits = logits.masked_fill(hidden, -torch.inf).masked_fill(absent & diagonal, 0.0)
+        rows = logits.log_softmax(2).diagonal(dim1=1, dim2=2)                  # (B, 3)
+        columns = logits.log_softmax(1).diagonal(dim1=1, dim2=2)               # (B, 3)
+        slots = present.sum(1)                                                 # (B,)
+        each = -(rows + columns).sum(1) / (2 * slots.clamp(min=1))             # (B,)
+        is_grid = slots >= 2                                                   # (B,)
+        grids = is_grid.sum()
+        return {"loss": each.where(is_grid, 0.0).sum() / grids.clamp(min=1), "grids": grids}

@@ -1,0 +1,222 @@
+"""Options: dataclasses filled from defaults, a YAML recipe and the command line.
+
+In:  dataclasses whose fields were made with `opt` or `need`, and the words of a command line.
+Out: one filled instance of each. Flags beat `--config FILE.yaml`, which beats the defaults; whatever is not known
+     stops the run. One word names a thing everywhere: recipe key = flag = dataclass field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers.hf_argparser import HfArgumentParser
+
+
+class UserError(ValueError):
+    """A mistake of the person at the keyboard, told in one line: what is wrong, what came, what to do."""
+
+
+def opt(default: Any, help: str) -> Any:
+    """A field with a default. A list becomes a fresh copy for every instance."""
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+def need(help: str) -> Any:
+    """A field that the user must give."""
+    return field(metadata={"help": help})
+
+
+@dataclass
+class PairsOptions:
+    """Which images and captions, and which of them belong together."""
+
+    _argument_group_name = "pairs"
+
+    pairs: str = need("Folder with captions.jsonl, COCO caption JSON, Hub dataset id, or saved dataset folder.")
+    image_folder: str | None = opt(None, "Where the images lie that a COCO caption JSON names.")
+    image_column: str = opt("image", "Column of a dataset that holds the image.")
+    caption_column: str = opt("caption", "Column of a dataset that holds the caption or a list of captions.")
+    split: str = opt("train", "Which split; `all` takes everything.")
+    strict: bool = opt(False, "Refuse the data at the first kind of bad row instead of leaving such rows out.")
+
+
+@dataclass
+class StageOptions:
+    """Where a stage writes."""
+
+    _argument_group_name = "stage"
+
+    output: str = need("Folder of this stage's result.")
+    dry_run: bool = opt(False, "Say what would be done and what it would cost, then stop.")
+
+
+def parse(
+    types: Sequence[type], argv: Sequence[str], prog: str, *, description: str | None = None, epilog: str | None = None
+) -> tuple:
+    """Fill each dataclass of `types` from the command line `argv`.
+
+    Args:
+        types: Dataclasses, in the order in which their instances are wanted.
+        argv: The words after the command's name; may hold `--config FILE.yaml`. A first word without a flag is the value of the
+            first option that is needed: `show runs/records` is `show --records runs/records`.
+        prog: What the user typed to get here, such as `repair-hf mine`.
+        description: First lines of `--help`.
+        epilog: Last lines of `--help`, printed as they stand.
+
+    Raises:
+        UserError: If a key, flag or value is unknown or impossible, or a needed one is missing.
+    """
+    parser = _Parser(types, prog=prog, description=description, epilog=epilog)
+    config, argv = _take_config(parser.name_first_word(list(argv)))
+    recipe = [] if config is None else parser.recipe_as_flags(config)
+    parser.refuse_unknown_flags(argv)
+    try:
+        return parser.parse_args_into_dataclasses([*recipe, *argv], look_for_args_file=False)
+    except UserError:
+        raise
+    except ValueError as error:  # a dataclass's own check in __post_init__
+        raise UserError(str(error)) from error
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    reader.add_argument("--config")
+    try:
+        found, rest = reader.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error}; give the path of a YAML file.") from error
+    return found.config, rest
+
+
+class _Parser(HfArgumentParser):
+    """HfArgumentParser that raises instead of leaving the process, and knows recipe files."""
+
+    def __init__(self, types: Sequence[type], *, prog: str, description: str | None, epilog: str | None) -> None:
+        epilog = _EVERY_COMMAND if epilog is None else f"{_EVERY_COMMAND}\n\n{epilog}"
+        super().__init__(
+            types, prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=_Help
+        )
+        self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f.init}
+        self.first_needed = next((name for name, field in self.known.items() if _is_needed(field)), None)
+        word = "" if self.first_needed is None else f"[{self.first_needed.upper()}] "
+        self.usage = f"{prog} {word}[--config FILE.yaml] [options]"
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+    def parse_known_args(self, args=None, namespace=None):
+        namespace, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"no flag takes {' '.join(map(repr, rest))}; see `{self.prog} --help`.")
+        return namespace, rest
+
+    def name_first_word(self, argv: list[str]) -> list[str]:
+        """Put before a bare first word the flag that it stands for."""
+        is_bare = argv and not argv[0].startswith("-") and self.first_needed is not None
+        return [f"--{self.first_needed}", *argv] if is_bare else argv
+
+    def refuse_unknown_flags(self, argv: list[str]) -> None:
+        """Argparse would first complain of what is missing, which hides the misspelt flag that was meant for it."""
+        flags = [word.split("=")[0] for word in argv if word.startswith("--")]
+        if unknown := [flag for flag in flags if flag not in self._option_string_actions]:
+            raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
+
+    def recipe_as_flags(self, path: str) -> list[str]:
+        """Turn a recipe into the flags that it stands for, so that one set of checks serves both."""
+        recipe = _read_recipe(path)
+        if unknown := sorted(set(recipe) - set(self.known)):
+            raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
+        flags: list[str] = []
+        for key, value in recipe.items():
+            if value is None or value == []:  # no flag can say these
+                self._set_default(key, value)
+            elif isinstance(value, list):
+                flags += [f"--{key}", *map(str, value)]
+            elif isinstance(value, dict):
+                flags.append(f"--{key}={json.dumps(value)}")
+            else:
+                flags.append(f"--{key}={value}")
+        return flags
+
+    def _set_default(self, key: str, value: Any) -> None:
+        if _is_needed(self.known[key]):
+            raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+        self.set_defaults(**{key: value})
+
+    def _remedy(self, words: list[str]) -> str:
+        keys = [word.removeprefix("--").replace("-", "_") for word in words]
+        near = {key: difflib.get_close_matches(key, self.known, n=1) for key in keys}
+        hints = [f"`{names[0]}` for `{key}`" for key, names in near.items() if names]
+        meant = f"Did you mean {', '.join(hints)}? " if hints else ""
+        if not self.known:
+            return f"`{self.prog}` takes no options."
+        known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help`"
+        return f"{meant}Known: {known}."
+
+
+def _is_needed(field: Field) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _read_recipe(path: str) -> dict[str, Any]:
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--config names {path}, which does not exist.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config names {path}, which cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if recipe is None:
+        return {}
+    if not isinstance(recipe, dict) or not all(isinstance(key, str) for key in recipe):
+        raise UserError(f"{path} must hold `key: value` lines, one per option; got a {type(recipe).__name__}.")
+    return recipe
+
+
+# Text, not flags of the parser: both are taken before it sees the line, and TrainingArguments has a `debug` of its own.
+_EVERY_COMMAND = """every command:
+  --config FILE.yaml      a recipe: `key: value` lines, each key an option's name with underscores; flags beat it
+  --debug                 show the whole traceback of an error"""
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """One spelling and a type for each flag, and its default; the epilog as it was written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=119)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.dest == "help":
+            return "--help"
+        flag = f"--{action.dest.replace('_', '-')}"
+        if action.const is True:  # a switch; one that is on by default can be turned off
+            return f"--[no-]{flag.removeprefix('--')}" if action.default is True else flag
+        value = _value_name(action)
+        return f"{flag} {value} ..." if action.nargs == "+" else f"{flag} {value}"
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.required:
+            return f"{action.help} (required)"
+        is_silent = action.default is None or action.default is False  # the help says what happens without the flag
+        return action.help if is_silent else super()._get_help_string(action)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        turns_off = isinstance(action, argparse._StoreFalseAction)  # shown with the switch that it turns off
+        if not turns_off:
+            super().add_argument(action)
+
+
+def _value_name(action: argparse.Action) -> str:
+    if action.choices is not None and len(action.choices) <= 8:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return {int: "INT", float: "FLOAT"}.get(action.type, "TEXT")

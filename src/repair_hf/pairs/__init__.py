@@ -1,0 +1,213 @@
+"""Pairs of images and captions: one form for every source, with what was left out and why.
+
+In:  a folder with captions.jsonl, a COCO caption JSON, a dataset of the Hub or of a folder; a split.
+Out: `Pairs`: images (encoded, decoded when asked for), captions, and which belong together. All that is wrong with the data is
+     found here, before anything costs time.
+
+A source without splits is cut by image: a hash of the image's id puts it into `train` (80%), `validation` or `test` (10% each),
+so an image stays where it is when others come or go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset, Features, Image, Value
+
+from repair_hf.options import UserError
+from repair_hf.pairs.images import content_digest, inspect_images, on_white
+from repair_hf.pairs.problems import Problem, Problems
+from repair_hf.pairs.sources import Listing, read_coco, read_dataset, read_folder
+
+logger = logging.getLogger(__name__)
+
+CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Images, their captions, and who belongs to whom.
+
+    Args:
+        images: `image_id` and `image` (upright, RGB).
+        captions: `caption_id` (`<image_id>#<place>`), `caption`, and `image_index`, the row of its image.
+        problems: What was left out.
+    """
+
+    images: Dataset
+    captions: Dataset
+    problems: tuple[Problem, ...] = ()
+
+    @cached_property
+    def caption_image(self) -> np.ndarray:
+        """(M,) the row of each caption's image."""
+        return np.array(self.captions["image_index"][:], np.int64)
+
+    def captions_of(self, image_index: int) -> list[int]:
+        """The rows of an image's captions."""
+        order, starts = self._captions_by_image
+        return order[starts[image_index] : starts[image_index + 1]].tolist()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names ids, captions and the images' content as they are now; files go by path, size and time of change."""
+        digest = hashlib.sha256(content_digest(self.images).encode())
+        columns = [self.images["image_id"], *(self.captions[name] for name in CAPTIONS)]
+        for column in columns:
+            digest.update(repr(column[:]).encode())
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def _captions_by_image(self) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(self.caption_image, kind="stable")                  # (M,)
+        starts = np.searchsorted(self.caption_image[order], np.arange(len(self.images) + 1))
+        return order, starts
+
+
+def load_pairs(
+    source: str | Path,
+    *,
+    split: str = "train",
+    image_folder: str | Path | None = None,
+    image_column: str = "image",
+    caption_column: str = "caption",
+    strict: bool = False,
+) -> Pairs:
+    """Load pairs, and leave out what cannot be used.
+
+    Args:
+        source: A folder with `captions.jsonl` (`{"image": "x.png", "captions": ["..."], "split": "train"}` on each line, the split
+            optional), a COCO caption JSON, a Hub dataset id, or the folder of a dataset.
+        split: Which split; `all` takes everything.
+        image_folder: Where the images lie that a COCO caption JSON names.
+        image_column: Column of a dataset that holds the image.
+        caption_column: Column of a dataset that holds the caption or a list of captions.
+        strict: Refuse data in which anything is wrong.
+
+    Raises:
+        UserError: If the source cannot be read, has no such split, or nothing usable is left; with `strict` for any problem.
+
+    Example:
+        >>> pairs = load_pairs("photos", split="all")
+        >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
+    """
+    problems = Problems()
+    listing = _read(str(source), problems, split, image_folder, image_column, caption_column)
+    ids: list[str] = listing.images["image_id"][:]
+    rows = _of_split(ids, listing.splits, _first_of_each_id(ids, problems), split, problems, str(source))
+    captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
+    rows = [row for row in rows if captions[row]]
+    images, rows = _whole(listing.images, rows, ids, problems)
+    _tell(problems, str(source), strict, is_empty=not rows)
+    return Pairs(
+        images.cast_column("image", Image(mode="RGB")),
+        _caption_table([ids[row] for row in rows], [captions[row] for row in rows]),
+        problems.found(),
+    )
+
+
+def bare_caption(caption: str) -> str:
+    """What remains of a caption when case, spacing and final punctuation do not count: captions equal in this say the same."""
+    return " ".join(caption.casefold().split()).rstrip(" .,;:!?")
+
+
+def _read(
+    source: str, problems: Problems, split: str, image_folder: str | Path | None, image_column: str, caption_column: str
+) -> Listing:
+    path = Path(source)
+    if (path / "captions.jsonl").is_file():
+        return read_folder(path, problems)
+    if path.suffix == ".json":
+        if not path.is_file():
+            raise UserError(f"`{source}` does not exist; give the path of a COCO caption JSON.")
+        if image_folder is None or not Path(image_folder).is_dir():
+            raise UserError(f"`image_folder` must be the folder of the images that {source} names, got {image_folder}.")
+        return read_coco(path, Path(image_folder), problems)
+    return read_dataset(source, split, image_column, caption_column)
+
+
+def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
+    seen: set[str] = set()
+    rows = []
+    for row, image_id in enumerate(ids):
+        if image_id in seen:
+            problems.add("duplicate_id", image_id)
+        else:
+            seen.add(image_id)
+            rows.append(row)
+    return rows
+
+
+def _of_split(
+    ids: list[str], splits: list[str | None] | None, rows: list[int], split: str, problems: Problems, source: str
+) -> list[int]:
+    if split == "all" or not rows:
+        return rows
+    if splits is None:
+        splits = [_part(image_id) for image_id in ids]
+    for row in rows:
+        if splits[row] is None:
+            problems.add("no_split", ids[row])
+    if not (chosen := [row for row in rows if splits[row] == split]):
+        have = sorted({splits[row] for row in rows} - {None})
+        raise UserError(
+            f"`{source}` has no image in split `{split}`; it has {have}. Name one of these, or `all` to take everything."
+        )
+    return chosen
+
+
+def _part(image_id: str) -> str:
+    tenth = int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8]) % 10
+    return {8: "validation", 9: "test"}.get(tenth, "train")
+
+
+def _texts(image_id: str, captions: list, problems: Problems) -> dict[int, str]:
+    """The usable captions of an image by their place among all of its captions, without outer white space."""
+    texts = {}
+    for place, caption in enumerate(captions):
+        if isinstance(caption, str) and caption.strip():
+            texts[place] = caption.strip()
+        else:
+            problems.add("empty_caption", f"{image_id}#{place}")
+    if not texts:
+        problems.add("image_without_captions", image_id)
+    return texts
+
+
+def _whole(images: Dataset, rows: list[int], ids: list[str], problems: Problems) -> tuple[Dataset, list[int]]:
+    """The images that can be decoded, and their rows."""
+    looks = dict(zip(rows, inspect_images(images.select(rows)), strict=True))
+    for row, look in looks.items():
+        if look.problem is not None:
+            problems.add(look.problem, ids[row])
+    rows = [row for row in rows if looks[row].problem is None]
+    images = images.select(rows)
+    if transparent := {place for place, row in enumerate(rows) if looks[row].is_transparent}:
+        logger.info("%d of %d images are transparent; they are laid on white.", len(transparent), len(rows))
+        images = on_white(images, transparent)
+    return images, rows
+
+
+def _tell(problems: Problems, source: str, strict: bool, is_empty: bool) -> None:
+    found = problems.found()
+    listed = "; ".join(map(str, found))
+    if found and strict:
+        raise UserError(f"`{source}` has {listed}. Mend them, or leave out `strict` to go on without them.")
+    if is_empty:
+        raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
+    for problem in found:
+        logger.warning("%s: left out %s.", source, problem)
+
+
+def _caption_table(image_ids: list[str], captions: list[dict[int, str]]) -> Dataset:
+    named = [
+        (f"{image_id}#{place}", caption, index)
+        for index, (image_id, texts) in enumerate(zip(image_ids, captions, strict=True))
+        for place, caption in texts.items()
+    ]
+    return Dataset.from_dict(dict(zip(CAPTIONS, zip(*named, strict=True), strict=True)), features=CAPTIONS)

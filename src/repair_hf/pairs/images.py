@@ -1,0 +1,109 @@
+"""The image files behind a dataset: are they whole, do they show through, have they changed.
+
+In:  a dataset with a column of images.
+Out: per image what is wrong with it, if anything; images without transparency; a digest of their content.
+
+A broken file must be found before hours are spent, and finding it must not cost as much as decoding all of them: a PNG's checksums
+are read, and a JPEG is decoded to its smallest version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import PIL.Image
+import PIL.ImageOps
+from datasets import Dataset, Image
+from tqdm.auto import tqdm
+
+# What Pillow raises for a file that it cannot decode; SyntaxError comes from broken PNG chunks.
+UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, PIL.Image.DecompressionBombError)
+THREADS = 8  # opening files waits for the disk more than for the processor
+
+
+class Inspection(NamedTuple):
+    """What a look at one image told.
+
+    Args:
+        problem: A kind of problem, or None.
+        is_transparent: Whether something behind it would show through.
+    """
+
+    problem: str | None
+    is_transparent: bool = False
+
+
+def inspect_images(images: Dataset) -> list[Inspection]:
+    """Look at each image of the column `image`."""
+    found: list[Inspection] = []
+    with ThreadPoolExecutor(THREADS) as threads, tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar:
+        for some in _references(images, "image"):
+            found += threads.map(_inspect, some)
+            bar.update(len(some))
+    return found
+
+
+def on_white(images: Dataset, rows: set[int]) -> Dataset:
+    """Lay the transparent images at `rows` on white, as the image processors of `transformers` do: so every reader sees the same."""
+
+    def lay(row: dict, index: int) -> dict:
+        if index not in rows:
+            return row
+        with _open(row["image"]) as image:
+            image = PIL.ImageOps.exif_transpose(image).convert("RGBA")
+        buffer = io.BytesIO()
+        white = PIL.Image.new("RGBA", image.size, "white")
+        PIL.Image.alpha_composite(white, image).convert("RGB").save(buffer, "PNG")
+        return {"image": {"bytes": buffer.getvalue(), "path": row["image"]["path"]}}
+
+    return images.map(lay, with_indices=True, features=images.features, desc="Laying transparent images on white")
+
+
+def content_digest(images: Dataset, column: str = "image") -> str:
+    """Name the content of a column of images: their bytes or, of files, size and time of change."""
+    digest = hashlib.sha256()
+    for some in _references(images, column):
+        for reference in some:
+            if reference is None:
+                digest.update(b"-")
+            elif reference["bytes"] is not None:
+                digest.update(hashlib.sha256(reference["bytes"]).digest())
+            else:
+                status = os.stat(reference["path"])
+                digest.update(f"{reference['path']}|{status.st_size}|{status.st_mtime_ns};".encode())
+    return digest.hexdigest()
+
+
+def _references(images: Dataset, column: str) -> Iterator[list[dict | None]]:
+    """The images some at a time, as `{"bytes": ..., "path": ...}`."""
+    encoded = images.select_columns([column]).cast_column(column, Image(decode=False))
+    for some in encoded.iter(batch_size=256):
+        yield some[column]
+
+
+def _open(reference: dict) -> PIL.Image.Image:
+    return PIL.Image.open(reference["path"] if reference["bytes"] is None else io.BytesIO(reference["bytes"]))
+
+
+def _inspect(reference: dict | None) -> Inspection:
+    if reference is None or (reference["bytes"] is None and not os.path.isfile(reference["path"] or "")):
+        return Inspection("missing_image")  # also an address: nothing is fetched because a data file names it
+    try:
+        with _open(reference) as image:
+            is_transparent = "A" in image.getbands() or image.info.get("transparency") is not None
+            if image.format == "PNG":
+                image.verify()
+            else:
+                image.draft("L", (1, 1))  # of a JPEG the smallest version that it can decode to; nothing elsewhere
+                image.load()
+                image.getexif()  # read by every decoder to turn the image upright
+    except UNDECODABLE:
+        return Inspection("corrupt_image")
+    return Inspection(None, is_transparent)

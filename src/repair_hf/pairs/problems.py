@@ -1,0 +1,60 @@
+"""Rows that cannot be used: counted by kind, with the first examples of each.
+
+In:  one call per bad row.
+Out: a `Problem` per kind, to be told as warnings or, where the user is strict, as one refusal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+EXAMPLES = 3
+
+KINDS = {
+    "malformed_row": "rows that are not of the source's format",
+    "no_split": "images without a split, in a source whose others have one",
+    "duplicate_id": "rows with the id of an earlier one",
+    "outside_folder": "images named by an absolute path or by one with `..`",
+    "unknown_image": "captions of an image that the source does not list",
+    "missing_image": "images that do not exist",
+    "corrupt_image": "images that cannot be decoded",
+    "empty_caption": "captions without text",
+    "image_without_captions": "images without a caption",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What was left out for one reason.
+
+    Args:
+        kind: A key of `KINDS`.
+        count: How many.
+        examples: The first of them.
+    """
+
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = ", ..." if self.count > len(self.examples) else ""
+        shown = ", ".join(ascii(example) for example in self.examples)  # a name may hold anything, also escape codes
+        return f"{self.count:,} {KINDS[self.kind]} ({shown}{more})"
+
+
+class Problems:
+    """Collects bad rows while a source is read."""
+
+    def __init__(self) -> None:
+        self._examples: dict[str, list[str]] = defaultdict(list)
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def add(self, kind: str, example: str) -> None:
+        self._counts[kind] += 1
+        if self._counts[kind] <= EXAMPLES:
+            self._examples[kind].append(example)
+
+    def found(self) -> tuple[Problem, ...]:
+        return tuple(Problem(kind, self._counts[kind], tuple(self._examples[kind])) for kind in KINDS if self._counts[kind])

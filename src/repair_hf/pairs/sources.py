@@ -1,0 +1,228 @@
+"""Read image-caption data from the formats in which people have them.
+
+In:  a folder with `captions.jsonl`, a COCO caption JSON with its image folder, or a dataset (Hub id, folder).
+Out: a `Listing`: ids, encoded images, raw captions and, where the source has them, splits. Nothing is decoded here, and a row
+     that does not fit the format is noted as a problem, not an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    LargeList,
+    List,
+    Value,
+    concatenate_datasets,
+    load_dataset,
+    load_from_disk,
+)
+from datasets.exceptions import DatasetsError
+
+from repair_hf.options import UserError
+from repair_hf.pairs.problems import Problems
+
+IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
+TEXTS = (Value("string"), Value("large_string"))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a source names, image by image.
+
+    Args:
+        images: `image_id` and `image`, encoded.
+        captions: The raw captions of each image.
+        splits: The source's own split of each image; None if it has no splits.
+    """
+
+    images: Dataset
+    captions: list[list[Any]]
+    splits: list[str | None] | None
+
+
+def read_folder(folder: Path, problems: Problems) -> Listing:
+    """Read `captions.jsonl`: `{"image": "x.png", "captions": ["..."], "split": "train"}` on each line; the split is optional.
+
+    Images are named relative to the folder or to its `images`.
+    """
+    rows = []
+    for number, line in enumerate((folder / "captions.jsonl").read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        row = _json_row(line)
+        if row is None:
+            problems.add("malformed_row", f"line {number}")
+        elif _is_outside(row["image"]):
+            problems.add("outside_folder", row["image"])
+        else:
+            rows.append(row)
+    has_splits = any("split" in row for row in rows)
+    return Listing(
+        _files([(row["image"], _locate(folder, row["image"])) for row in rows]),
+        [row["captions"] for row in rows],
+        [row.get("split") for row in rows] if has_splits else None,
+    )
+
+
+def read_coco(annotations: Path, image_folder: Path, problems: Problems) -> Listing:
+    """Read a COCO caption file: `images` with `id` and `file_name`, `annotations` with `image_id` and `caption`."""
+    try:
+        content = json.loads(annotations.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{annotations} is not JSON: {error}.") from error
+    match content:
+        case {"images": list() as images, "annotations": list() as captions}:
+            pass
+        case _:
+            raise UserError(f"{annotations} is no COCO caption file; it needs the lists `images` and `annotations`.")
+    names = _coco_images(images, problems)
+    listed = _coco_captions(captions, names, problems)
+    return Listing(_files([(name, image_folder / name) for name in names.values()]), list(listed.values()), None)
+
+
+def read_dataset(source: str, split: str, image_column: str, caption_column: str) -> Listing:
+    """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
+
+    A column `image_id` names the images: rows of one id are one image with all their captions. Without it every row is an image of
+    its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a lone split named `train`
+    is what `datasets` calls data without splits, and counts as such.
+    """
+    parts = _load(source)
+    wanted = {split: parts[split]} if split in parts and len(parts) > 1 else parts
+    for part in wanted.values():
+        _check_columns(source, part, image_column, caption_column)
+    rows = concatenate_datasets([part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()])
+    names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
+    has_ids = "image_id" in rows.features
+    ids = [str(value) for value in rows["image_id"][:]] if has_ids else [f"{name}-{row:07d}" for name, row in names]
+    splits: list[str | None] | None = [name for name, _ in names]
+    if len(parts) == 1 and "split" in rows.features:
+        splits = _plain_texts(rows, "split")
+    elif list(parts) == ["train"]:
+        splits = None
+    images = rows.select_columns([image_column]).rename_columns({image_column: "image"}).cast_column("image", Image(decode=False))
+    images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
+    is_list = rows.features[caption_column] not in TEXTS
+    captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
+    listing = Listing(images, captions, splits)
+    return _grouped(listing) if has_ids else listing
+
+
+def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:
+    names: dict[int | str, str] = {}
+    for place, image in enumerate(images):
+        match image:
+            case {"id": int() | str() as key, "file_name": str() as name} if name:
+                if key in names:
+                    problems.add("duplicate_id", f"image {key}")
+                elif _is_outside(name):
+                    problems.add("outside_folder", name)
+                else:
+                    names[key] = name
+            case _:
+                problems.add("malformed_row", f"images[{place}]")
+    return names
+
+
+def _coco_captions(annotations: list, names: dict[int | str, str], problems: Problems) -> dict[int | str, list[str]]:
+    listed: dict[int | str, list[str]] = {key: [] for key in names}
+    seen = set()
+    for place, annotation in enumerate(annotations):
+        match annotation:
+            case {"id": int() | str() as number, "image_id": int() | str() as key, "caption": str() as caption}:
+                if number in seen:
+                    problems.add("duplicate_id", f"annotation {number}")
+                elif key not in listed:
+                    problems.add("unknown_image", f"annotation {number} of image {key}")
+                else:
+                    listed[key].append(caption)
+                seen.add(number)
+            case _:
+                problems.add("malformed_row", f"annotations[{place}]")
+    return listed
+
+
+def _json_row(line: bytes) -> dict | None:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except ValueError:  # also where the bytes are no UTF-8
+        return None
+    match row:
+        case {"image": str() as image, "captions": list()} if image and isinstance(row.get("split", ""), str):
+            return row
+    return None
+
+
+def _is_outside(name: str) -> bool:
+    """Whether a name leads out of its folder: data from elsewhere must not pick files of this machine."""
+    path = PurePath(name)
+    return path.is_absolute() or ".." in path.parts
+
+
+def _locate(folder: Path, name: str) -> Path:
+    beside, below = folder / name, folder / "images" / name
+    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error, whatever the name is
+
+
+def _files(named: Iterable[tuple[str, Path]]) -> Dataset:
+    named = list(named)
+    images = [{"bytes": None, "path": str(path.absolute())} for _, path in named]
+    return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
+
+
+def _load(source: str) -> dict[str, Dataset]:
+    folder = Path(source)
+    is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    try:
+        loaded = load_from_disk(source) if is_saved else load_dataset(source)
+    except (OSError, ValueError, DatasetsError) as error:  # no such dataset, no network, no data files, no config named
+        reason = " ".join(str(error).split())[:300]
+        here = "" if folder.exists() else "is no file or folder here, and "
+        raise UserError(
+            f"`{source}` {here}cannot be loaded as a dataset: {reason} Give a folder with captions.jsonl, a COCO caption "
+            "JSON, or the Hub id or folder of a dataset."
+        ) from error
+    return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
+
+
+def _check_columns(source: str, rows: Dataset, image_column: str, caption_column: str) -> None:
+    for option, column in (("image_column", image_column), ("caption_column", caption_column)):
+        if column not in rows.features:
+            raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Name yours by `{option}`.")
+    if not isinstance(rows.features[image_column], Image):
+        raise UserError(f"Column `{image_column}` of `{source}` holds {rows.features[image_column]}; cast it to `datasets.Image()`.")
+    caption = rows.features[caption_column]
+    inner = caption.feature if isinstance(caption, List | LargeList) else caption
+    if inner not in TEXTS:
+        raise UserError(f"Column `{caption_column}` of `{source}` holds {caption}; it must hold a string or a list of strings.")
+
+
+def _columns(rows: Dataset, *needed: str) -> list[str]:
+    return [*needed, *(name for name in ("image_id", "split") if name in rows.features and name not in needed)]
+
+
+def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
+    """A column of strings or of class labels, as strings."""
+    feature, values = rows.features[column], rows[column][:]
+    return values if feature in TEXTS else [None if value is None else feature.int2str(value) for value in values]
+
+
+def _grouped(listing: Listing) -> Listing:
+    """One image for each id: the first row's image and split, the captions of all rows."""
+    rows: dict[str, int] = {}
+    captions: dict[str, list[Any]] = {}
+    for row, image_id in enumerate(listing.images["image_id"][:]):
+        rows.setdefault(image_id, row)
+        captions.setdefault(image_id, []).extend(listing.captions[row])
+    splits = None if listing.splits is None else [listing.splits[row] for row in rows.values()]
+    return Listing(listing.images.select(list(rows.values())), list(captions.values()), splits)

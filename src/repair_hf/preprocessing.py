@@ -1,0 +1,239 @@
+"""Images and captions as a dual encoder wants them, without the encoder.
+
+In:  pictures and texts.
+Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own processor;
+     token ids. Pixels can be kept on disk, so that an image that is encoded a hundred times is decoded once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+import transformers
+from datasets import Dataset
+from huggingface_hub import cached_assets_path
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
+
+from repair_hf.options import UserError
+from repair_hf.pairs.images import UNDECODABLE, content_digest
+from repair_hf.runs import digest
+
+logger = logging.getLogger(__name__)
+
+# Their text towers read the last position, and were trained with captions padded to the full length without a mask.
+PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
+THREADS = min(os.cpu_count() or 1, 8)
+
+
+class Preprocessor:
+    """Turns pictures and captions into a dual encoder's inputs. It can be pickled: it goes to workers.
+
+    Args:
+        processor: The model's own processor.
+        config: The model's configuration; says how long captions may be and how they are padded.
+
+    Raises:
+        UserError: If the image processor does not bring all images to one size.
+    """
+
+    def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
+        self.processor = processor
+        self.max_length = min(processor.tokenizer.model_max_length, config.text_config.max_position_embeddings)
+        self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
+        self.image_shape = self._image_shape()  # (3, H, W)
+        self._values = self._value_of_each_byte()                              # (3, 256)
+
+    @classmethod
+    def from_pretrained(cls, id_or_folder: str | Path) -> Preprocessor:
+        """Load the processor of a model from the Hub or from a folder."""
+        try:
+            processor = AutoProcessor.from_pretrained(id_or_folder)
+            # Not torchvision's, where there is one: results must not depend on what else is installed.
+            processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
+            config = AutoConfig.from_pretrained(id_or_folder)
+        except (OSError, ValueError) as error:
+            raise UserError(f"The processor of `{id_or_folder}` cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+        return cls(processor, config)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the processor, for `AutoProcessor` as for `from_pretrained`; the model's config belongs beside it."""
+        self.processor.save_pretrained(folder)
+
+    @property
+    def image_digest(self) -> str:
+        """Names all that decides about pixels."""
+        settings = json.loads(self.processor.image_processor.to_json_string())
+        return digest([transformers.__version__, PIL.__version__, settings])
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides about pixels and token ids."""
+        return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings()])
+
+    def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
+        """Resize and crop pictures of any mode as the model's processor does, up to before it rescales and normalises.
+
+        Shape:
+            Returns (n, 3, H, W) uint8.
+        """
+        return torch.from_numpy(self._process(images, do_rescale=False, do_normalize=False))
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """The `pixel_values` that the model's processor gives for what `images` made, bit for bit.
+
+        Shape:
+            pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
+        """
+        table = self._values.to(pixels.device).flatten()                       # (3 * 256,)
+        first = 256 * torch.arange(3, dtype=torch.int32, device=pixels.device)[:, None, None]
+        return table.index_select(0, (pixels.int() + first).flatten()).view(pixels.shape)
+
+    def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Token ids of captions, cut at the model's longest.
+
+        Padded to the longest caption of the call, with an `attention_mask`; for SigLIP to the model's longest and without one, as
+        it was trained.
+
+        Shape:
+            Returns (n, L) int64 each.
+        """
+        tokenizer = self.processor.tokenizer
+        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        if self.pads_fully:
+            tokens = tokenizer(list(captions), padding="max_length", return_attention_mask=False, **cut)
+        else:
+            tokens = tokenizer(list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut)
+        return {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+
+    def batches(self, images: Any, size: int, desc: str | None = None) -> Iterator[Tensor]:
+        """All images in order, `size` at a time, as (n, 3, H, W) uint8; the next ones are decoded while these are in use.
+
+        Args:
+            images: A list of pictures, a column of a dataset, a `PixelStore`, or a uint8 tensor.
+            size: Images at a time.
+            desc: Title of the progress bar; none without it.
+
+        Raises:
+            UserError: If an image cannot be decoded.
+        """
+        cuts = [(start, min(start + size, len(images))) for start in range(0, len(images), size)]
+        with tqdm(total=len(images), desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
+            for pixels in _ahead(lambda cut: self._load(images, *cut), cuts):
+                yield pixels
+                bar.update(len(pixels))
+
+    def _load(self, images: Any, start: int, stop: int) -> Tensor:
+        try:
+            some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
+        except UNDECODABLE as error:
+            raise UserError(
+                f"One of the images {start} to {stop - 1} cannot be decoded ({error}). It changed since the pairs were loaded: load them anew."
+            ) from error
+        return some if isinstance(some, Tensor) else self.images(some)
+
+    def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
+        pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]
+        return np.stack(pixels)
+
+    def _image_shape(self) -> tuple[int, ...]:
+        shapes = {self._process([PIL.Image.new("RGB", size)]).shape[1:] for size in ((80, 60), (50, 90))}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 3:
+            name = type(self.processor.image_processor).__name__
+            raise UserError(f"{name} gives images of the shapes {sorted(shapes)}; a processor with one (3, H, W) for all is needed.")
+        return shapes.pop()
+
+    def _value_of_each_byte(self) -> Tensor:
+        """Ask the processor what it makes of each of the 256 values in each channel."""
+        ramp = PIL.Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2))
+        values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
+        return torch.from_numpy(values.astype(np.float32)[0, :, 0])
+
+    def _tokenizer_settings(self) -> Any:
+        tokenizer = self.processor.tokenizer
+        if not tokenizer.is_fast:
+            return [type(tokenizer).__name__, tokenizer.get_vocab()]
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        return {part: state[part] for part in state if part not in ("padding", "truncation")}  # those are of the last call
+
+
+class PixelStore:
+    """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
+
+    The file's name holds the images' content and the processor's settings, so another picture or another size makes another file.
+
+    Args:
+        images: A dataset.
+        column: Its column of images.
+        preprocessor: Decides about size and cut.
+        cache_folder: Folder of the file; by default in Hugging Face's cache of assets.
+
+    Example:
+        >>> store = PixelStore(pairs.images, "image", preprocessor)
+        >>> store[np.array([4, 2])].shape
+        torch.Size([2, 3, 224, 224])
+    """
+
+    def __init__(
+        self, images: Dataset, column: str, preprocessor: Preprocessor, cache_folder: str | Path | None = None
+    ) -> None:
+        folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
+        self.path = folder / f"pixels-{digest([content_digest(images, column), preprocessor.image_digest])}.npy"
+        if not self.path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(self.path, images[column], preprocessor)
+        self._pixels = np.load(self.path, mmap_mode="r")                       # (N, 3, H, W)
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
+        """Rows as a (n, 3, H, W) uint8 tensor of their own."""
+        return torch.from_numpy(np.array(self._pixels[rows]))
+
+    def __getstate__(self) -> dict[str, Path]:
+        return {"path": self.path}  # a memory map would be pickled with all that it maps
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.path = state["path"]
+        self._pixels = np.load(self.path, mmap_mode="r")
+
+
+def _ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`map`, with a few results made in advance by threads."""
+    waiting: deque = deque()
+    with ThreadPoolExecutor(THREADS) as threads:
+        for item in items:
+            waiting.append(threads.submit(work, item))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _write(path: Path, images: Any, preprocessor: Preprocessor) -> None:
+    shape = (len(images), *preprocessor.image_shape)
+    logger.info("Decoding %d images once, into %s (%.1f MB).", len(images), path, np.prod(shape) / 1e6)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        pixels = np.lib.format.open_memmap(draft, "w+", np.uint8, shape)
+        start = 0
+        for batch in preprocessor.batches(images, 64, "Decoding images"):
+            pixels[start : start + len(batch)] = batch.numpy()
+            start += len(batch)
+        pixels.flush()
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,224 @@
+"""Records: one (q, gt, fp, edit) per repaired failure, as a `datasets` dataset.
+
+In:  rows made by the synthesis.
+Out: a folder with two configs, `records` and `dropped`, that `load_dataset(folder, "records")`, the Hub's viewer and `load_records` read.
+     Nothing vanishes: a failure that was not repaired stands in `dropped` with its reason.
+
+A direction leaves the columns of the other modality null: t2i records have `q_text`, `gt_image`, `fp_image`, `edit_image`; i2t records
+have `q_image`, `gt_text`, `fp_text`, `edit_text`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, Features, Image, load_dataset
+from datasets.arrow_writer import ArrowWriter
+from datasets.exceptions import DatasetNotFoundError
+from datasets.table import embed_table_storage
+
+from repair_hf.options import UserError
+from repair_hf.pairs import Pairs
+from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
+from repair_hf.runs import write_atomically
+
+__all__ = ["DROPPED_FEATURES", "FEATURES", "build", "check", "load_records", "record_id", "save_records", "summarize"]
+
+_ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
+_BYTES_PER_FILE = 400 * 2**20
+
+
+def build(rows: Iterable[dict], path: Path, features: Features = FEATURES) -> Dataset:
+    """Write rows to an Arrow file as they come and open it as a dataset that stays on disk.
+
+    Args:
+        rows: Dicts of columns; a column that is missing is null. Images as {"bytes": …, "path": …}.
+        path: The file; written under another name first.
+        features: `FEATURES` or `DROPPED_FEATURES`.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    empty = dict.fromkeys(features)
+    with ArrowWriter(path=str(draft), features=features) as writer:
+        for row in rows:
+            writer.write(empty | row)
+        writer.finalize()
+    draft.replace(path)
+    return Dataset.from_file(str(path))
+
+
+def record_id(row: dict, edit: str | bytes) -> str:
+    """Name a record by what it holds: equal content has an equal id, in any run and on any machine.
+
+    Args:
+        row: Needs `direction`, the three ids, the texts of its direction and `edit_instruction`.
+        edit: The edited caption, or the edited image's file.
+    """
+    parts = [row["direction"], *(row[f"{role}_id"] for role in SOURCES), *(row.get(f"{role}_text") for role in SOURCES)]
+    name = hashlib.sha256(json.dumps([*parts, row["edit_instruction"]]).encode())
+    name.update(edit.encode() if isinstance(edit, str) else edit)
+    return name.hexdigest()[:16]
+
+
+def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embed_source_images: bool = True) -> None:
+    """Write both configs as Parquet, images inside, and the README.md that declares them.
+
+    Args:
+        folder: Gets `records/*.parquet`, `dropped/*.parquet` and `README.md`.
+        records: As `build` makes them.
+        dropped: The same with `DROPPED_FEATURES`.
+        embed_source_images: False leaves out the images of q, gt and fp, for sources that may not be passed on; edits stay.
+            `load_records(…, pairs=…)` joins them back.
+    """
+    check(records)
+    folder = Path(folder)
+    left_out = () if embed_source_images else tuple(f"{role}_image" for role in SOURCES)
+    files = {
+        "records": _write_parquet(folder / "records", records, left_out),
+        "dropped": _write_parquet(folder / "dropped", dropped),
+    }
+    write_atomically(folder / "README.md", readme(len(records), len(dropped), files))  # from here on the new files count
+    for config, pattern in files.items():
+        for old in set((folder / config).iterdir()) - set((folder / config).glob(pattern)):
+            old.unlink()
+
+
+def load_records(path_or_repo: str | Path, *, pairs: Pairs | None = None) -> Dataset:
+    """Load the `records` config of a folder or Hub dataset.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed.
+        pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
+
+    Raises:
+        UserError: If there are no records there, they lack a column or an edit, or `pairs` lack an image that they name.
+    """
+    try:
+        records = load_dataset(str(path_or_repo), "records", split="train")
+    except (DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+        raise UserError(
+            f"{path_or_repo} holds no records: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
+            "the folder or Hub id of records."
+        ) from error
+    check(records)
+    return records if pairs is None else _join_images(records, pairs)
+
+
+def check(records: Dataset) -> None:
+    """Refuse what are no records.
+
+    Raises:
+        UserError: Naming the missing columns, or the records whose cells are missing or of no known direction.
+    """
+    if missing := [name for name in FEATURES if name not in records.column_names]:
+        raise UserError(f"Records lack the columns {missing}; they have {records.column_names}. Make them with `repair-hf synthesize`.")
+    if wrong := [name for name, kind in FEATURES.items() if records.features[name] != kind]:
+        kinds = {name: records.features[name] for name in wrong}
+        raise UserError(f"Columns of the records have types of their own: {kinds}. Cast them with `records.cast(repair_hf.records.FEATURES)`.")
+    directions = _column(records, "direction")
+    if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
+        raise UserError(f"Records have a `direction` of {sorted(map(str, unknown))}; only {list(DIRECTIONS)} are known.")
+    for direction, kinds in MODALITIES.items():
+        is_here = pc.equal(directions, direction)
+        texts = [f"{role}_text" for role in SOURCES if kinds[role] == "text"]
+        for name in ("record_id", "q_id", "gt_id", "fp_id", *texts, f"edit_{kinds['edit']}"):
+            lacking = np.flatnonzero(pc.and_(is_here, _column(records, name).is_null()).to_numpy())
+            if len(lacking):
+                raise UserError(
+                    f"{len(lacking)} {direction} records have no `{name}`, such as row {lacking[0]}. Make them anew with "
+                    "`repair-hf synthesize`, or filter them out."
+                )
+
+
+def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
+    """What became of the failures, per direction.
+
+    Returns:
+        direction -> `mined`, `kept`, `dropped` (reason -> count), `error_types` (type -> share of the kept records that name
+        it; a record may name several), `edit_similarity` (mean over the kept records, None if there are none).
+    """
+    kept = records.select_columns(["direction", "error_types", "edit_similarity"]).to_list()
+    left = dropped.select_columns(["direction", "reason"]).to_list()
+    found = {}
+    for direction in DIRECTIONS:
+        rows = [row for row in kept if row["direction"] == direction]
+        reasons = Counter(row["reason"] for row in left if row["direction"] == direction)
+        types = Counter(name for row in rows for name in row["error_types"])
+        found[direction] = {
+            "mined": len(rows) + reasons.total(),
+            "kept": len(rows),
+            "dropped": {reason: reasons[reason] for reason in REASONS if reasons[reason]},
+            "error_types": {name: count / len(rows) for name, count in types.most_common()},
+            "edit_similarity": sum(row["edit_similarity"] for row in rows) / len(rows) if rows else None,
+        }
+    return found
+
+
+def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
+    return dataset.select_columns([name]).with_format("arrow")[:][name]
+
+
+def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ()) -> str:
+    """Add shards to a folder and return the pattern of their names.
+
+    The names hold a digest of the content. `load_dataset` caches a folder by the file names in its README.md: under the names
+    of an earlier save it would go on giving the earlier rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    schema = dataset.features.arrow_schema
+    drafts = [folder / ".00000.tmp"]
+    writer = pq.ParquetWriter(drafts[0], schema)
+    for table in dataset.with_format("arrow").iter(_ROWS_PER_GROUP):
+        for name in left_out:
+            table = table.set_column(table.column_names.index(name), name, pa.nulls(len(table), schema.field(name).type))
+        if drafts[-1].stat().st_size > _BYTES_PER_FILE:
+            writer.close()
+            drafts.append(folder / f".{len(drafts):05d}.tmp")
+            writer = pq.ParquetWriter(drafts[-1], schema)
+        table = embed_table_storage(table.cast(schema))  # Dataset.to_parquet would write this machine's paths instead
+        writer.write_table(table.cast(schema), row_group_size=_ROWS_PER_GROUP)
+    writer.close()
+    name = hashlib.sha256(b"".join(map(_file_digest, drafts))).hexdigest()[:8]
+    for shard, draft in enumerate(drafts):
+        draft.replace(folder / f"train-{shard:05d}-{name}.parquet")
+    return f"train-*-{name}.parquet"
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _join_images(records: Dataset, pairs: Pairs) -> Dataset:
+    rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
+    sources = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
+    cells = [f"{role}_image" for role in SOURCES]
+    for cell in cells:
+        records = records.cast_column(cell, Image(decode=False))
+
+    def join(batch: dict) -> dict:
+        joined = {}
+        for role, cell in zip(SOURCES, cells, strict=True):
+            joined[cell] = list(batch[cell])
+            for place, direction in enumerate(batch["direction"]):
+                if MODALITIES[direction][role] == "image" and joined[cell][place] is None:
+                    joined[cell][place] = sources[_row_of(batch[f"{role}_id"][place], rows)]["image"]
+        return joined
+
+    records = records.map(join, batched=True, batch_size=_ROWS_PER_GROUP, features=records.features, desc="Joining images")
+    for cell in cells:
+        records = records.cast_column(cell, Image())
+    return records
+
+
+def _row_of(image_id: str, rows: dict[str, int]) -> int:
+    if image_id not in rows:
+        raise UserError(f"The records name the image {image_id!r}, which `pairs` do not have; give the pairs that they were made from.")
+    return rows[image_id]

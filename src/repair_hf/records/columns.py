@@ -1,0 +1,120 @@
+"""What a record holds: its columns, their types and meanings, and the words that explain them to others.
+
+In:  nothing.
+Out: `FEATURES` and `DROPPED_FEATURES`; which role has which modality; the reasons for dropping; the README.md of a folder of records.
+"""
+
+from __future__ import annotations
+
+from datasets import Features, Image, List, Value
+
+SOURCES = ("q", "gt", "fp")
+MODALITIES = {
+    "t2i": {"q": "text", "gt": "image", "fp": "image", "edit": "image"},
+    "i2t": {"q": "image", "gt": "text", "fp": "text", "edit": "text"},
+}
+DIRECTIONS = tuple(MODALITIES)
+REASONS = {
+    "gt_invalid": "the audit found that the annotation does not fit the query",
+    "fp_too_similar": "the audit found that the false positive is a correct answer too",
+    "no_op": "no candidate changed anything, or the instruction found nothing to change",
+    "llm_unparsed": "the LLM's answer had not the form asked for, twice",
+    "llm_refused": "the LLM refused to answer",
+    "editor_failed": "the image editor gave no image",
+    "unreadable_image": "an image could not be opened",
+}
+
+_TEXT, _IMAGE, _INTEGER, _REAL = Value("string"), Image(), Value("int64"), Value("float32")
+_WHAT = {  # column: (type, meaning); what records and dropped failures share
+    "round": (_INTEGER, "round of repair, from 1"),
+    "direction": (_TEXT, "`t2i`: a caption retrieved images; `i2t`: an image retrieved captions"),
+    "q_id": (_TEXT, "the query's id in the pairs"),
+    "gt_id": (_TEXT, "the ground truth shown to the audit: the query's own image, or the image's first caption"),
+    "fp_id": (_TEXT, "the false positive's id in the pairs"),
+    "q_text": (_TEXT, "the query"),
+    "q_image": (_IMAGE, "the query"),
+    "gt_text": (_TEXT, "the ground truth"),
+    "gt_image": (_IMAGE, "the ground truth"),
+    "fp_text": (_TEXT, "the false positive"),
+    "fp_image": (_IMAGE, "the false positive"),
+}
+_EDIT = {
+    "edit_text": (_TEXT, "the false positive, edited so that it fits the query"),
+    "edit_image": (_IMAGE, "the false positive, edited so that it fits the query"),
+}
+_WHY = {
+    "fp_score": (_REAL, "cosine of query and false positive"),
+    "fp_rank": (_INTEGER, "rank of the false positive among all candidates, from 1"),
+    "gt_score": (_REAL, "cosine of the query and the best of its annotated positives"),
+    "gt_rank": (_INTEGER, "rank of that positive"),
+    "gt_reason": (_TEXT, "why the audit accepts or rejects the ground truth"),
+    "fp_reason": (_TEXT, "why the audit accepts or rejects the false positive"),
+    "edit_instruction": (_TEXT, "what the editor was told"),
+    "error_types": (List(_TEXT), "kinds of error, as the instruction names them; empty for t2i, whose instructions name none"),
+}
+_CHOICE = {
+    "edit_similarity": (_REAL, "cosine of the edit and the false positive"),
+    "candidate_similarities": (List(_REAL), "the same for each candidate; null for one that failed or changed nothing"),
+    "candidate": (_INTEGER, "which candidate was taken, from 0"),
+}
+_MADE_BY = {
+    "retriever": (_TEXT, "the encoder that failed, and by which the candidate was chosen"),
+    "llm": (_TEXT, "the model that audited, instructed and edited captions"),
+    "editor": (_TEXT, "the model that edited images"),
+    "prompt_digest": (_TEXT, "names the wording of the prompts"),
+    "seed": (_INTEGER, "seed of the synthesis"),
+}
+_ID = {"record_id": (_TEXT, "hash of what the record holds")}
+_REASON = {"reason": (_TEXT, "why there is no record"), "detail": (_TEXT, "what exactly went wrong, where that says more")}
+
+RECORD_COLUMNS = _ID | _WHAT | _EDIT | _WHY | _CHOICE | _MADE_BY
+DROPPED_COLUMNS = _REASON | {k: v for k, v in _WHAT.items() if v[0] != _IMAGE} | _WHY | _MADE_BY
+FEATURES = Features({name: kind for name, (kind, _) in RECORD_COLUMNS.items()})
+DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.items()})
+
+
+def readme(records: int, dropped: int, files: dict[str, str]) -> str:
+    """The README.md of a folder of records: what `load_dataset` and the Hub's viewer must know, and what a reader wants to.
+
+    Args:
+        records: How many there are.
+        dropped: How many there are.
+        files: Config -> pattern of its files.
+    """
+    table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
+    reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())
+    return _README.format(records=records, dropped=dropped, files=files, columns=table, reasons=reasons)
+
+
+_README = """---
+configs:
+- config_name: records
+  default: true
+  data_files:
+  - split: train
+    path: records/{files[records]}
+- config_name: dropped
+  data_files:
+  - split: train
+    path: dropped/{files[dropped]}
+---
+# Repaired retrieval failures
+
+{records:,} records: a query, its ground truth, a false positive that the retriever preferred or nearly so, and the false positive
+edited until it fits the query. {dropped:,} failures were dropped; they stand in the config `dropped` with their reasons.
+
+```python
+from datasets import load_dataset
+
+records = load_dataset("<this folder or repository>", "records", split="train")
+dropped = load_dataset("<this folder or repository>", "dropped", split="train")
+```
+
+| column | meaning |
+|---|---|
+{columns}
+
+| `reason` in `dropped` | meaning |
+|---|---|
+{reasons}
+"""

@@ -1,0 +1,65 @@
+"""Edit captions: carry out an edit instruction on a false-positive caption.
+
+In:  the caption, its edit instruction and, if asked for, the query image as a data URL.
+Out: M candidates, drawn from the LLM with different seeds; None where an answer could not be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.synthesis import prompts
+
+TEMPERATURE = 0.7  # the candidates must differ, and each must still obey
+MAX_TOKENS = 256
+
+_QUOTATION_MARKS = {'"': '"', "“": "”", "«": "»", "`": "`"}
+
+
+async def edit_caption(
+    chat: ChatModel, caption: str, instruction: str, *, candidates: int, seed: int, image: str | None = None
+) -> list[str | None]:
+    """Ask for M edited captions.
+
+    Args:
+        chat: Who edits.
+        caption: The false positive.
+        instruction: What to change in it.
+        candidates: M.
+        seed: Fixes the draws; the m-th candidate is the same in every run.
+        image: The query image, shown to the editor.
+
+    Raises:
+        AnswerError: If not one of the answers could be used; the first one's fault.
+    """
+    messages = prompts.chat(
+        "edit_i2t", query_image=image, false_positive_caption=caption, edit_instruction=instruction
+    )
+    asked = (
+        chat.ask(
+            messages,
+            stage="edit",
+            direction="i2t",
+            temperature=TEMPERATURE,
+            max_tokens=MAX_TOKENS,
+            sample=sample,
+            seed=seed,
+        )
+        for sample in range(candidates)
+    )
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
+            raise answer  # not this caption's fault
+    if all(isinstance(answer, AnswerError) for answer in answers):
+        raise answers[0]
+    return [clean(answer) if isinstance(answer, str) else None for answer in answers]
+
+
+def clean(answer: str) -> str | None:
+    """The caption in an answer: on one line, out of the quotation marks that some models put around it; None if there is none."""
+    caption = " ".join(answer.split())
+    if len(caption) > 1 and _QUOTATION_MARKS.get(caption[0]) == caption[-1] and caption[0] not in caption[1:-1]:
+        caption = caption[1:-1].strip()
+    return caption or None

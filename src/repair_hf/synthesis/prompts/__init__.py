@@ -1,0 +1,82 @@
+"""The prompts, one Markdown file per stage and direction, and how they become chat messages.
+
+In:  a prompt's name (`audit_i2t`) and what fills its blanks: captions as text, images as data URLs.
+Out: messages in the OpenAI chat format. A file holds the system message, a line of dashes, then one line per thing that the
+     user message shows. The rules come first and the case last, images before the captions that change from case to case, so that
+     a provider can reuse the beginning of a request.
+
+Captions come from strangers. They enter as JSON string literals on a line of their own, so that no caption can close its quotation
+marks, start a new line or pose as a label.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from repair_hf.runs import digest
+
+NAMES = ("audit_i2t", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+
+_LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
+_LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})  # json.dumps leaves these
+
+
+class _Template(NamedTuple):
+    system: str
+    lines: tuple[tuple[str, str], ...]  # (label, blank)
+
+
+def chat(name: str, **blanks: str | None) -> list[dict]:
+    """The messages of one request.
+
+    Args:
+        name: Which prompt, such as `audit_i2t`.
+        blanks: What fills the prompt's blanks. A blank that ends in `_image` takes a data URL; any other takes a text,
+            which is quoted. A line whose blank is None is left out.
+    """
+    template = _template(name)
+    parts: list[dict] = []
+    for label, blank in template.lines:
+        value = blanks[blank]
+        if value is None:
+            continue
+        if blank.endswith("_image"):
+            parts.append({"type": "text", "text": label})
+            parts.append({"type": "image_url", "image_url": {"url": value}})
+        elif parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break between them
+            parts[-1]["text"] += f"\n{label} {quote(value)}"
+        else:
+            parts.append({"type": "text", "text": f"{label} {quote(value)}"})
+    return [{"role": "system", "content": template.system}, {"role": "user", "content": parts}]
+
+
+def image_prompt(edit_instruction: str) -> str:
+    """What an image editing model is told."""
+    return _read("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
+
+
+def quote(text: str) -> str:
+    """`text` as a JSON string literal that takes one line whatever is in it."""
+    return json.dumps(text, ensure_ascii=False).translate(_LINE_BREAKS)
+
+
+@cache
+def prompt_digest() -> str:
+    """Names the wording of all prompts; kept with every record, so that records made by other words can be told apart."""
+    return digest({name: _read(name) for name in NAMES})
+
+
+@cache
+def _template(name: str) -> _Template:
+    system, user = _read(name).split("\n-----\n")
+    lines = (_LINE.fullmatch(line) for line in user.splitlines())
+    return _Template(system.strip(), tuple((line["label"], line["blank"]) for line in lines))
+
+
+@cache
+def _read(name: str) -> str:
+    return (files(__name__) / f"{name}.md").read_text(encoding="utf-8")

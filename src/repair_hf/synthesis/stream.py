@@ -1,0 +1,208 @@
+"""Failures in flight: many at once, each through audit, instruct and edit.
+
+In:  `Repair`s that know their failure, and whoever answers and edits.
+Out: the same, filled in: with candidates to choose from, or with the reason why there are none.
+
+Captions and images have workers of their own, so that slow image editing does not hold up the captions. Identical work is done
+once: two captions of the same words that meet the same image are one question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.records.columns import DIRECTIONS, MODALITIES
+from repair_hf.synthesis.audit import Verdict, audit
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.captions import edit_caption
+from repair_hf.synthesis.instruct import error_types, instruct, is_no_change
+from repair_hf.synthesis.selection import Choice
+from repair_hf.synthesis.sources import SourceImages, UnreadableImage
+
+GRACE = 15.0  # seconds: when a run stops, answers that are on their way are paid for already, so they may still arrive
+
+
+@dataclass
+class Repair:
+    """One failure on its way to a record.
+
+    Args:
+        row: As it was mined.
+        at: Role (`q`, `gt`, `fp`) -> row in the pairs' captions or images.
+    """
+
+    row: dict
+    at: dict[str, int]
+    verdict: Verdict | None = None
+    instruction: str | None = None
+    error_types: list[str] = field(default_factory=list)
+    candidates: list[str | None] | list[Path | None] = field(default_factory=list)  # (M,)
+    choice: Choice | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+    @property
+    def direction(self) -> str:
+        return self.row["direction"]
+
+    def drop(self, reason: str, detail: str | None = None) -> None:
+        """Leave it unrepaired, and say why."""
+        self.reason, self.detail = reason, detail
+
+
+class Stream:
+    """What the failures of a run share while they are in flight.
+
+    Args:
+        chat: Audits, instructs, edits captions.
+        images: Edits images.
+        sources: The pairs' images.
+        captions: The pairs' captions.
+        candidates: M, for captions.
+        seed: Fixes the draws of the edited captions.
+        attach_image: Show the query image to the editor of a caption.
+        bar: Told of every failure that is through.
+    """
+
+    def __init__(
+        self,
+        chat: ChatModel,
+        images: Candidates,
+        sources: SourceImages,
+        captions: list[str],
+        *,
+        candidates: int,
+        seed: int,
+        attach_image: bool,
+        bar: tqdm,
+    ) -> None:
+        self.chat, self.images, self.sources, self.captions, self.bar = chat, images, sources, captions, bar
+        self.candidates, self.seed, self.attach_image = candidates, seed, attach_image
+        self.outcomes: Counter[str] = Counter()
+        self._is_stopping = False
+        self._tasks: dict[Hashable, asyncio.Task] = {}
+
+    async def run(self, repairs: Iterable[Repair], workers: int) -> None:
+        """Take all failures through, `workers` of each direction at a time.
+
+        If something fails that is not one failure's fault, or the run is interrupted, nothing new is asked; what is on its
+        way may arrive, then all ends.
+        """
+        queues = [iter([repair for repair in repairs if repair.direction == direction]) for direction in DIRECTIONS]
+        async with self.images.open():
+            await self._drain([self._work(queue) for queue in queues for _ in range(workers)])
+
+    async def _drain(self, workers: list[Coroutine]) -> None:
+        tasks = [asyncio.create_task(worker) for worker in workers]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            self._is_stopping = True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.chat.drain(), GRACE)
+            for task in (*tasks, *self._tasks.values()):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._tasks.values(), return_exceptions=True)
+        for task in done:
+            task.result()  # raises what the worker raised
+
+    async def _work(self, queue: Iterator[Repair]) -> None:
+        for repair in queue:
+            try:
+                await self._repair(repair)
+            except AnswerError as error:
+                repair.drop(error.drop_reason, str(error))
+            except UnreadableImage as error:
+                repair.drop("unreadable_image", str(error))
+            except _Stopping:
+                return
+            self.outcomes[repair.reason or "edited"] += 1
+            self._show()
+
+    async def _repair(self, repair: Repair) -> None:
+        repair.verdict = await self._audit(repair)
+        if reason := repair.verdict.drop_reason:
+            return repair.drop(reason)
+        repair.instruction = await self._instruct(repair)
+        if repair.direction == "i2t":
+            repair.error_types = error_types(repair.instruction)
+        if is_no_change(repair.direction, repair.instruction):
+            return repair.drop("no_op", "the instruction finds nothing to change")
+        repair.candidates = await (self._edit_image(repair) if repair.direction == "t2i" else self._edit_caption(repair))
+        if not any(repair.candidates):
+            repair.drop("editor_failed" if repair.direction == "t2i" else "llm_unparsed", "no candidate could be made")
+
+    async def _audit(self, repair: Repair) -> Verdict:
+        return await self._once(
+            "audit",
+            self._names(repair, "q", "gt", "fp"),
+            lambda: audit(self.chat, repair.direction, **self._shown(repair, "q", "gt", "fp")),
+        )
+
+    async def _instruct(self, repair: Repair) -> str:
+        return await self._once(
+            "instruct",
+            self._names(repair, "q", "fp"),
+            lambda: instruct(self.chat, repair.direction, **self._shown(repair, "q", "fp")),
+        )
+
+    async def _edit_image(self, repair: Repair) -> list[Path | None]:
+        return await self._once(
+            "edit",
+            (*self._names(repair, "fp"), repair.instruction),
+            lambda: self.images.make(repair.at["fp"], repair.instruction),
+        )
+
+    async def _edit_caption(self, repair: Repair) -> list[str | None]:
+        return await self._once(
+            "edit",
+            (*self._names(repair, "fp", *(["q"] if self.attach_image else [])), repair.instruction),
+            lambda: edit_caption(
+                self.chat,
+                self.captions[repair.at["fp"]],
+                repair.instruction,
+                candidates=self.candidates,
+                seed=self.seed,
+                image=self.sources.url(repair.at["q"]) if self.attach_image else None,
+            ),
+        )
+
+    def _names(self, repair: Repair, *roles: str) -> tuple[Hashable, ...]:
+        """What a question is about: captions by their words, images by their row."""
+        kinds = MODALITIES[repair.direction]
+        places = ((role, repair.at[role]) for role in roles)
+        return repair.direction, *(self.captions[at] if kinds[role] == "text" else at for role, at in places)
+
+    def _shown(self, repair: Repair, *roles: str) -> dict[str, str]:
+        """What the LLM is shown: captions as they are, images as data URLs."""
+        kinds = MODALITIES[repair.direction]
+        places = ((role, repair.at[role]) for role in roles)
+        return {role: self.captions[at] if kinds[role] == "text" else self.sources.url(at) for role, at in places}
+
+    async def _once(self, stage: str, about: tuple[Hashable, ...], work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do a piece of work, or wait for the one who does the same."""
+        key = (stage, about)
+        if key not in self._tasks:
+            if self._is_stopping:
+                raise _Stopping
+            self._tasks[key] = asyncio.ensure_future(work())
+        return await self._tasks[key]
+
+    def _show(self) -> None:
+        dollars = sum(use.dollars for use in self.chat.usage.values())
+        dropped = self.outcomes.total() - self.outcomes["edited"]
+        self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
+        self.bar.update()
+
+
+class _Stopping(Exception):
+    """The run is being stopped: what has not been asked yet is not asked any more."""

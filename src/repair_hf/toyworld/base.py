@@ -1,0 +1,56 @@
+"""The toy world's base retriever: a small CLIP trained from scratch, which stands for the pretrained CLIP that a user brings.
+
+In:  the captions of a world.
+Out: a `CLIPModel` with random weights and a `CLIPProcessor` for it, both saved and loaded like any Hub model. The weights shipped
+     with the package (`shipped.BASE`) were made from these by `repair-hf world pretrain`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+SIDE, PATCH, WIDTH, CONTEXT = 64, 16, 128, 40
+
+
+def build_processor(captions: Iterable[str]) -> CLIPProcessor:
+    """A CLIP processor whose byte-pair vocabulary is learnt from `captions`; pictures are resized to 64 px."""
+    learner = Tokenizer(models.BPE(end_of_word_suffix="</w>", continuing_subword_prefix=""))
+    learner.normalizer = normalizers.Lowercase()
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern=" ", behavior="removed"), pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    trainer = trainers.BpeTrainer(vocab_size=1000, end_of_word_suffix="</w>", show_progress=False)
+    learner.train_from_iterator(sorted(set(captions)), trainer)
+    learnt = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*alphabet, *(letter + "</w>" for letter in alphabet), *dict.fromkeys(a + b for a, b in learnt), START, END]
+    tokenizer = CLIPTokenizer(
+        vocab={word: row for row, word in enumerate(dict.fromkeys(words))}, merges=learnt, model_max_length=CONTEXT
+    )
+    pictures = CLIPImageProcessorPil(
+        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.25] * 3
+    )
+    return CLIPProcessor(image_processor=pictures, tokenizer=tokenizer)
+
+
+def build_model(processor: CLIPProcessor, *, seed: int = 0) -> CLIPModel:
+    """A CLIP of 0.9 million random weights: 3 vision and 2 text layers of width 128, 64 px in patches of 16."""
+    layers = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_attention_heads": 4, "hidden_act": "gelu"}
+    tokenizer = processor.tokenizer
+    text = layers | {
+        "num_hidden_layers": 2,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    vision = layers | {"num_hidden_layers": 3, "image_size": SIDE, "patch_size": PATCH}
+    torch.manual_seed(seed)
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH))

@@ -1,0 +1,56 @@
+"""Write the toy world to disk in the folder format in which `load_pairs` takes any pictures with captions.
+
+In:  sizes of the splits and a seed.
+Out: `images/<split>-00001.png` (each carries its scene) and `captions.jsonl`, one line a picture: image, captions, split.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from repair_hf.runs import digest, write_atomically
+from repair_hf.toyworld import captions, renderer, scenes
+
+SPLITS = {"train": 2500, "validation": 500, "test": 2000}
+CAPTIONS = 5
+SEED = 0
+
+
+def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: int = SEED) -> Path:
+    """Draw `splits` pictures with five captions each; a folder that already holds this very world is left as it is.
+
+    Scenes are distinct over all splits, so no test picture was seen in training. `captions.jsonl` is written last: where it
+    stands, the world is whole.
+    """
+    folder = Path(folder)
+    world = {"splits": splits, "seed": seed, "world": digest([renderer.SIDE, renderer.RGB, captions.PREFIXES, scenes.COMPANY])}
+    mark = folder / "world.json"
+    if mark.exists() and json.loads(mark.read_text()) == world:
+        return folder
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    rng = random.Random(seed)
+    seen, lines = set(), []
+    with tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None) as progress:
+        for split, count in splits.items():
+            for number in range(count):
+                scene = _unseen(rng, seen)
+                name = f"{split}-{number:05d}.png"
+                (folder / "images" / name).write_bytes(renderer.to_png(renderer.render(scene)))
+                texts = [captions.write(scene, rng) for _ in range(CAPTIONS)]
+                lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
+                progress.update()
+    write_atomically(folder / "captions.jsonl", "\n".join(lines) + "\n")
+    write_atomically(mark, json.dumps(world))
+    return folder
+
+
+def _unseen(rng: random.Random, seen: set[scenes.Scene]) -> scenes.Scene:
+    while True:
+        scene = scenes.sample(rng)
+        if scene not in seen:
+            seen.add(scene)
+            return scene

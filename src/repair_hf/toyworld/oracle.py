@@ -1,0 +1,202 @@
+"""The toy world's oracle: a chat model that is always right, or wrong at a chosen rate.
+
+In:  the very messages that any provider would get: a prompt, labelled captions, images as data URLs.
+Out: what a language model would say: the audit's verdict, an edit instruction, an edited caption. It reads the scene from the
+     picture's PNG metadata and the facts from the caption's words, so it needs no weights and costs nothing.
+
+Three doors lead to the same `answer`: `provider` (in this process), `register` (as LiteLLM's custom provider `world/oracle`) and the
+HTTP server beside this file. Faults are drawn from a digest of messages and seed: the same question gets the same answer at each.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from repair_hf.llm.journal import request_key
+from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.provider import Provider, ProviderError, Reply
+from repair_hf.options import UserError
+from repair_hf.toyworld import captions, renderer
+from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
+
+MODEL = "world/oracle"
+IMAGE_TOKENS = 258  # what Gemini bills for a small picture
+
+_LABEL = re.compile(r'((?:Query|Ground-truth|False-positive) (?:image|caption)|Edit instruction):(?: (".*"))?')
+_DATA_URL = "data:image/png;base64,"
+
+
+def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> str:
+    """What the oracle says.
+
+    Args:
+        messages: In the OpenAI chat format, captions and images labelled as in the prompts of `repair_hf.synthesis`.
+        seed: Fixes the draws; edited captions differ by it.
+        verdict_noise: Share of audits that come to the opposite verdict.
+        malformed_rate: Share of JSON answers that are broken.
+
+    Raises:
+        ValueError: If the oracle cannot make sense of the messages.
+    """
+    shown = _read(messages)
+    rng = random.Random(request_key({"messages": messages}, seed))
+    if "Edit instruction" in shown:
+        return captions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
+    is_audit = "Ground-truth caption" in shown or "Ground-truth image" in shown
+    reply = _audit(shown, rng, verdict_noise) if is_audit else _instruct(shown)
+    return _broken(reply, rng) if rng.random() < malformed_rate else json.dumps(reply)
+
+
+def with_faults(verdict_noise: float, malformed_rate: float) -> Callable[[list[dict], int], str]:
+    """`answer` at these rates.
+
+    Raises:
+        UserError: If a rate is no share.
+    """
+    for name, rate in (("verdict_noise", verdict_noise), ("malformed_rate", malformed_rate)):
+        if not 0 <= rate <= 1:
+            raise UserError(f"`{name}` is a share between 0 and 1, got {rate}.")
+    return partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
+
+
+def count_tokens(said: str | list[dict]) -> int:
+    """About how many tokens a text, or all messages, would be billed as: a quarter of the characters, and a flat rate per image."""
+    if isinstance(said, str):
+        return len(said) // 4 + 1
+    parts = _parts([message["content"] for message in said])
+    return sum(IMAGE_TOKENS if part["type"] == "image_url" else count_tokens(part["text"]) for part in parts)
+
+
+def provider(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> Provider:
+    """The oracle for `ChatModel(MODEL, provider=...)`: without a network or LiteLLM between, which spares milliseconds a call."""
+    ask = with_faults(verdict_noise, malformed_rate)
+
+    async def reply(request: Mapping[str, Any]) -> Reply:
+        try:
+            text = ask(request["messages"], request["seed"])
+        except ValueError as error:
+            raise ProviderError(f"{MODEL} does not accept the request: {error}") from error
+        return Reply(text, "stop", count_tokens(request["messages"]), count_tokens(text), 0.0, MODEL)
+
+    return reply
+
+
+def register(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> None:
+    """Make `world/oracle` a model id that LiteLLM knows; registering again replaces the rates."""
+    litellm = load_litellm()
+    ask = with_faults(verdict_noise, malformed_rate)
+
+    class Oracle(litellm.CustomLLM):
+        async def acompletion(self, *, messages, optional_params, model_response, **_):
+            try:
+                text = ask(messages, optional_params.get("seed", 0))
+            except ValueError as error:
+                raise litellm.BadRequestError(str(error), model=MODEL, llm_provider="world") from error
+            tokens_in, tokens_out = count_tokens(messages), count_tokens(text)
+            model_response.model = MODEL
+            model_response.choices[0].message.content = text
+            model_response.usage = litellm.Usage(tokens_in, tokens_out, tokens_in + tokens_out)
+            return model_response
+
+    others = [entry for entry in litellm.custom_provider_map if entry["provider"] != "world"]
+    litellm.custom_provider_map = [*others, {"provider": "world", "custom_handler": Oracle()}]
+
+
+class _Shown(dict):
+    """What the user message shows, by label."""
+
+    def __missing__(self, label: str) -> None:
+        raise ValueError(f"The oracle needs `{label}:` in the user message; it finds {sorted(self) or 'no label'}.")
+
+
+def _read(messages: list[dict]) -> _Shown:
+    """Captions stand on the line of their label, images in the part after it."""
+    shown, waiting = _Shown(), "something without a label"
+    questions = [message["content"] for message in messages if message["role"] == "user"]
+    for part in _parts(questions[:1]):  # what follows are complaints about an answer
+        if part["type"] == "image_url":
+            shown[waiting] = _scene(part["image_url"]["url"])
+            continue
+        for line in part["text"].split("\n"):
+            if label := _LABEL.fullmatch(line):
+                waiting = label[1]
+                if label[2] is not None:
+                    shown[waiting] = json.loads(label[2])
+    return shown
+
+
+def _parts(contents: list[str | list[dict]]) -> list[dict]:
+    """The parts of several contents; a plain string is one part."""
+    whole = ([{"type": "text", "text": content}] if isinstance(content, str) else content for content in contents)
+    return [part for content in whole for part in content]
+
+
+@lru_cache(1024)
+def _scene(url: str) -> Scene:
+    if not url.startswith(_DATA_URL):
+        raise ValueError(
+            f"The oracle reads PNG pictures of the toy world only, sent as data URLs; it got {url[:40]!r}."
+        )
+    return renderer.read_scene(base64.b64decode(url[len(_DATA_URL) :]))
+
+
+@lru_cache(4096)
+def _wrong(caption: str, scene: Scene) -> tuple[Difference, ...]:
+    return differences(captions.parse(caption), scene)
+
+
+def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, str | bool]:
+    if "Query image" in shown:
+        gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
+        fp = _wrong(shown["False-positive caption"], shown["Query image"])
+    else:
+        gt = _wrong(shown["Query caption"], shown["Ground-truth image"])
+        fp = _wrong(shown["Query caption"], shown["False-positive image"])
+    gt_valid, fp_too_similar = not gt, not fp
+    if rng.random() < verdict_noise:
+        if not gt_valid or fp_too_similar:
+            gt_valid, fp_too_similar = True, False
+        elif rng.random() < 0.5:
+            gt_valid = False
+        else:
+            fp_too_similar = True
+    return {
+        "gt_reason": _reason(gt),
+        "gt_valid": gt_valid,
+        "fp_reason": _reason(fp),
+        "fp_too_similar": fp_too_similar,
+    }
+
+
+def _reason(wrong: tuple[Difference, ...]) -> str:
+    if not wrong:
+        return "Everything that the caption states can be seen."
+    said, shown = (
+        captions.describe(fact) if isinstance(fact, Thing) else fact for fact in (wrong[0].said, wrong[0].shown)
+    )
+    return f"{wrong[0].kind}: the caption says {said}, the image shows {'nothing of the kind' if shown is None else shown}."
+
+
+def _instruct(shown: _Shown) -> dict[str, str]:
+    if "Query caption" in shown:
+        return {"edit_instruction": captions.image_instruction(shown["Query caption"], shown["False-positive image"])}
+    caption, scene = shown["False-positive caption"], shown["Query image"]
+    if _wrong(caption, scene):
+        return {"edit_instruction": captions.caption_instruction(caption, scene)}
+    word = caption.rstrip(".").split()[
+        -1
+    ]  # a wrong verdict let it through: whoever must find a fault in it invents one
+    return {"edit_instruction": f"[Attribute Error]: The wording is loose. Therefore, replace '{word}' with '{word}'."}
+
+
+def _broken(reply: dict, rng: random.Random) -> str:
+    """In one of the ways in which models fail: cut off, prose in place of JSON, wrong types."""
+    whole = json.dumps(reply)
+    prose = "I have compared the two, and my answer stands above."
+    return rng.choice([whole[: len(whole) // 2], prose, json.dumps({key: [value] for key, value in reply.items()})])

@@ -1,0 +1,196 @@
+"""An OpenAI-compatible chat server on loopback: the toy world's oracle, or any scripted answer, over real HTTP.
+
+In:  a function from the body of a request to a text (what the model says) or to a whole `Response` (what the server does).
+Out: `POST /v1/chat/completions` on 127.0.0.1. With `log`, one JSON line per request (time, digest of its body) is written before the
+     answer leaves, so that whoever reads it can tell how often each request came.
+
+Connections stay open until the client or the server closes; there is no idle limit for a client's next request to run into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from repair_hf.llm.journal import request_key
+from repair_hf.options import UserError
+from repair_hf.toyworld import oracle
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole HTTP response, for what a provider does when it does not simply answer."""
+
+    status: int = 200
+    body: dict | bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Hangup(Exception):
+    """Raised by an answer function: the connection closes without a response."""
+
+
+Answer = Callable[[dict], str | Response]
+
+
+class ChatServer:
+    """Serves in the background while it is entered: `with ChatServer(answer) as server: ... server.base_url`.
+
+    Args:
+        answer: Gets the body of each request, in a thread of that connection. A ValueError becomes status 400 with its text.
+        port: 0 takes a free one.
+        latency: Seconds that each request takes longer.
+        log: File to which each request adds a line.
+    """
+
+    def __init__(self, answer: Answer, *, port: int = 0, latency: float = 0.0, log: str | Path | None = None) -> None:
+        self._http = _Server(port, answer, latency, log)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        """What to give a client as the endpoint."""
+        return f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    def __enter__(self) -> ChatServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.close_all()
+
+
+def serve(
+    port: int,
+    *,
+    verdict_noise: float = 0.0,
+    malformed_rate: float = 0.0,
+    latency: float = 0.0,
+    log: str | Path | None = None,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve the oracle until interrupted; `ready` gets the base URL once requests are welcome."""
+    ask = oracle.with_faults(verdict_noise, malformed_rate)
+    with ChatServer(
+        lambda body: ask(body["messages"], body.get("seed", 0)), port=port, latency=latency, log=log
+    ) as server:
+        ready(server.base_url)
+        threading.Event().wait()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # connections that may come at one moment
+
+    def __init__(self, port: int, answer: Answer, latency: float, log: str | Path | None) -> None:
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise UserError(
+                f"Port {port} cannot be served ({error.strerror}); give another, or 0 for a free one."
+            ) from error
+        self.answer, self.latency, self._log = answer, latency, log
+        self.connections: set[socket.socket] = set()
+        self._log_lock = threading.Lock()
+
+    def note(self, body: dict) -> None:
+        """Write down that a request came."""
+        if self._log is None:
+            return
+        line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
+        with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
+            file.write(line + "\n")
+
+    def close_all(self) -> None:
+        """Close the port and every open connection: from here on a client finds nobody."""
+        self.server_close()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):  # the client was faster
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request, client_address) -> None:
+        """A client that went away is no news; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError):
+            logger.exception("The request of %s failed.", client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"  # connections stay open
+    disable_nagle_algorithm = True  # else the body would wait until the client has acknowledged the head
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != "/v1/chat/completions":
+            return self._send(_error(404, f"{self.path} is not served; ask /v1/chat/completions."))
+        try:
+            body = json.loads(data)
+            model, messages = body["model"], body["messages"]
+        except (ValueError, TypeError, KeyError) as error:
+            return self._send(_error(400, f"The body must be JSON with `model` and `messages`: {error!r}"))
+        self.server.note(body)
+        time.sleep(self.server.latency)
+        try:
+            answer = self.server.answer(body)
+        except Hangup:
+            self.close_connection = True
+            return None
+        except ValueError as error:
+            return self._send(_error(400, str(error)))
+        self._send(answer if isinstance(answer, Response) else _completion(answer, model, messages))
+
+    def _send(self, response: Response) -> None:
+        body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
+        self.send_response(response.status)
+        for name, value in {"Content-Type": "application/json", **response.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        logger.debug(format, *args)
+
+
+def _error(status: int, message: str) -> Response:
+    return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
+
+
+def _completion(text: str, model: str, messages: list[dict]) -> Response:
+    tokens_in, tokens_out = oracle.count_tokens(messages), oracle.count_tokens(text)
+    return Response(
+        body={
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+            "usage": {
+                "prompt_tokens": tokens_in,
+                "completion_tokens": tokens_out,
+                "total_tokens": tokens_in + tokens_out,
+            },
+        }
+    )

@@ -1,0 +1,350 @@
+"""Fine-tune a dual encoder on pairs and on the grids of their repaired failures.
+
+In:  a dual encoder, training pairs, records or none, a `RepairConfig`.
+Out: a folder that `AutoModel` and `AutoProcessor` load, `trainer_state.json` with the loss curve, and a dict of numbers.
+
+The loss is `L_global + grid_weight * L_grid`. L_global sees the original pairs alone, all of the step's processes
+together; L_grid sees one 3x3 grid per anchor and nothing outside it. How a step of B pairs is cut changes only what
+InfoNCE must: over processes, nothing (the negatives of all are gathered, with their gradient); over
+`gradient_accumulation_steps`, a part of B/k pairs has B/k - 1 negatives in L_global, while L_grid stays the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from repair_hf.collation import DecodedImages, GridCollator, Pixels
+from repair_hf.encoder import DualEncoder
+from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.grids import Counterparts, Grids, Slot1
+from repair_hf.losses import ContrastiveLoss, GridLoss
+from repair_hf.options import UserError, opt
+from repair_hf.pairs import Pairs
+from repair_hf.preprocessing import PixelStore, Preprocessor
+from repair_hf.sampling import OneCaptionPerImage
+
+logger = logging.getLogger(__name__)
+
+MAX_LOGIT_SCALE = math.log(100)
+GRID_INPUTS = ("grid_images", "grid_texts", "present", "matches")
+
+
+@dataclass
+class RepairConfig(TrainingArguments):
+    """Arguments of training: those of [`~transformers.TrainingArguments`] and a few of ours.
+
+    Defaults that differ from `TrainingArguments`: `learning_rate`, `weight_decay`, `warmup_steps` and
+    `lr_scheduler_type` are the paper's, `num_train_epochs` and `per_device_train_batch_size` lie in its range;
+    `save_strategy` is `no` (the final model is always saved); `logging_steps` gives twenty points a run;
+    `logging_nan_inf_filter` is off, so that a loss that is not a number shows.
+    """
+
+    _argument_group_name = "training"
+
+    grid_weight: float = opt(0.5, "Lambda: what L_grid counts beside L_global.")
+    counterparts: Counterparts = opt(
+        "edited",
+        "What stands opposite a false positive in a grid: the edit of the record that mirrors the anchor's, else of "
+        "another record of that query, else the annotation; `reciprocal` skips the second, `annotation` both edits.",
+    )
+    slot1: Slot1 = opt(
+        "anchor", "First slot of a grid: the original pair; or `mixed`, one half of it replaced by the anchor's own edit."
+    )
+    negatives: Literal["grid", "none"] = opt("grid", "`none` trains on the pairs alone, even where there are records.")
+    cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
+    cache_folder: str | None = opt(None, "Folder of that file; by default that of `datasets`.")
+
+    learning_rate: float = opt(1e-5, "Peak learning rate.")
+    weight_decay: float = opt(0.1, "Weight decay of AdamW; biases, norms and the logit scale have none.")
+    warmup_steps: float = opt(0.1, "Steps of warm-up; below 1, a share of all steps.")
+    lr_scheduler_type: str = opt("cosine", "Schedule of the learning rate.")
+    num_train_epochs: float = opt(5.0, "Passes over the training captions.")
+    per_device_train_batch_size: int = opt(128, "Pairs in a batch of one process.")
+    per_device_eval_batch_size: int = opt(256, "Items encoded at once in evaluation.")
+    logging_steps: float = opt(0.05, "Steps between two points of the loss curve; below 1, a share of all steps.")
+    logging_nan_inf_filter: bool = opt(False, "Hide a nan or inf in the logged loss.")
+    save_strategy: str = opt("no", "When to write a checkpoint to resume from: `no`, `steps` or `epoch`.")
+    resume_from_checkpoint: str | None = opt(
+        None, "Checkpoint to go on from; `last` takes the newest in the output folder, or starts anew if there is none."
+    )
+    dataloader_drop_last: bool = opt(True, "Must stay on: every batch has as many negatives as the others.")
+    remove_unused_columns: bool = opt(False, "Must stay off: the collator makes the model's inputs.")
+
+    def __post_init__(self) -> None:
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
+        super().__post_init__()
+        if self.grid_weight < 0:
+            raise UserError(f"`grid_weight` must not be negative, got {self.grid_weight}.")
+        if self.remove_unused_columns or not self.dataloader_drop_last:
+            raise UserError("`remove_unused_columns` must stay false and `dataloader_drop_last` true; leave both out.")
+        if self.auto_find_batch_size:
+            raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
+        if self.fp16 and self.device.type == "cpu":
+            raise UserError("`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither.")
+        if self.n_gpu > 1:
+            raise UserError(
+                f"One process sees {self.n_gpu} GPUs and can train on one. Start a process for each by `accelerate launch "
+                "-m repair_hf train ...`, or show it a single one by CUDA_VISIBLE_DEVICES."
+            )
+        self.dataloader_pin_memory &= self.device.type != "cpu"
+
+
+class RepairTrainer(Trainer):
+    """Trains a dual encoder on the rows of `Grids`.
+
+    Logs `loss_global`, `loss_grid` and `logit_scale` (after exp) beside the Trainer's `loss`. Evaluation is retrieval
+    on a split of pairs: R@K and MRR both ways, as `eval_i2t_R@1` and so on.
+
+    Args:
+        model: A dual encoder whose forward gives unit `image_embeds` and `text_embeds`, with a `logit_scale` (its ln).
+        args: The configuration.
+        data_collator: Makes batches of the rows of `train_dataset`.
+        train_dataset: Anchors and grids.
+        processing_class: The model's `Preprocessor`; saved with every checkpoint.
+        eval_dataset: Pairs to evaluate on.
+        eval_pixels: The images of `eval_dataset`, if they are decoded already.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: RepairConfig,
+        data_collator: GridCollator,
+        train_dataset: Grids,
+        processing_class: Preprocessor,
+        eval_dataset: Pairs | None = None,
+        *,
+        eval_pixels: Pixels | None = None,
+    ) -> None:
+        parameters = dict(model.named_parameters())
+        if "logit_bias" in parameters:
+            parameters["logit_bias"].requires_grad_(False)  # SigLIP's; a constant on all logits leaves a softmax as it is
+        if "logit_scale" not in parameters:
+            raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
+        super().__init__(
+            model.float(),  # the optimizer's weights are float32, whatever precision they were stored in
+            args,
+            data_collator,
+            train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            callbacks=[_Conductor(self)],
+        )
+        if args.disable_tqdm:
+            self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
+        self.can_return_loss = True
+        self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
+        self.contrastive_loss, self.grid_loss = ContrastiveLoss(), GridLoss()
+        self.sampler = OneCaptionPerImage(
+            train_dataset.anchor_images,
+            args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+            args.seed if args.data_seed is None else args.data_seed,
+        )
+        self.first_step = 0  # of the last call of `train`; not 0 after a resume
+        self._eval_pixels = eval_pixels
+        self._sums: dict[str, Tensor] = {}  # since the last line of the loss curve
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Encode the batch's distinct items once, then `L_global + grid_weight * L_grid`.
+
+        Here `num_items_in_batch` is the number of grids in the whole optimizer step, so that L_grid is the mean over
+        those however the step is cut; None where this batch is the whole step.
+        """
+        inputs = dict(inputs)
+        anchor_images, anchor_texts = inputs.pop("anchor_images"), inputs.pop("anchor_texts")
+        grid = {name: inputs.pop(name) for name in GRID_INPUTS if name in inputs}
+        outputs = model(pixel_values=self.processing_class.normalize(inputs.pop("pixels")), **inputs)
+        images, texts = outputs.image_embeds, outputs.text_embeds              # (n_images, D), (n_texts, D)
+        scale = self.model.logit_scale.exp()
+        anchors = _gather(torch.cat([images[anchor_images], texts[anchor_texts]], 1))  # (B * processes, 2 D)
+        loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
+        terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
+        if grid:
+            found = self.grid_loss(
+                images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], grid["matches"]
+            )
+            loss = loss + self.args.grid_weight * found["loss"] * self._share(found["grids"], num_items_in_batch)
+            terms |= {"loss_grid": found["loss"].detach() * found["grids"], "grids": found["grids"]}
+        for name, value in terms.items():
+            self._sums[name] = self._sums.get(name, 0) + value
+        return (loss, outputs) if return_outputs else loss
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Count the grids of the whole optimizer step where it is cut into several batches."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        is_cut = num_batches * self.args.world_size > 1
+        if not (is_cut and batches and "present" in batches[0]):
+            return batches, None
+        grids = sum((batch["present"].sum(1) >= 2).sum() for batch in batches)
+        return batches, self.accelerator.reduce(grids, "sum")
+
+    def log(self, logs, start_time=None):
+        if "loss" in logs and self._sums:
+            sums = self.accelerator.reduce(torch.stack([value.float() for value in self._sums.values()]), "sum")
+            total = dict(zip(self._sums, sums.tolist(), strict=True))
+            logs["loss_global"] = total["loss_global"] / total["batches"]
+            if "grids" in total:
+                logs["loss_grid"] = total["loss_grid"] / max(total["grids"], 1)
+            logs["logit_scale"] = self.model.logit_scale.exp().item()
+            self._sums = {}
+        super().log(logs, start_time)
+        if self.args.disable_tqdm and self.is_world_process_zero():  # else the progress bar shows them
+            shown = "   ".join(f"{name} {value:.6g}" for name, value in logs.items())
+            logger.info("step %d of %d   %s", self.state.global_step, self.state.max_steps, shown)
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        """Retrieval on pairs: R@K and MRR as fractions, `eval_i2t_R@1` and so on."""
+        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        pixels = self._eval_pixels if eval_dataset is None else None
+        encoder = DualEncoder(
+            self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
+        )
+        images = encoder.embed_images(pairs.images["image"] if pixels is None else pixels)  # (N, D)
+        texts = encoder.embed_texts(pairs.captions["caption"])                 # (M, D)
+        found = evaluate_retrieval(images, texts, pairs.caption_image)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def get_decay_parameter_names(self, model):
+        """All but biases, norms and the logit scale, which is a temperature and no weight."""
+        return [name for name in super().get_decay_parameter_names(model) if name != "logit_scale"]
+
+    def floating_point_ops(self, inputs):
+        """No count: the Trainer's formula is a language model's, and takes longer than the grids of a step."""
+        return 0
+
+    def _get_train_sampler(self, train_dataset=None):
+        return self.sampler
+
+    def _share(self, grids: Tensor, in_step: Tensor | None) -> Tensor | float:
+        """What turns a mean over this batch's grids into its part of the mean over those of the optimizer step."""
+        if in_step is None:
+            return 1.0
+        cuts = self.current_gradient_accumulation_steps * self.args.world_size  # the Trainer averages over these
+        return cuts * grids / in_step.clamp(min=1)
+
+
+class _Conductor(TrainerCallback):
+    """Tells the sampler which epoch begins, also after a resume, and keeps the logit scale within bounds."""
+
+    def __init__(self, trainer: RepairTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.trainer.first_step = state.global_step
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.trainer.sampler.set_epoch(state.global_step // self.trainer.sampler.batches)
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        self.trainer.model.logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes, in their order. Backward: the sum of what all processes send to this one's rows."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def _gather(rows: Tensor) -> Tensor:
+    """Every process then computes the whole loss, and the mean of the processes' gradients is its exact gradient."""
+    is_alone = not dist.is_initialized() or dist.get_world_size() == 1
+    return rows if is_alone else _Gather.apply(rows)
+
+
+def train(
+    model: DualEncoder | str | Path,
+    pairs: Pairs,
+    records: Dataset | None = None,
+    config: RepairConfig | None = None,
+    *,
+    validation: Pairs | None = None,
+) -> dict[str, Any]:
+    """Fine-tune a dual encoder and save it, with its processor, in `config.output_dir`.
+
+    To train for as long as another run took, set `max_steps` to its `seconds` divided by a run of this kind's
+    `seconds_per_step`: so the schedule of the learning rate still ends where training does.
+
+    Args:
+        model: Trained in place if it is a `DualEncoder`, else loaded from a folder or the Hub.
+        pairs: Training pairs.
+        records: What `load_records` gives, made from failures on `pairs`; None trains on the pairs alone.
+        config: How to train; the defaults of `RepairConfig` otherwise.
+        validation: Pairs for the evaluation that `config.eval_strategy` asks for.
+
+    Returns:
+        `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `loss` (mean over
+        the steps), `grids` (see `Grids.report`) and, where there was an evaluation, the metrics of the last.
+    """
+    config = RepairConfig() if config is None else config
+    encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
+    grids = Grids(
+        pairs,
+        None if config.negatives == "none" else records,
+        counterparts=config.counterparts,
+        slot1=config.slot1,
+        seed=config.seed if config.data_seed is None else config.data_seed,
+    )
+    with config.main_process_first(desc="decoding images"):
+        tables = [_pixels(pairs.images, "image", encoder, config)]
+        if grids.edited_images is not None:
+            tables.append(_pixels(grids.edited_images, "edit_image", encoder, config))
+        eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
+    collator = GridCollator(encoder.preprocessor, tables, grids.captions)
+    trainer = RepairTrainer(
+        encoder.model, config, collator, grids, encoder.preprocessor, validation, eval_pixels=eval_pixels
+    )
+    start = time.perf_counter()
+    result = trainer.train(resume_from_checkpoint=_checkpoint(config))
+    seconds = time.perf_counter() - start
+    trainer.save_model()
+    trainer.save_state()
+    encoder.model.eval()
+    steps = result.global_step - trainer.first_step
+    logged = [line for line in trainer.state.log_history if "eval_i2t_R@1" in line]
+    return {
+        "steps": result.global_step,
+        "processes": config.world_size,
+        "seconds": seconds,
+        "seconds_per_step": seconds / max(steps, 1),
+        "loss": result.training_loss,
+        "grids": grids.report(),
+    } | (logged[-1] if logged else {})
+
+
+def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairConfig) -> Pixels:
+    if not config.cache_images:
+        return DecodedImages(images, column, encoder.preprocessor)
+    return PixelStore(images, column, encoder.preprocessor, config.cache_folder)
+
+
+def _checkpoint(config: RepairConfig) -> str | None:
+    if config.resume_from_checkpoint != "last":
+        return config.resume_from_checkpoint
+    return get_last_checkpoint(config.output_dir) if Path(config.output_dir).is_dir() else None

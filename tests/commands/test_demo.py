@@ -1,0 +1,73 @@
+"""The whole pipeline on a tiny toy world, by the real command, twice: everything is made, and made once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from datasets import load_dataset
+from PIL import Image
+from transformers import AutoModel, AutoProcessor
+
+METRICS = {"i2t_R@1", "i2t_R@5", "i2t_R@10", "i2t_MRR", "t2i_R@1", "t2i_R@5", "t2i_R@10", "t2i_MRR"}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of a tiny demo with two seeds, and what both runs of the command printed."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    words = [sys.executable, "-m", "repair_hf", "demo", "--size", "tiny", "--seeds", "2", "--output", str(folder)]
+    runs = [subprocess.run(words, capture_output=True, text=True, timeout=600) for _ in range(2)]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    return folder, [run.stdout for run in runs]
+
+
+def test_metrics_hold_every_method_and_seed(demo):
+    folder, _ = demo
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert set(metrics) == {"base", "vanilla", "vanilla_same_compute", "repair", "repair_mixed"}
+    for method, row in metrics.items():
+        assert set(row) >= METRICS and row["n_images"] == 30 and row["n_texts"] == 150
+        if method != "base":
+            assert [cell["seed"] for cell in row["per_seed"]] == [0, 1]
+            assert row["steps"] > 0 and row["seconds"] > 0
+    assert metrics["vanilla"]["steps"] == metrics["repair"]["steps"] == metrics["repair_mixed"]["steps"]
+
+
+def test_records_load_like_any_dataset_and_are_true(demo):
+    """By the oracle: every kept false positive is wrong for its query, and every edit right."""
+    from repair_hf.toyworld import captions, renderer, scenes
+
+    records = load_dataset(str(demo[0] / "records"), "records", split="train")
+    assert set(records["direction"]) == {"t2i", "i2t"}
+    for row in records:
+        if row["direction"] == "t2i":
+            query, fp, edit = captions.parse(row["q_text"]), row["fp_image"], row["edit_image"]
+            assert not scenes.holds(query, renderer.read_scene(fp)) and scenes.holds(query, renderer.read_scene(edit))
+        else:
+            shown = renderer.read_scene(row["q_image"])
+            assert not scenes.holds(captions.parse(row["fp_text"]), shown) and scenes.holds(captions.parse(row["edit_text"]), shown)
+    assert len(load_dataset(str(demo[0] / "records"), "dropped", split="train")) >= 0
+
+
+def test_every_trained_retriever_loads_by_the_auto_classes(demo):
+    for folder in sorted((demo[0] / "train").iterdir()):
+        AutoModel.from_pretrained(folder)
+        AutoProcessor.from_pretrained(folder)
+
+
+def test_pictures_and_table_are_there(demo):
+    folder, outputs = demo
+    assert Image.open(folder / "contact_sheet.png").width > 600
+    table = (folder / "table.md").read_text()
+    assert "repair_mixed" in table and "repair_mixed - vanilla: R@1 I2T" in table
+    assert all(line in outputs[0] for line in table.splitlines()[-4:])
+
+
+def test_a_second_run_repeats_nothing(demo):
+    _, (first, second) = demo
+    assert "$ repair-hf synthesize" in second
+    assert first.count(" ms per step") == second.count(" ms per step")  # the same results are shown again …
+    assert second.splitlines()[-1].startswith("all of it took")
+    seconds = [float(text.splitlines()[-1].split()[4].replace(",", "")) for text in (first, second)]
+    assert seconds[1] < seconds[0]  # … without being made again

@@ -1,0 +1,97 @@
+"""`repair-hf train` from the command line: what it writes and prints, what it refuses, that it goes on and never repeats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from transformers import AutoModel
+
+from repair_hf.cli import main
+from repair_hf.records import DROPPED_FEATURES, save_records
+
+
+@pytest.fixture(scope="module")
+def records_folder(repaired, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("records")
+    save_records(folder, repaired, Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES))
+    return folder
+
+
+@pytest.fixture
+def flags(pairs_folder, clip_folder, records_folder, tmp_path) -> list[str]:
+    words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --output {tmp_path / 'out'} --use-cpu"
+    words += f" --records {records_folder} --per-device-train-batch-size 4 --max-steps 4 --learning-rate 1e-2"
+    return words.split() + ["--cache-folder", str(tmp_path / "cache")]
+
+
+def summary(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_trains_writes_and_says_what_comes_next(flags, tmp_path, capsys):
+    assert main(flags) == 0
+    printed = capsys.readouterr().out
+    found = summary(tmp_path / "out")
+    assert found["steps"] == 4 and found["grids"]["anchors"] == 24
+    assert f"anchors 24   {found['grids']['grids_3']} with 3 slots" in printed
+    assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
+    assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "clip"
+
+
+def test_the_same_command_again_trains_nothing(flags, tmp_path, capsys):
+    assert main(flags) == 0
+    first, weights = capsys.readouterr().out, tmp_path / "out" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert main(flags) == 0
+    assert weights.stat().st_mtime_ns == before
+    assert capsys.readouterr().out == first
+
+
+def test_other_options_do_not_overwrite_a_finished_result(flags, capsys):
+    assert main(flags) == 0
+    assert main([*flags, "--grid-weight", "2"]) == 2
+    assert "grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+
+
+def test_a_stopped_run_goes_on_from_its_newest_checkpoint(flags, tmp_path):
+    going_on = [*flags, "--save-strategy", "steps", "--save-steps", "3", "--resume-from-checkpoint", "last"]
+    assert main(going_on) == 0
+    whole = AutoModel.from_pretrained(tmp_path / "out").state_dict()
+    for name in ("summary.json", "model.safetensors", "trainer_state.json"):  # as if killed between steps 3 and 4
+        (tmp_path / "out" / name).unlink()
+    (tmp_path / "out" / "checkpoint-4").rename(tmp_path / "gone")
+    assert main(going_on) == 0
+    for name, value in AutoModel.from_pretrained(tmp_path / "out").state_dict().items():
+        assert value.equal(whole[name]), name
+
+
+def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys):
+    assert main([*flags, "--dry-run"]) == 0
+    assert "anchors 24" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
+    assert main([*flags, "--split", "train", "--eval-strategy", "epoch", "--validation-split", "all"]) == 0
+    assert summary(tmp_path / "out")["eval_n_images"] == 12
+    assert "eval    R@1 I2T" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--records", "/nowhere"], "holds no records"),
+        (["--model", "/nowhere"], "/nowhere"),
+        (["--output-dir", "elsewhere"], "name one thing; give `output` alone"),
+        (["--per-device-train-batch-size", "13"], "needs as many different images"),
+        (["--slot1", "both"], "slot1"),
+        (["--fp16"], "`fp16` needs a GPU"),
+    ],
+)
+def test_a_users_mistake_is_one_line(extra, message, flags, capsys):
+    assert main([*flags, *extra]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("repair-hf train: error:") and message in error

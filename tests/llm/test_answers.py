@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer
+
+
+class Kind(StrEnum):
+    COUNT = "count"
+
+
+class Verdict(BaseModel):
+    valid: bool
+    reason: str = ""
+
+
+class Rich(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Kind
+    side: Literal["left", "right"]
+    score: float
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"valid": false}',
+        ' \n{"valid": false}\n ',
+        '```json\n{"valid": false}\n```',
+        '```\n{"valid":false}```',
+        'The braces { and } mean nothing. Answer: {"valid": false} {',
+        '{"valid": false} or, once more: {"valid": false, "reason": ""}',
+        '{"thoughts": "hard"} {"valid": false}',
+    ],
+)
+def test_finds_the_object(text):
+    assert read_answer(text, "stop", Verdict) == Verdict(valid=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n",
+        "false",
+        "[false]",
+        "null",
+        '{"valid": "no"}',
+        '{"valid": 0}',
+        '{"valid": null}',
+        '{"reason": "none"}',
+        '{"valid": false',
+        '{"verdict": {"valid": false}}',
+        '{"draft": {"valid": false}, "valid": tr',
+        '[{"valid": true}, {"valid": false}]',
+        '{"valid": true} No, wait. {"valid": false}',
+        '{"valid": false, "reason": 3}',
+        "{" * 5000,
+        '{"a":' * 5000,
+    ],
+)
+def test_is_no_verdict(text):
+    with pytest.raises(UnparsedAnswer):
+        read_answer(text, "stop", Verdict)
+
+
+def test_json_types_that_python_writes_otherwise():
+    assert read_answer('{"kind": "count", "side": "left", "score": 1}', "stop", Rich).kind is Kind.COUNT
+
+
+def test_fault_names_the_field():
+    with pytest.raises(UnparsedAnswer, match="side: Input should be 'left' or 'right'; score: .*number.*extra"):
+        read_answer('{"kind": "count", "side": "up", "score": "1", "extra": 1}', "stop", Rich)
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "refusal"])
+@pytest.mark.parametrize("text", ["", '{"valid": true}'])
+def test_refusal(finish, text):
+    with pytest.raises(RefusedAnswer, match=finish) as caught:
+        read_answer(text, finish, Verdict)
+    assert caught.value.drop_reason == "llm_refused"
+
+
+@pytest.mark.parametrize("schema", [Verdict, None])
+def test_cut_off(schema):
+    with pytest.raises(UnparsedAnswer, match="cut off") as caught:
+        read_answer('{"valid": true}', "length", schema)
+    assert caught.value.drop_reason == "llm_unparsed" and isinstance(caught.value, AnswerError)
+
+
+def test_plain_text():
+    assert read_answer(" two dogs\n", "stop", None) == "two dogs"
+    with pytest.raises(UnparsedAnswer, match="empty"):
+        read_answer(" \n", "stop", None)

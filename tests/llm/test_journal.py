@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from repair_hf.llm.journal import Entry, Journal, request_key
+from repair_hf.options import UserError
+
+ENTRY = Entry(
+    key="k0",
+    text="a line\nand another \u2028 with an emoji \U0001f600",
+    finish="stop",
+    prompt_tokens=700,
+    completion_tokens=80,
+    dollars=0.0004,
+    stage="audit",
+    direction="i2t",
+    model="gemini/gemini-2.5-flash",
+    answered_by="gemini-2.5-flash-001",
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A journal of three answers."""
+    path = tmp_path / "deep" / "journal.jsonl"
+    with Journal(path) as journal:
+        for k in range(3):
+            journal.put(ENTRY._replace(key=f"k{k}"))
+    return path
+
+
+def test_gives_back_what_was_put(path):
+    with Journal(path) as journal:
+        assert journal.get("k0") == ENTRY and journal.get("unknown") is None
+        assert [entry.key for entry in journal] == ["k0", "k1", "k2"] and len(journal) == 3
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_answers_survive_without_close(path):
+    journal = Journal(path)
+    journal.put(ENTRY._replace(key="k3"))
+    assert json.loads(path.read_bytes().splitlines()[-1])["key"] == "k3"
+    journal.close()
+
+
+@pytest.mark.parametrize("kept", [1, 40, -2])
+def test_torn_last_line_is_cut_off(path, kept):
+    whole = path.read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    path.write_bytes(whole.removesuffix(last) + last[:kept])
+    with Journal(path) as journal:
+        assert journal.get("k2") is None and journal.get("k1") is not None
+        journal.put(ENTRY._replace(key="k2"))
+        assert journal.get("k2") == ENTRY._replace(key="k2")
+    assert path.read_bytes() == whole
+
+
+def test_last_line_that_lacks_only_its_break_is_kept(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with Journal(path) as journal:
+        assert journal.get("k2") is not None
+        journal.put(ENTRY._replace(key="k3"))
+    assert path.read_bytes().startswith(whole) and len(path.read_bytes().splitlines()) == 4
+
+
+def test_foreign_lines_are_left_alone(path, caplog):
+    whole = path.read_bytes()
+    path.write_bytes(b'\n{"key": "k9"}\n[1]\nnot JSON\n\xff\xfe\n' + whole)
+    with Journal(path) as journal:
+        assert [entry.key for entry in journal] == ["k0", "k1", "k2"]
+        assert journal.get("k9") is None
+    assert "5 lines are no answers" in caplog.text
+    assert path.read_bytes().endswith(whole)
+
+
+def test_answer_is_put_once(path):
+    with Journal(path) as journal, pytest.raises(ValueError, match="already holds"):
+        journal.put(ENTRY)
+
+
+def test_two_runs_at_once_are_refused(path):
+    with Journal(path) as first, pytest.raises(UserError, match="in use by another run"):
+        Journal(path)
+    Journal(path).close()
+    assert first.path == path  # still alive: it was closing it that let the journal go
+
+
+WRITER = """
+import sys
+from repair_hf.llm.journal import Entry, Journal
+journal = Journal(sys.argv[1])
+for k in range(1_000_000):
+    journal.put(Entry(f"key{k}", "word " * 5000, "stop", 1, 1, None, "audit", "i2t", "m", "m"))
+    print(k, flush=True)
+"""
+
+
+def test_kill_loses_no_answer_that_was_put(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    for line in writer.stdout:
+        if int(line) == 50:
+            break
+    os.kill(writer.pid, signal.SIGKILL)
+    rest = writer.stdout.read().splitlines()
+    writer.wait()
+    told = int(rest[-1]) if rest else 50
+    with Journal(path) as journal:
+        assert told + 1 <= len(journal) <= told + 2
+        assert all(entry.text == "word " * 5000 for entry in journal)
+
+
+REQUEST = {
+    "model": "openai/m",
+    "messages": [
+        {"role": "system", "content": "Judge."},
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}],
+        },
+    ],
+    "temperature": 0.0,
+    "max_tokens": 1024,
+    "seed": 5,
+}
+
+
+def other_image() -> dict:
+    return json.loads(json.dumps(REQUEST).replace('AAAAA"', 'AAAAB"'))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**REQUEST, "model": "openai/n"},
+        {**REQUEST, "temperature": 0.1},
+        {**REQUEST, "max_tokens": 1025},
+        {**REQUEST, "seed": 6},
+        {**REQUEST, "messages": REQUEST["messages"][:1]},
+        {**REQUEST, "messages": REQUEST["messages"][::-1]},
+        other_image(),
+    ],
+)
+def test_key_names_the_request(other):
+    assert request_key(other, 0) != request_key(REQUEST, 0)
+
+
+def test_key_is_of_the_content_alone():
+    shuffled = json.loads(json.dumps(dict(reversed(REQUEST.items()))))
+    assert request_key(shuffled, 0) == request_key(REQUEST, 0) != request_key(REQUEST, 1)
+    assert (
+        request_key(REQUEST, 0) == "b80bbba44260c34217be4d67f8029850"
+    )  # stays, or answers that were paid for are lost

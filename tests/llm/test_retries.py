@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from repair_hf.llm.provider import PassingFailure, ProviderError, Reply
+from repair_hf.llm.retries import Retries, _wait, insist
+from repair_hf.runs import RunStopped
+
+REPLY = Reply("text", "stop", 1, 1, None, "m")
+
+
+def sender(*outcomes):
+    """Sends into the void: raises or gives back its outcomes in turn, and counts."""
+    left = list(outcomes)
+
+    async def send() -> Reply:
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return send, left
+
+
+def test_insists_until_a_reply_comes():
+    send, left = sender(PassingFailure("a"), PassingFailure("b"), REPLY)
+    assert asyncio.run(insist(send, Retries(first_wait=0.01), "m")) is REPLY and not left
+
+
+def test_patience_ends():
+    send, left = sender(*[PassingFailure(f"fault {k}") for k in range(5)])
+    with pytest.raises(ProviderError, match="m failed 3 times in a row, at last with: fault 2"):
+        asyncio.run(insist(send, Retries(attempts=3, first_wait=0.01), "m"))
+    assert len(left) == 2
+
+
+def test_named_wait_is_kept():
+    send, _ = sender(PassingFailure("busy", named_wait=0.2), REPLY)
+    start = time.monotonic()
+    asyncio.run(insist(send, Retries(first_wait=0.01), "m"))
+    assert 0.2 <= time.monotonic() - start < 1
+
+
+def test_named_wait_beyond_patience():
+    send, left = sender(PassingFailure("busy", named_wait=61), REPLY)
+    with pytest.raises(ProviderError, match="asks to wait 61 s"):
+        asyncio.run(insist(send, Retries(patience=60), "m"))
+    assert left == [REPLY]
+
+
+def test_lasting_failure_is_not_repeated():
+    send, left = sender(ProviderError("wrong key"), REPLY)
+    with pytest.raises(RunStopped, match="wrong key"):
+        asyncio.run(insist(send, Retries(), "m"))
+    assert left == [REPLY]
+
+
+def test_waits_double_up_to_a_bound_with_full_jitter():
+    retries = Retries(first_wait=1.0, longest_wait=8.0)
+    for attempt, bound in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 8), (50, 8)]:
+        waits = [_wait(retries, attempt, None) for _ in range(300)]
+        assert 0 <= min(waits) < 0.1 * bound and 0.9 * bound < max(waits) <= bound

@@ -1,0 +1,94 @@
+"""A look at a file tells exactly what decoding it would tell."""
+
+from __future__ import annotations
+
+import io
+import random
+import warnings
+
+import numpy as np
+import PIL.Image
+import pytest
+from datasets import Dataset, Features, Image
+
+from repair_hf.pairs.images import UNDECODABLE, content_digest, inspect_images, on_white
+
+
+def encode(image: PIL.Image.Image, form: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def dataset(files: list[bytes]) -> Dataset:
+    images = [{"bytes": data, "path": None} for data in files]
+    return Dataset.from_dict({"image": images}, features=Features({"image": Image(decode=False)}))
+
+
+def can_be_decoded(data: bytes) -> bool:
+    try:
+        Image().decode_example({"bytes": data, "path": None}).convert("RGB")
+    except UNDECODABLE:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+def test_finds_what_cannot_be_decoded_and_nothing_else(form):
+    """Files cut at random places or with random bytes changed."""
+    rng = random.Random(form)
+    exif = PIL.Image.Exif()
+    exif[PIL.Image.ExifTags.Base.Orientation] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+    whole = encode(PIL.Image.fromarray(pixels), form, exif=exif)
+    files = [whole]
+    for _ in range(60):
+        files.append(whole[: rng.randrange(len(whole))])
+        spoiled = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            spoiled[rng.randrange(len(whole))] = rng.randrange(256)
+        files.append(bytes(spoiled))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of broken metadata
+        found = [look.problem is None for look in inspect_images(dataset(files))]
+        decodable = [can_be_decoded(data) for data in files]
+    assert found[0]
+    assert sum(found) < len(found) - 50
+    if form == "PNG":  # a wrong checksum is a fault even where a decoder does not look at it
+        assert not any(good and not able for good, able in zip(found, decodable, strict=True))
+    else:
+        assert found == decodable
+
+
+def test_refuses_a_decompression_bomb(monkeypatch):
+    data = encode(PIL.Image.new("1", (300, 300)), "PNG")
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 1000)
+    assert inspect_images(dataset([data]))[0].problem == "corrupt_image"
+
+
+def test_tells_which_images_show_through():
+    clear, palette = PIL.Image.new("RGBA", (4, 4)), PIL.Image.new("RGB", (4, 4)).quantize(2)
+    files = [
+        encode(PIL.Image.new("RGB", (4, 4)), "PNG"),
+        encode(clear, "PNG"),
+        encode(clear.convert("LA"), "PNG"),
+        encode(palette, "PNG"),
+        encode(palette, "PNG", transparency=0),
+        encode(PIL.Image.new("RGB", (4, 4)), "JPEG"),
+    ]
+    assert [look.is_transparent for look in inspect_images(dataset(files))] == [False, True, True, False, True, False]
+
+
+def test_only_the_named_rows_are_laid_on_white():
+    half = PIL.Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    files = [encode(half, "PNG"), encode(half, "PNG")]
+    first, second = on_white(dataset(files), {1})["image"]
+    assert first["bytes"] == files[0]
+    image = PIL.Image.open(io.BytesIO(second["bytes"]))
+    assert (image.mode, image.getpixel((0, 0))) == ("RGB", (255, 255, 255))
+
+
+def test_digest_goes_by_content_and_order():
+    one, other = (encode(PIL.Image.new("RGB", (4, 4), colour), "PNG") for colour in ("red", "blue"))
+    assert content_digest(dataset([one, other])) == content_digest(dataset([one, other]))
+    assert len({content_digest(dataset(files)) for files in ([one, other], [other, one], [one], [one, one])}) == 4

@@ -1,0 +1,147 @@
+"""Candidate images: made once, whole or not at all, in a thread or in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+from PIL import Image
+
+from repair_hf.runs import RunStopped
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.sources import SourceImages, open_picture
+
+
+class Painter:
+    """Paints the whole image: the instruction is the colour, the seed decides a shade. Refuses `nothing`, dies of `death`."""
+
+    def __init__(self, id: str = "painter", *, own_process: bool = False, batch_size: int = 2) -> None:
+        self.id, self.own_process, self.batch_size = id, own_process, batch_size
+        self.calls: list[list[str]] = []
+
+    def edit(self, sources, instructions, seeds):
+        self.calls.append(instructions)
+        if "death" in instructions:
+            raise MemoryError("no memory for this image")
+        return [
+            [None if word == "nothing" else self._paint(source, word, seed) for seed in row]
+            for source, word, row in zip(sources, instructions, seeds, strict=True)
+        ]
+
+    def _paint(self, source, colour, seed):
+        image = Image.new("RGB", source.size, colour)
+        image.putpixel((0, 0), (seed % 256, seed // 256 % 256, 0))
+        image.info["scene"] = f"a {colour} surface — {seed}"
+        return image
+
+
+@pytest.fixture(scope="module")
+def sources(pairs_folder) -> SourceImages:
+    paths = sorted(map(str, pairs_folder.glob("*.png")))
+    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
+
+
+def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
+    async def work():
+        candidates = Candidates(editor, sources, folder, count=count, seed=seed)
+        async with candidates.open():
+            made = await asyncio.gather(*(candidates.make(fp, word) for fp, word in jobs))
+        return made, candidates.made, candidates.found
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("own_process", [False, True])
+def test_makes_m_different_files_that_keep_their_notes(own_process, sources, tmp_path):
+    editor = Painter(own_process=own_process)
+    ((paths, others), made, found) = make(editor, sources, tmp_path, [(0, "red"), (1, "blue")])
+    assert (made, found) == (6, 0) and len({*paths, *others}) == 6
+    images = [open_picture(path.read_bytes()) for path in paths]
+    assert len({image.tobytes() for image in images}) == 3
+    assert all(image.size == (48, 40) and image.info["scene"].startswith("a red surface — ") for image in images)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_hands_images_over_in_batches(sources, tmp_path):
+    editor = Painter(batch_size=2)
+    make(editor, sources, tmp_path, [(at, "red") for at in range(5)])
+    assert sum(map(len, editor.calls)) == 5 and max(map(len, editor.calls)) == 2
+
+
+def test_makes_nothing_twice(sources, tmp_path):
+    first, *_ = make(Painter(), sources, tmp_path, [(0, "red"), (1, "red")])
+    editor = Painter()
+    again, made, found = make(editor, sources, tmp_path, [(0, "red"), (1, "red")])
+    assert again == first and (made, found) == (0, 6) and editor.calls == []
+
+
+def test_makes_again_only_what_is_missing(sources, tmp_path):
+    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")])
+    before = paths[1].read_bytes()
+    paths[1].unlink()
+    ((again,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")])
+    assert again == paths and (made, found) == (1, 2) and paths[1].read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"editor": Painter("other")}, {"seed": 1}, {"jobs": [(1, "red")]}, {"jobs": [(0, "blue")]}])
+def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
+    given = {"editor": Painter(), "jobs": [(0, "red")], "seed": 0}
+    ((paths,), *_) = make(sources=sources, folder=tmp_path, **given)
+    ((others,), *_) = make(sources=sources, folder=tmp_path, **given | change)
+    assert not set(paths) & set(others)
+
+
+def test_more_candidates_keep_those_that_are_there(sources, tmp_path):
+    ((three,), *_) = make(Painter(), sources, tmp_path, [(0, "red")], count=3)
+    ((five,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], count=5)
+    assert five[:3] == three and made == 2
+
+
+def test_an_editor_may_refuse(sources, tmp_path):
+    ((refused, painted), made, _) = make(Painter(), sources, tmp_path, [(0, "nothing"), (1, "red")])
+    assert refused == [None] * 3 and None not in painted and made == 3
+
+
+def test_a_broken_editor_ends_the_run(sources, tmp_path):
+    with pytest.raises(MemoryError, match="no memory for this image"):
+        make(Painter(), sources, tmp_path, [(0, "red"), (1, "death"), (2, "red")])
+
+
+class Killed(Painter):
+    def edit(self, sources, instructions, seeds):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_dead_process_is_explained(sources, tmp_path):
+    with pytest.raises(RunStopped, match="process ended"):
+        make(Killed(own_process=True), sources, tmp_path, [(0, "red")])
+
+
+def test_the_process_ends_with_a_killed_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, signal, sys
+        from types import SimpleNamespace
+        from repair_hf.synthesis.candidates import _executor
+
+        if __name__ == "__main__":
+            executor = _executor(SimpleNamespace(own_process=True))
+            print(executor.submit(os.getpid).result(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    parent = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=60)
+    child = Path(f"/proc/{int(parent.stdout)}")
+    deadline = time.monotonic() + 10
+    while child.exists() and "Z" not in (child / "stat").read_text().split()[2] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]

@@ -1,0 +1,68 @@
+"""Edit instructions: their error types, and what is no instruction."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from repair_hf.synthesis.audit import Verdict
+from repair_hf.synthesis.instruct import CaptionInstruction, ImageInstruction, error_types, is_no_change
+
+REST = ": The image shows more. Therefore, replace 'a' with 'two'."
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("[Count Error]", ["Count"]),
+        ("[Object Error, Count Error]", ["Object", "Count"]),
+        ("[Hallucination]", ["Hallucination"]),
+        ("  [relation error; ACTION ERROR]", ["Relation", "Action"]),
+        ("[Attribute Error][Object Error]", ["Attribute", "Object"]),
+        ("[Attribute Error], [Object Error]", ["Attribute", "Object"]),
+        ("[Attribute and Hallucination Error]", ["Attribute", "Hallucination"]),
+        ("[Object Error, Object Error]", ["Object"]),
+        ("[No Error]", []),
+    ],
+)
+def test_reads_the_error_types(head, expected):
+    assert error_types(head + REST) == expected
+    assert is_no_change("i2t", head + REST) == (not expected)
+
+
+@pytest.mark.parametrize("text", ["", "Replace 'a' with 'b'.", "[]: nothing", "[Colour Error]: red", "[No Error, Count Error]: x",
+                                  "Well, [Count Error]: two", "[Object Error, Colour Error]: red"])  # fmt: skip
+def test_refuses_an_instruction_without_known_types(text):
+    with pytest.raises(ValidationError, match="edit_instruction"):
+        CaptionInstruction(edit_instruction=text)
+
+
+def test_types_named_later_in_the_text_do_not_count():
+    assert error_types("[Count Error]: two, not [Object Error]. Therefore, remove '[x]'.") == ["Count"]
+
+
+@pytest.mark.parametrize("text", ["No change.", "no change", " No change. "])
+def test_an_image_may_need_no_change(text):
+    assert is_no_change("t2i", text) and not is_no_change("t2i", f"{text} Only recolour the bus.")
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_image_instruction_says_something(text):
+    with pytest.raises(ValidationError):
+        ImageInstruction(edit_instruction=text)
+
+
+@pytest.mark.parametrize("word", ["true", "yes", 1, None])
+def test_a_verdict_is_a_boolean(word):
+    with pytest.raises(ValidationError):
+        Verdict.model_validate({"gt_reason": "", "gt_valid": word, "fp_reason": "", "fp_too_similar": False})
+
+
+def verdict(gt_valid: bool, fp_too_similar: bool) -> Verdict:
+    return Verdict(gt_reason="r", gt_valid=gt_valid, fp_reason="r", fp_too_similar=fp_too_similar)
+
+
+def test_only_a_sound_annotation_and_a_wrong_false_positive_go_on():
+    assert verdict(True, False).drop_reason is None
+    assert verdict(False, False).drop_reason == verdict(False, True).drop_reason == "gt_invalid"
+    assert verdict(True, True).drop_reason == "fp_too_similar"

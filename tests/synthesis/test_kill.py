@@ -1,0 +1,122 @@
+"""Killed at any moment and started again: the same records, and nothing is asked twice but what was in flight.
+
+The real command over real HTTP: the toy world's oracle behind an OpenAI-compatible server with some latency.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+
+from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
+from repair_hf.mining import mine_false_positives
+from repair_hf.pairs import load_pairs
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.server import ChatServer
+
+CONCURRENCY = 8
+KILLS = 3
+
+
+@pytest.fixture(scope="module")
+def words(clip_folder, tmp_path_factory) -> list[str]:
+    """The command line but for server and output."""
+    folder = tmp_path_factory.mktemp("kill")
+    world = build_world(folder / "world", splits={"train": 12, "validation": 1, "test": 1})
+    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(str(clip_folder))
+    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
+    failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 2 == 0).to_parquet(folder / "failures.parquet")
+    return ["synthesize", "--pairs", str(world), "--failures", str(folder / "failures.parquet"), "--model", str(clip_folder),
+            "--llm", "openai/world", "--editor", "world", "--concurrency", str(CONCURRENCY)]  # fmt: skip
+
+
+def served(log: Path) -> ChatServer:
+    def answer(body: dict) -> str:
+        return oracle.answer(body["messages"], body["seed"], verdict_noise=0.2, malformed_rate=0.1)
+
+    return ChatServer(answer, latency=0.03, log=log)
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def requests(log: Path) -> list[str]:
+    return [json.loads(line)["digest"] for line in log.read_text().splitlines()]
+
+
+def saved(folder: Path, config: str) -> list[dict]:
+    return read_table(folder / config).to_pylist()
+
+
+def test_kill_and_go_on(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    with served(tmp_path / "whole.jsonl") as server:
+        assert main([*words, "--llm-base-url", server.base_url, "--output", str(whole)]) == 0, capsys.readouterr().err
+    asked = requests(tmp_path / "whole.jsonl")
+    assert len(asked) == len(set(asked)) > 100
+
+    log, journal, in_flight = tmp_path / "killed.jsonl", killed / "journal.jsonl", 0
+    with served(log) as server:
+        same = [*words, "--llm-base-url", server.base_url, "--output", str(killed)]
+        for kill in range(KILLS):
+            moment = random.uniform(kill + 0.1, kill + 0.9) / KILLS  # a random moment of each third
+            before = lines(log) - lines(journal)
+            kill_at(same, journal, round(moment * len(asked)))
+            in_flight += lines(log) - lines(journal) - before
+        assert main(same) == 0, capsys.readouterr().err
+
+    assert saved(killed, "records") == saved(whole, "records") and len(saved(whole, "records")) > 20
+    assert saved(killed, "dropped") == saved(whole, "dropped") and len(saved(whole, "dropped")) > 0
+    again = requests(log)
+    assert set(again) == set(asked)
+    assert len(again) - len(asked) <= in_flight <= KILLS * CONCURRENCY
+
+
+def kill_at(words: list[str], journal: Path, answers: int) -> None:
+    """Start the command in a process of its own and kill it, without warning, once so many answers are in the journal."""
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process: sums in another order would round differently
+    command = [sys.executable, "-m", "repair_hf", *words]
+    process = subprocess.Popen(command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while lines(journal) < answers:
+        assert process.poll() is None, f"ended before it could be killed:\n{process.communicate()[1]}"
+        assert time.monotonic() < deadline, "made no progress"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    time.sleep(0.1)  # what had reached the server is in its log by now
+
+
+def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    log, out = tmp_path / "log.jsonl", tmp_path / "out"
+
+    def interrupt_at(answers: int) -> None:
+        while lines(out / "journal.jsonl") < answers:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    finger = threading.Thread(target=interrupt_at, args=(30,), daemon=True)
+    with served(log) as server:
+        finger.start()
+        code = main([*words, "--llm-base-url", server.base_url, "--output", str(out)])
+    assert code == 130
+    assert capsys.readouterr().err.strip().splitlines()[-1] == (
+        "repair-hf synthesize: interrupted; the same command goes on from here."
+    )
+    assert 30 <= lines(out / "journal.jsonl") == lines(log) < 60

@@ -1,0 +1,282 @@
+"""The trainer on a tiny CLIP: what it logs, moves, saves and resumes, and how a cut step differs from a whole one."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoProcessor, SiglipConfig, SiglipModel, SiglipTextConfig, SiglipVisionConfig
+
+from repair_hf.collation import DecodedImages, GridCollator
+from repair_hf.encoder import DualEncoder
+from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.grids import Grids
+from repair_hf.losses import ContrastiveLoss
+from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
+from repair_hf.preprocessing import Preprocessor
+from repair_hf.sampling import OneCaptionPerImage
+from repair_hf.training import RepairConfig, RepairTrainer, train
+
+
+@pytest.fixture(scope="session")
+def pairs(pairs_folder):
+    return load_pairs(pairs_folder, split="all")  # 12 images, 24 captions
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Make a configuration; what a test does not name is chosen to make steps comparable."""
+
+    def make(folder: str = "out", **named) -> RepairConfig:
+        plain = dict(per_device_train_batch_size=4, max_steps=3, learning_rate=1e-2, logging_steps=1, use_cpu=True)
+        return RepairConfig(output_dir=str(tmp_path / folder), cache_folder=str(tmp_path / "cache"), **(plain | named))
+
+    return make
+
+
+@pytest.fixture
+def encoder(clip, clip_processor):
+    return DualEncoder(clip, Preprocessor(clip_processor, clip.config), device="cpu")
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def curve(folder) -> list[dict]:
+    return [line for line in json.loads((folder / "trainer_state.json").read_text())["log_history"] if "loss" in line]
+
+
+def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor], **tolerance) -> None:
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, repaired, config, tmp_path):
+    before = weights(encoder.model)
+    summary = train(encoder, pairs, repaired, config(grid_weight=0.25))
+    for name, value in weights(encoder.model).items():
+        assert not torch.equal(value, before[name]), f"{name} did not move"
+    lines = curve(tmp_path / "out")
+    assert len(lines) == summary["steps"] == 3
+    for line in lines:
+        assert line["loss"] == pytest.approx(line["loss_global"] + 0.25 * line["loss_grid"], abs=1e-4)
+        assert line["loss_grid"] > 0 and line["logit_scale"] > 1
+    assert summary["grids"]["anchors"] == 24 and summary["grids"]["grids_3"] > 0
+    assert summary["seconds_per_step"] == pytest.approx(summary["seconds"] / 3)
+
+
+def test_what_is_saved_loads_like_any_model(encoder, pairs, repaired, config, tmp_path):
+    train(encoder, pairs, repaired, config())
+    model, processor = AutoModel.from_pretrained(tmp_path / "out"), AutoProcessor.from_pretrained(tmp_path / "out")
+    assert_same(weights(encoder.model), weights(model), rtol=0, atol=0)
+    inputs = processor(text=["a red circle"], images=[pairs.images[0]["image"]], return_tensors="pt")
+    assert model(**inputs).logits_per_text.shape == (1, 1)
+
+
+def test_a_seed_decides_the_run(clip, clip_processor, pairs, repaired, config):
+    def run(folder, **named):
+        model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+        train(model, pairs, repaired, config(folder, slot1="mixed", **named))
+        return weights(model.model)
+
+    first = run("a", seed=1)
+    assert_same(first, run("b", seed=1), rtol=0, atol=0)
+    assert_same(first, run("c", seed=1, dataloader_num_workers=2), rtol=0, atol=0)
+    assert_same(first, run("d", seed=1, cache_images=False), rtol=0, atol=1e-6)
+    other = run("e", seed=2)
+    assert not torch.equal(other["visual_projection.weight"], first["visual_projection.weight"])
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(clip, clip_processor, pairs, repaired, config, tmp_path):
+    def run(folder, **named):
+        model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+        found = train(model, pairs, repaired, config(folder, max_steps=10, slot1="mixed", **named))
+        assert found["steps"] == 10
+        return weights(model.model)
+
+    whole = run("whole", save_strategy="steps", save_steps=2)
+    for stop in (4, 6, 8):  # an epoch has 6 steps: within the first, between the two, within the second
+        resumed = run(f"from{stop}", resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+        assert_same(whole, resumed, rtol=0, atol=0)
+        assert [line["loss"] for line in curve(tmp_path / f"from{stop}")] == [
+            line["loss"] for line in curve(tmp_path / "whole")
+        ]
+
+
+def test_last_checkpoint_is_found_and_none_starts_anew(encoder, pairs, config, tmp_path):
+    named = dict(save_strategy="steps", save_steps=2, resume_from_checkpoint="last")
+    assert train(encoder, pairs, None, config(**named, max_steps=2))["steps"] == 2
+    first = curve(tmp_path / "out")
+    train(encoder, pairs, None, config(**named, max_steps=3))
+    assert curve(tmp_path / "out")[:2] == first and len(curve(tmp_path / "out")) == 3
+
+
+def one_step(clip, clip_processor, pairs, records, config, folder, **named) -> dict[str, torch.Tensor]:
+    """What one step of plain gradient descent adds to the weights."""
+    model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+    plain = dict(max_steps=1, optim="sgd", learning_rate=1.0, weight_decay=0.0, warmup_steps=0, max_grad_norm=0.0)
+    before = weights(model.model)
+    train(model, pairs, records, config(folder, **(plain | named)))
+    return {name: value - before[name] for name, value in weights(model.model).items()}
+
+
+def test_accumulation_leaves_the_grid_loss_and_costs_the_global_one_negatives(
+    clip, clip_processor, pairs, repaired, config, tmp_path
+):
+    seed = seed_of_a_step_with_more_grids_in_one_half(pairs, repaired)
+    cuts = {"whole": dict(per_device_train_batch_size=8, seed=seed), "cut": dict(gradient_accumulation_steps=2, seed=seed)}
+    updates = {
+        (cut, weight): one_step(
+            clip, clip_processor, pairs, repaired, config, f"{cut}{weight}", grid_weight=weight, **named
+        )
+        for cut, named in cuts.items()
+        for weight in (0.0, 1.0)
+    }
+    grid_part = {
+        cut: {name: updates[cut, 1.0][name] - value for name, value in updates[cut, 0.0].items()} for cut in cuts
+    }
+    assert_same(grid_part["whole"], grid_part["cut"], rtol=1e-3, atol=1e-5)
+    whole, cut = (curve(tmp_path / f"{name}1.0")[0] for name in cuts)
+    assert cut["loss_grid"] == pytest.approx(whole["loss_grid"], abs=1e-5)
+    assert cut["loss_global"] < whole["loss_global"] - 0.3  # about ln 4 against ln 8: three negatives against seven
+
+
+def seed_of_a_step_with_more_grids_in_one_half(pairs, records) -> int:
+    """Where both halves have the same number of grids, the mean of their means is the mean of the whole anyhow."""
+    drawn = Grids(pairs, records).draw(np.zeros(24, int), np.arange(24))
+    has_grid = (drawn["grid_images"] >= 0).sum(1) >= 2
+    for seed in range(100):
+        step = [anchor for _, anchor in OneCaptionPerImage(pairs.caption_image, 8, seed)][:8]
+        if has_grid[step[:4]].sum() != has_grid[step[4:]].sum():
+            return seed
+    raise AssertionError("no such step")
+
+
+def test_a_cut_step_has_the_global_loss_of_its_halves(clip, clip_processor, pairs, config, tmp_path):
+    one_step(clip, clip_processor, pairs, None, config, "cut", gradient_accumulation_steps=2)
+    trainer = make_trainer(clip, clip_processor, pairs, None, config("other", gradient_accumulation_steps=2))
+    loss = []
+    for batch, _ in zip(trainer.get_train_dataloader(), range(2), strict=False):
+        anchors = (batch.pop(name) for name in ("anchor_images", "anchor_texts"))
+        found = clip(pixel_values=trainer.processing_class.normalize(batch.pop("pixels")), **batch)
+        pair = [vectors[rows] for vectors, rows in zip((found.image_embeds, found.text_embeds), anchors, strict=True)]
+        loss.append(ContrastiveLoss()(*pair, clip.logit_scale.exp())["loss"].item())
+    assert curve(tmp_path / "cut")[0]["loss_global"] == pytest.approx(sum(loss) / 2, abs=1e-5)
+
+
+def make_trainer(clip, clip_processor, pairs, records, config) -> RepairTrainer:
+    preprocessor, grids = Preprocessor(clip_processor, clip.config), Grids(pairs, records)
+    tables = [DecodedImages(pairs.images, "image", preprocessor)]
+    if records is not None:
+        tables.append(DecodedImages(grids.edited_images, "edit_image", preprocessor))
+    return RepairTrainer(clip, config, GridCollator(preprocessor, tables, grids.captions), grids, preprocessor)
+
+
+def test_each_distinct_item_of_a_batch_is_encoded_once(clip, clip_processor, pairs, repaired, config):
+    trainer = make_trainer(clip, clip_processor, pairs, repaired, config(per_device_train_batch_size=8))
+    batch = next(iter(trainer.get_train_dataloader()))
+    seen = {}
+    clip.vision_model.register_forward_hook(lambda _, args, kwargs, out: seen.update(images=len(out[1])), with_kwargs=True)
+    clip.text_model.register_forward_hook(lambda _, args, kwargs, out: seen.update(texts=len(out[1])), with_kwargs=True)
+    trainer.compute_loss(clip, batch).backward()
+    for kind in ("images", "texts"):
+        rows = torch.cat([batch[f"anchor_{kind}"], batch[f"grid_{kind}"].flatten()])
+        assert set(rows.tolist()) - {-1} == set(range(seen[kind]))
+        assert seen[kind] < 8 + int((batch[f"grid_{kind}"] >= 0).sum())
+
+
+def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, config, tmp_path):
+    one = repaired.select([0])
+    train(encoder, pairs, one, config(max_steps=6))
+    lines = curve(tmp_path / "out")
+    assert [line["loss_grid"] > 0 for line in lines].count(True) == 1
+    assert all(np.isfinite(line["loss"]) and np.isfinite(line["grad_norm"]) for line in lines)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_records_of_one_direction_make_two_by_two_grids(direction, encoder, pairs, repaired, config, tmp_path):
+    one_way = repaired.filter(lambda row: row["direction"] == direction)
+    summary = train(encoder, pairs, one_way, config(max_steps=6, slot1="mixed"))
+    assert summary["grids"]["grids_3"] == 0 and summary["grids"]["grids_2"] == 12
+    losses = [line["loss_grid"] for line in curve(tmp_path / "out")]  # 0 where no anchor of a batch has a record
+    assert max(losses) > 0.5 and all(0 <= loss < 10 for loss in losses)
+
+
+def test_siglip_trains_with_its_own_padding(pairs, repaired, clip, clip_processor, config, tmp_path):
+    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    text = SiglipTextConfig(vocab_size=len(clip_processor.tokenizer), max_position_embeddings=32, **small)
+    vision = SiglipVisionConfig(image_size=32, patch_size=16, **small)
+    model = SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict()))
+    before = weights(model)
+    train(DualEncoder(model, Preprocessor(clip_processor, model.config), device="cpu"), pairs, repaired, config())
+    assert [name for name, value in weights(model).items() if value.equal(before[name])] == ["logit_bias"]
+    assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "siglip"
+
+
+def test_bfloat16_trains_near_float32(clip, clip_processor, pairs, repaired, config, tmp_path):
+    one_step(clip, clip_processor, pairs, repaired, config, "float32")
+    one_step(clip, clip_processor, pairs, repaired, config, "bfloat16", bf16=True)
+    one, two = curve(tmp_path / "float32")[0], curve(tmp_path / "bfloat16")[0]
+    for name in ("loss_global", "loss_grid"):
+        assert two[name] != one[name] and two[name] == pytest.approx(one[name], abs=0.05)
+
+
+def test_negatives_none_is_training_without_records(clip, clip_processor, pairs, repaired, config, tmp_path):
+    one = one_step(clip, clip_processor, pairs, repaired, config, "a", negatives="none")
+    assert_same(one, one_step(clip, clip_processor, pairs, None, config, "b"), rtol=0, atol=0)
+    assert "loss_grid" not in curve(tmp_path / "a")[0]
+
+
+def test_the_scale_stays_below_100_and_has_no_weight_decay(encoder, pairs, config, tmp_path):
+    encoder.model.logit_scale.data.fill_(4.6)
+    train(encoder, pairs, None, config(max_steps=4, learning_rate=0.5, weight_decay=0.5, warmup_steps=0))
+    assert max(line["logit_scale"] for line in curve(tmp_path / "out")) <= 100.001
+    trainer = make_trainer(encoder.model, AutoProcessor.from_pretrained(tmp_path / "out"), pairs, None, config("x"))
+    assert "logit_scale" not in trainer.get_decay_parameter_names(encoder.model)
+    assert "visual_projection.weight" in trainer.get_decay_parameter_names(encoder.model)
+
+
+def test_half_precision_weights_are_trained_in_float32(encoder, pairs, config):
+    encoder.model.half()
+    train(encoder, pairs, None, config(max_steps=1))
+    assert {value.dtype for value in weights(encoder.model).values()} == {torch.float32}
+
+
+def test_evaluation_is_retrieval_on_the_validation_pairs(encoder, pairs, pairs_folder, config, tmp_path):
+    validation = load_pairs(pairs_folder, split="train")
+    summary = train(encoder, pairs, None, config(max_steps=6, eval_strategy="epoch"), validation=validation)
+    images, texts = encoder.embed_images(validation.images["image"]), encoder.embed_texts(validation.captions["caption"])
+    for name, value in evaluate_retrieval(images, texts, validation.caption_image).items():
+        assert summary[f"eval_{name}"] == pytest.approx(value)
+    logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    assert sum("eval_t2i_MRR" in line for line in logged) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (dict(grid_weight=-1.0), "`grid_weight` must not be negative, got -1.0"),
+        (dict(fp16=True), "`fp16` needs a GPU"),
+        (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
+        (dict(auto_find_batch_size=True), "`auto_find_batch_size` would change the loss"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(named, message, config):
+    with pytest.raises(UserError, match=message):
+        config(**named)
+
+
+def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
+    with pytest.raises(UserError, match="step of 16 pairs needs as many different images, and there are 12"):
+        train(encoder, pairs, None, config(gradient_accumulation_steps=4))
+
+
+def test_a_model_without_a_scale_is_refused(clip, clip_processor, pairs, config):
+    del clip.logit_scale
+    with pytest.raises(UserError, match="CLIPModel has no `logit_scale`"):
+        make_trainer(clip, clip_processor, pairs, None, config())

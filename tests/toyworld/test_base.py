@@ -1,0 +1,50 @@
+"""The base retriever's folder: loads by the Auto classes alone, and its tokenizer knows the world's words."""
+
+import random
+
+import pytest
+import torch
+from transformers import AutoModel, AutoProcessor
+
+from repair_hf.toyworld import captions, renderer, scenes
+from repair_hf.toyworld.base import build_model, build_processor
+from repair_hf.toyworld.shipped import BASE
+
+
+@pytest.fixture(scope="module")
+def world():
+    rng = random.Random(0)
+    drawn = [scenes.sample(rng) for _ in range(40)]
+    return drawn, [captions.write(scene, rng) for scene in drawn for _ in range(5)]
+
+
+def test_fresh_model_and_processor_round_trip_through_the_auto_classes(world, tmp_path):
+    drawn, texts = world
+    processor = build_processor(texts)
+    build_model(processor).save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    model, processor = AutoModel.from_pretrained(tmp_path), AutoProcessor.from_pretrained(tmp_path)
+    batch = processor(text=texts[:3], images=[renderer.render(drawn[0])], padding=True, return_tensors="pt")
+    assert model(**batch).logits_per_image.shape == (1, 3)
+    assert batch["pixel_values"].shape == (1, 3, 64, 64)
+
+
+def test_every_word_of_the_grammar_is_one_token(world):
+    _, texts = world
+    tokenizer = build_processor(texts).tokenizer
+    for text in texts[:50]:
+        words = text.lower().replace(".", " .").replace(",", " ,").split()
+        assert [token.removesuffix("</w>") for token in tokenizer.tokenize(text)] == words
+        decoded = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+        assert decoded.replace(" ", "") == text.lower().replace(" ", "")
+
+
+def test_shipped_base_loads_and_finds_true_captions(world):
+    """Not its figure (a command prints that), only that these are the trained weights and not random ones."""
+    drawn, texts = world
+    model, processor = AutoModel.from_pretrained(BASE), AutoProcessor.from_pretrained(BASE)
+    batch = processor(text=texts[::5], images=[renderer.render(s) for s in drawn], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model.float()(**batch).logits_per_image
+    assert (logits.argmax(1) == torch.arange(40)).float().mean() > 0.6
+    assert sum(path.stat().st_size for path in BASE.iterdir()) < 4 * 2**20

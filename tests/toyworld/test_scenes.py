@@ -1,0 +1,70 @@
+"""Scenes and facts: comparison, alignment, and the nearest scene of which a caption is true."""
+
+import random
+
+import pytest
+
+from repair_hf.toyworld import captions, scenes
+from repair_hf.toyworld.scenes import Facts, Scene, Thing
+
+SCENE = Scene(Thing("circle", "red", 2, "large", "sleeping"), Thing("star", "blue"), "left", "day", layout=3)
+
+
+def kinds(facts: Facts) -> list[str]:
+    return [gap.kind for gap in scenes.differences(facts, SCENE)]
+
+
+@pytest.mark.parametrize(
+    "facts, expected",
+    [
+        (Facts(Thing("circle", "red", 2)), []),
+        (Facts(Thing("star", "blue")), []),  # a bare single thing may stand for the other one
+        (Facts(Thing("star", "blue"), Thing("circle", None, 2), "right"), []),  # told from the other side
+        (Facts(Thing("square", "red", 2, "large")), ["Object"]),
+        (Facts(Thing("circle", "green", 2, "large")), ["Attribute"]),
+        (Facts(Thing("circle", "red", 3)), ["Count"]),
+        (Facts(Thing("circle", "red", 2, None, "jumping")), ["Action"]),
+        (Facts(Thing("circle", "red", 2), Thing("star", "blue"), "above"), ["Relation"]),
+        (Facts(Thing("circle", "red", 2), None, None, "night"), ["Attribute"]),
+    ],
+)
+def test_differences_name_the_error_type(facts, expected):
+    assert kinds(facts) == expected
+
+
+def test_a_thing_that_the_picture_lacks_is_a_hallucination():
+    lonely = Scene(SCENE.subject, None, None, "day")
+    facts = Facts(Thing("circle", "red", 2), Thing("star", "blue"), "left")
+    assert [gap.kind for gap in scenes.differences(facts, lonely)] == ["Hallucination"]
+
+
+def test_layout_is_no_fact():
+    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE
+
+
+def test_json_round_trip_keeps_the_layout():
+    again = Scene.from_json(SCENE.to_json())
+    assert again == SCENE and again.layout == 3
+
+
+def test_sampled_things_can_always_be_told_apart():
+    rng = random.Random(0)
+    drawn = [scenes.sample(rng) for _ in range(3000)]
+    assert all(s.other is None or (s.other.shape, s.other.color) != (s.subject.shape, s.subject.color) for s in drawn)
+    assert 0.1 < sum(s.other is None for s in drawn) / len(drawn) < 0.2
+
+
+def test_satisfy_makes_any_caption_true_and_changes_nothing_that_already_fits():
+    rng = random.Random(1)
+    for _ in range(2000):
+        scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
+        facts = captions.parse(caption)
+        goal = scenes.satisfy(facts, scene)
+        assert scenes.holds(facts, goal), (caption, scene)
+        assert (goal == scene) == scenes.holds(facts, scene)
+
+
+def test_all_six_error_types_occur():
+    rng = random.Random(2)
+    pairs = [(captions.parse(captions.write(scenes.sample(rng), rng)), scenes.sample(rng)) for _ in range(500)]
+    assert {gap.kind for facts, scene in pairs for gap in scenes.differences(facts, scene)} == set(scenes.ERROR_TYPES)

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from repair_hf.options import UserError
+from repair_hf.toyworld import server
+from repair_hf.toyworld.server import ChatServer, Hangup, Response
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
+
+
+def post(connection: http.client.HTTPConnection, body: object = BODY, path: str = "/v1/chat/completions"):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request("POST", path, data, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    return response.status, dict(response.headers), json.loads(response.read())
+
+
+@pytest.fixture
+def connect():
+    """A keep-alive connection to a server of the given answer function."""
+    opened = []
+
+    def open_one(answer, **options) -> http.client.HTTPConnection:
+        running = ChatServer(answer, **options).__enter__()
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        opened.append((running, connection))
+        return connection
+
+    yield open_one
+    for running, connection in opened:
+        connection.close()
+        running.__exit__(None, None, None)
+
+
+def test_answers_in_the_openai_shape(connect):
+    status, _, reply = post(connect(lambda body: body["messages"][0]["content"].upper()))
+    assert status == 200 and reply["model"] == "m" and reply["object"] == "chat.completion"
+    assert reply["choices"][0]["message"] == {"role": "assistant", "content": "HELLO THERE"}
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+
+
+def test_one_connection_serves_many_requests_without_delay(connect):
+    connection = connect(lambda body: "yes")
+    post(connection)
+    socket = connection.sock
+    assert socket is not None
+    start = time.monotonic()
+    for _ in range(20):
+        assert post(connection)[0] == 200
+    assert connection.sock is socket
+    assert time.monotonic() - start < 0.4  # a delayed acknowledgement would take 40 ms each
+
+
+def test_whole_responses(connect):
+    status, headers, reply = post(connect(lambda body: Response(429, {"error": "slow"}, {"Retry-After": "7"})))
+    assert (status, headers["Retry-After"], reply) == (429, "7", {"error": "slow"})
+
+
+def test_hangup(connect):
+    def answer(body):
+        raise Hangup
+
+    with pytest.raises(http.client.RemoteDisconnected):
+        post(connect(answer))
+
+
+def test_a_value_error_is_the_clients_fault(connect):
+    def answer(body):
+        raise ValueError("no picture")
+
+    status, _, reply = post(connect(answer))
+    assert status == 400 and reply["error"]["message"] == "no picture"
+
+
+@pytest.mark.parametrize("body", [b"not JSON", [], {"model": "m"}])
+def test_bodies_that_are_no_request(connect, body):
+    status, _, reply = post(connect(lambda body: "yes"), body)
+    assert status == 400 and "JSON with `model` and `messages`" in reply["error"]["message"]
+
+
+def test_other_paths(connect):
+    assert post(connect(lambda body: "yes"), path="/v1/embeddings")[0] == 404
+
+
+def test_latency(connect):
+    start = time.monotonic()
+    post(connect(lambda body: "yes", latency=0.2))
+    assert time.monotonic() - start >= 0.2
+
+
+def test_log_is_written_before_the_answer(connect, tmp_path):
+    log, seen = tmp_path / "requests.jsonl", []
+
+    def answer(body):
+        seen.append(log.read_text().count("\n"))
+        return "yes"
+
+    connection = connect(answer, log=log)
+    for body in (BODY, {**BODY, "seed": 1}, BODY):
+        post(connection, body)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert seen == [1, 2, 3] and abs(lines[0]["time"] - time.time()) < 60
+    digests = [line["digest"] for line in lines]
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_connections_are_served_side_by_side():
+    barrier = threading.Barrier(8, timeout=5)
+
+    def answer(body):
+        barrier.wait()  # passes only if eight requests are in work at once
+        return "yes"
+
+    def client():
+        connection = http.client.HTTPConnection(netloc, timeout=10)
+        statuses.append(post(connection)[0])
+        connection.close()
+
+    statuses: list[int] = []
+    with ChatServer(answer) as running:
+        netloc = urlsplit(running.base_url).netloc
+        clients = [threading.Thread(target=client) for _ in range(8)]
+        for thread in clients:
+            thread.start()
+        for thread in clients:
+            thread.join()
+    assert statuses == [200] * 8
+
+
+def test_after_the_end_nobody_answers():
+    with ChatServer(lambda body: "yes") as running:
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        post(connection)
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        post(connection)
+
+
+def test_a_port_that_is_taken():
+    with ChatServer(lambda body: "yes") as running:
+        port = urlsplit(running.base_url).port
+        with pytest.raises(UserError, match=f"Port {port} cannot be served"):
+            ChatServer(lambda body: "yes", port=port)
+
+
+SERVE = """
+from repair_hf.toyworld.server import serve
+serve(0, verdict_noise=0.0, ready=lambda base_url: print(base_url, flush=True))
+"""
+
+
+def test_serve_is_the_oracle():
+    process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
+    try:
+        base_url = process.stdout.readline().strip()
+        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
+        edit = [
+            {"type": "text", "text": 'False-positive caption: "two red stars"'},
+            {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
+        ]
+        status, _, reply = post(connection, {**BODY, "messages": [{"role": "user", "content": edit}]})
+        assert status == 200 and reply["choices"][0]["message"]["content"] in (
+            "three red stars",
+            "a trio of red stars",
+        )
+        assert post(connection)[0] == 400
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_serve_refuses_impossible_rates():
+    with pytest.raises(UserError, match="verdict_noise"):
+        server.serve(0, verdict_noise=2, ready=print)

@@ -1,0 +1,32 @@
+"""`repair-hf world`: build and pretrain in small; the shipped base says how it was made."""
+
+import json
+
+import pytest
+from transformers import AutoModel
+
+from repair_hf.cli import main
+from repair_hf.toyworld.shipped import BASE
+
+
+def test_build_refuses_an_empty_split(tmp_path, capsys):
+    assert main(["world", "build", "--output", str(tmp_path / "w"), "--train", "0"]) == 2
+    assert "`train` must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_shipped_base_carries_its_recipe_and_its_held_out_figures():
+    held_out = json.loads((BASE / "held_out.json").read_text())
+    assert held_out["test"]["n_images"] == 2000 and held_out["test"]["n_texts"] == 10000
+    from repair_hf.encoder import DualEncoder
+
+    assert DualEncoder.from_pretrained(BASE).digest == held_out["digest"]
+
+
+@pytest.mark.slow
+def test_pretrain_makes_a_retriever_that_beats_chance_by_far(tmp_path):
+    world, base = str(tmp_path / "world"), str(tmp_path / "base")
+    assert main(["world", "build", "--output", world, "--train", "500", "--validation", "50", "--test", "100"]) == 0
+    assert main(["world", "pretrain", "--world", world, "--output", base, "--epochs", "6", "--batch-size", "64"]) == 0
+    found = json.loads((tmp_path / "base" / "held_out.json").read_text())["test"]
+    assert found["t2i_R@1"] > 0.05 and found["i2t_R@1"] > 0.05  # chance: 0.01
+    AutoModel.from_pretrained(base)
