@@ -188,15 +188,29 @@ def test_true_pairs_off_the_diagonal_are_known():
     assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
 
 
-def test_an_edit_matches_its_query_and_equal_wording_matches_too():
+def test_equal_wording_is_a_match_too():
     wording = [f"caption {k}" for k in range(12)]
     wording[7] = "  Caption 8. "  # i3 has a caption that says what c8, a caption of i4, says
-    pairs = make_pairs(captions=wording)
-    row = Grids(pairs, make_records(("c0", "i3"), ("i0", "c8"), ("c8", "i0")))[(0, 0)]
-    assert row["grid_images"].tolist()[1:] == [7, 3]  # the edit of i0 for c8; i3
-    assert row["matches"][2, 1]  # i3 with c8
-    assert row["matches"][1, 2] == (row["grid_texts"][2] == 7)  # the edit shows what c8 says, and so c7
-    assert not row["matches"][0].any() and not row["matches"][:, 0].any()
+    row = Grids(make_pairs(captions=wording), make_records(("c0", "i3"), ("i0", "c8")))[(0, 0)]
+    assert row["grid_images"].tolist() == [0, 4, 3]
+    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+
+
+def test_edits_opposite_a_true_pair_count_as_a_pair():
+    """I+(c6) shows what c6 says and T+(i3) says what i3 shows; c6 is a caption of i3."""
+    row = Grids(make_pairs(), make_records(("c0", "i3"), ("i0", "c6"), ("c6", "i0"), ("i3", "c0")))[(0, 0)]
+    assert row["grid_images"][1] >= 6 and row["grid_texts"][2] >= 12
+    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+
+
+def test_an_edit_matches_the_query_it_was_made_for():
+    """The edit that mirrors (i0, c8) shows c8; i5 has a caption of those very words, and an edit that says them too."""
+    wording = [f"caption {k}" for k in range(12)]
+    records = make_records(("i0", "c8"), ("c8", "i0"), ("c0", "i5"), ("i5", "c0"))
+    rows = records.to_list()
+    rows[3]["edit_text"] = "caption 8"
+    row = Grids(make_pairs(captions=wording), Dataset.from_list(rows, features=FEATURES))[(0, 0)]
+    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
 
 
 def test_no_match_is_reported_in_an_absent_slot_or_on_the_diagonal():

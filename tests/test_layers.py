@@ -17,7 +17,7 @@ LAYERS = """
     synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.images
     synthesis.candidates synthesis.selection synthesis.stream synthesis.pipeline
     evaluation.retrieval
-    sampling grids collation losses training
+    sampling grids collation losses config training
     analysis.drawing analysis.tables analysis.figures
     toyworld.shipped toyworld.scenes toyworld.captions toyworld.renderer toyworld.corpus toyworld.oracle toyworld.server
     toyworld.editor toyworld.base

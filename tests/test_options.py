@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt, parse
+from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt, parse
 
 
 @dataclass
@@ -149,3 +149,10 @@ def test_a_list_is_not_shared_between_instances():
     first, second = Options("soup"), Options("soup")
     first.sizes.append(9)
     assert second.sizes == [1, 5]
+
+
+def test_flags_of_options_fill_the_same_options():
+    options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
+    assert as_flags(options) == ["--dish", "a soup", "--rate", "0.25", "--sizes", "2", "3", "--no-salted", "--limit", "7"]
+    assert fill(*as_flags(options)) == options
+    assert as_flags(Options("soup")) == ["--dish", "soup"]

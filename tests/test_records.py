@@ -85,8 +85,10 @@ def test_saved_records_stand_on_their_own(records, dropped, pairs, edited, tmp_p
     loaded = load_records(folder)
     assert loaded.features == FEATURES and loaded["record_id"] == records["record_id"]
     assert same(loaded[0]["edit_image"], Image.new("RGB", (8, 8), "purple"))
-    assert same(loaded[0]["gt_image"], pairs.images[0]["image"]) and same(loaded[0]["fp_image"], pairs.images[1]["image"])
-    assert loaded[1]["edit_image"] is loaded[1]["gt_image"] is None and loaded[1]["candidate_similarities"] == [None, 0.75]
+    assert same(loaded[0]["gt_image"], pairs.images[0]["image"])
+    assert same(loaded[0]["fp_image"], pairs.images[1]["image"])
+    assert loaded[1]["edit_image"] is loaded[1]["gt_image"] is None
+    assert loaded[1]["candidate_similarities"] == [None, 0.75]
     raw = loaded.cast_column("edit_image", ImageFeature(decode=False))[0]["edit_image"]
     assert raw["path"] == "edited.png"  # not a path of this machine
 
@@ -112,7 +114,9 @@ def test_saving_again_replaces_what_is_loaded(records, dropped, tmp_path):
 def test_equal_records_give_equal_files(records, dropped, pairs, edited, tmp_path):
     save_records(tmp_path / "one", records, dropped)
     save_records(tmp_path / "two", build(rows_of(pairs, edited), tmp_path / "again.arrow"), dropped)
-    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name / "records").iterdir()} for name in ("one", "two"))
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "records").iterdir()} for name in ("one", "two")
+    )
     assert one == two
 
 
@@ -175,8 +179,14 @@ def test_a_folder_without_records_is_the_users_mistake(tmp_path):
         (lambda r: r.remove_columns(["fp_id", "edit_text"]), r"lack the columns \['fp_id', 'edit_text'\]"),
         (lambda r: r.cast_column("seed", Value("string")), "types of their own.*seed"),
         (lambda r: r.map(lambda row: {"direction": "both"}), r"`direction` of \['both'\]"),
-        (lambda r: r.map(lambda row: {"edit_text": None}, features=FEATURES), "2 i2t records have no `edit_text`, such as row 1"),
-        (lambda r: r.map(lambda row: {"edit_image": None}, features=FEATURES), "2 t2i records have no `edit_image`, such as row 0"),
+        (
+            lambda r: r.map(lambda row: {"edit_text": None}, features=FEATURES),
+            "2 i2t records have no `edit_text`, such as row 1",
+        ),
+        (
+            lambda r: r.map(lambda row: {"edit_image": None}, features=FEATURES),
+            "2 t2i records have no `edit_image`, such as row 0",
+        ),
         (lambda r: r.map(lambda row: {"q_id": None}, features=FEATURES), "have no `q_id`"),
     ],
 )
@@ -187,7 +197,15 @@ def test_says_what_is_missing(records, spoil, complaint):
 
 
 def test_an_id_names_the_content():
-    row = {"direction": "i2t", "q_id": "a", "gt_id": "a#0", "fp_id": "b#1", "gt_text": "x", "fp_text": "y", "edit_instruction": "z"}
+    row = {
+        "direction": "i2t",
+        "q_id": "a",
+        "gt_id": "a#0",
+        "fp_id": "b#1",
+        "gt_text": "x",
+        "fp_text": "y",
+        "edit_instruction": "z",
+    }
     first = record_id(row, "an edit")
     assert record_id(dict(reversed(row.items())) | {"fp_score": 0.3, "llm": "other"}, "an edit") == first
     changes = [record_id(row | {key: "other"}, "an edit") for key in row]
@@ -196,7 +214,13 @@ def test_an_id_names_the_content():
 
 def test_summarizes_by_direction(records, dropped):
     found = summarize(records, dropped)
-    assert found["t2i"] == {"mined": 3, "kept": 2, "dropped": {"gt_invalid": 1}, "error_types": {}, "edit_similarity": 0.75}
+    assert found["t2i"] == {
+        "mined": 3,
+        "kept": 2,
+        "dropped": {"gt_invalid": 1},
+        "error_types": {},
+        "edit_similarity": 0.75,
+    }
     assert found["i2t"]["mined"] == 5 and found["i2t"]["dropped"] == {"fp_too_similar": 1, "no_op": 2}
     assert found["i2t"]["error_types"] == {"Count": 1.0, "Object": 1.0}
 

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoProcessor, SiglipConfig, SiglipModel, SiglipTextConfig, SiglipVisionConfig
 
 from repair_hf.collation import DecodedImages, GridCollator
+from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.grids import Grids
@@ -19,7 +20,7 @@ from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
 from repair_hf.preprocessing import Preprocessor
 from repair_hf.sampling import OneCaptionPerImage
-from repair_hf.training import RepairConfig, RepairTrainer, train
+from repair_hf.training import RepairTrainer, train
 
 
 @pytest.fixture(scope="session")
@@ -274,6 +275,13 @@ def test_options_that_cannot_work_are_refused(named, message, config):
 def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
     with pytest.raises(UserError, match="step of 16 pairs needs as many different images, and there are 12"):
         train(encoder, pairs, None, config(gradient_accumulation_steps=4))
+
+
+def test_what_is_not_there_is_said(clip, clip_processor, encoder, pairs, config):
+    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, which is no checkpoint"):
+        train(encoder, pairs, None, config(resume_from_checkpoint="nowhere"))
+    with pytest.raises(UserError, match="There is nothing to evaluate on"):
+        make_trainer(clip, clip_processor, pairs, None, config()).evaluate()
 
 
 def test_a_model_without_a_scale_is_refused(clip, clip_processor, pairs, config):

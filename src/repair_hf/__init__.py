@@ -19,7 +19,7 @@ _HOMES = {
     "GridCollator": "repair_hf.collation",
     "ContrastiveLoss": "repair_hf.losses",
     "GridLoss": "repair_hf.losses",
-    "RepairConfig": "repair_hf.training",
+    "RepairConfig": "repair_hf.config",
     "RepairTrainer": "repair_hf.training",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
     "token_price": "repair_hf.llm.cost",

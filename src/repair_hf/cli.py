@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -54,6 +55,7 @@ def _run_guarded(words: list[str], debug: bool) -> int:
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("repair_hf").setLevel(logging.INFO)
+    _hush_libraries()
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
         _run(words)
@@ -65,6 +67,14 @@ def _run_guarded(words: list[str], debug: bool) -> int:
             return 130
         return 1 if isinstance(error, RunStopped) else 2
     return 0
+
+
+def _hush_libraries() -> None:
+    """No bars for loading and saving, which take a moment; those of downloads, which take long, stay."""
+    from transformers.utils import logging as transformers_logging
+
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
+    transformers_logging.disable_progress_bar()
 
 
 def _run(words: list[str]) -> None:

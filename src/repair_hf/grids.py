@@ -12,6 +12,9 @@ For an anchor (I_a, T_a) with the false positives T_hn (a caption, for the query
 I+(T_hn) is an image that shows what T_hn says, T+(I_hn) a caption that says what I_hn shows. The anchor's own edits
 are neither: they match the anchor, and in slots 2 and 3 a true match would be pushed off the diagonal. Slot 2 exists
 where I_a has a record, slot 3 where T_a has one; an anchor with neither has no grid.
+
+For the same reason cells are left out of the loss that are known to be true pairs. It happens: the image and the
+caption that an anchor is most often taken for tend to be a pair themselves, so that slots 2 and 3 tell of one thing.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Grids(torch.utils.data.Dataset):
         seed: int = 0,
     ) -> None:
         self.anchor_images = np.asarray(pairs.caption_image)                   # (M,)
-        self.captions: list[str] = list(pairs.captions["caption"])
+        self.captions: list[str] = pairs.captions["caption"][:]
         self.slot1, self.seed, self.has_grids = slot1, seed, records is not None
         self.edited_images: Dataset | None = None
         if records is not None:
@@ -116,6 +119,7 @@ class Grids(torch.utils.data.Dataset):
             grid_texts[new_text, 0] = self._i2t.edits[i2t[new_text]]
             sources[new_image | new_text, 0] = OWN_EDIT
         matches = self._truth.off_diagonal(grid_images, grid_texts)            # (n, 3, 3)
+        matches[:, 1, 2] |= matches[:, 2, 1]  # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 
     def report(self) -> dict[str, int]:
@@ -146,8 +150,8 @@ class Grids(torch.utils.data.Dataset):
         self._by_image = np.argsort(self.anchor_images, kind="stable")         # (M,) captions grouped by image
         self._count = np.bincount(self.anchor_images, minlength=n_images)      # (N,) captions of each image
         self._start = np.cumsum(self._count) - self._count                     # (N,)
-        image_rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
-        caption_rows = {name: row for row, name in enumerate(pairs.captions["caption_id"])}
+        image_rows = {name: row for row, name in enumerate(pairs.images["image_id"][:])}
+        caption_rows = {name: row for row, name in enumerate(pairs.captions["caption_id"][:])}
         self._t2i = _Failures(records, "t2i", caption_rows, image_rows, first_edit=n_images)
         self._i2t = _Failures(records, "i2t", image_rows, caption_rows, first_edit=n_captions)
         used = len(self._t2i) + len(self._i2t)
@@ -164,7 +168,7 @@ class Grids(torch.utils.data.Dataset):
         self._i2t.opposite[annotated] = self.anchor_images[self._i2t.negatives[annotated]]
         if len(self._t2i):
             self.edited_images = records.select(self._t2i.rows).select_columns("edit_image")
-        self.captions += records.select(self._i2t.rows)["edit_text"]
+        self.captions += records.select(self._i2t.rows)["edit_text"][:]
         self._truth = _Truth(
             self.captions,
             np.concatenate([self.anchor_images, self._t2i.edits[:-1], self._i2t.queries]),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.options import UserError
-from repair_hf.pairs import bare_caption
+from repair_hf.pairs import Pairs, bare_caption
 from repair_hf.retrieval import Positives, Ranking, check_embeddings, rank_both_ways
 
 DIRECTIONS = ("t2i", "i2t")
@@ -101,6 +101,18 @@ def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Datase
         drawn = np.random.default_rng([seed, place]).permutation(queries)[:max_queries]
         kept |= (direction == name) & np.isin(query, drawn)
     return failures.select(np.flatnonzero(kept))
+
+
+def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
+    """Add `q_id`, `gt_id` and `fp_id`, the names that the items have in the pairs."""
+    image_ids, caption_ids = pairs.images["image_id"][:], pairs.captions["caption_id"][:]
+    is_t2i = [direction == "t2i" for direction in failures["direction"]]
+    for role in ("q", "gt", "fp"):
+        is_caption = is_t2i if role == "q" else [not way for way in is_t2i]
+        rows = zip(is_caption, failures[role], strict=True)
+        ids = [caption_ids[row] if caption else image_ids[row] for caption, row in rows]
+        failures = failures.add_column(f"{role}_id", ids, feature=Value("string"))
+    return failures
 
 
 def summarize(failures: Dataset) -> dict[str, dict[str, float]]:

@@ -87,6 +87,21 @@ def parse(
         raise UserError(str(error)) from error
 
 
+def as_flags(options: Any) -> list[str]:
+    """The words of a command line that fill a dataclass as `options` is: what is needed, and what differs from its default."""
+    words = []
+    for each in fields(options):
+        value, flag = vars(options)[each.name], f"--{each.name.replace('_', '-')}"
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if value == default or value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return words
+
+
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     reader.add_argument("--config")

@@ -13,25 +13,25 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from datasets import Dataset
 from torch import Tensor
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from repair_hf.collation import DecodedImages, GridCollator, Pixels
+from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.grids import Counterparts, Grids, Slot1
+from repair_hf.grids import Grids
 from repair_hf.losses import ContrastiveLoss, GridLoss
-from repair_hf.options import UserError, opt
+from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
 from repair_hf.preprocessing import PixelStore, Preprocessor
 from repair_hf.sampling import OneCaptionPerImage
@@ -40,67 +40,6 @@ logger = logging.getLogger(__name__)
 
 MAX_LOGIT_SCALE = math.log(100)
 GRID_INPUTS = ("grid_images", "grid_texts", "present", "matches")
-
-
-@dataclass
-class RepairConfig(TrainingArguments):
-    """Arguments of training: those of [`~transformers.TrainingArguments`] and a few of ours.
-
-    Defaults that differ from `TrainingArguments`: `learning_rate`, `weight_decay`, `warmup_steps` and
-    `lr_scheduler_type` are the paper's, `num_train_epochs` and `per_device_train_batch_size` lie in its range;
-    `save_strategy` is `no` (the final model is always saved); `logging_steps` gives twenty points a run;
-    `logging_nan_inf_filter` is off, so that a loss that is not a number shows.
-    """
-
-    _argument_group_name = "training"
-
-    grid_weight: float = opt(0.5, "Lambda: what L_grid counts beside L_global.")
-    counterparts: Counterparts = opt(
-        "edited",
-        "What stands opposite a false positive in a grid: the edit of the record that mirrors the anchor's, else of "
-        "another record of that query, else the annotation; `reciprocal` skips the second, `annotation` both edits.",
-    )
-    slot1: Slot1 = opt(
-        "anchor", "First slot of a grid: the original pair; or `mixed`, one half of it replaced by the anchor's own edit."
-    )
-    negatives: Literal["grid", "none"] = opt("grid", "`none` trains on the pairs alone, even where there are records.")
-    cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
-    cache_folder: str | None = opt(None, "Folder of that file; by default that of `datasets`.")
-
-    learning_rate: float = opt(1e-5, "Peak learning rate.")
-    weight_decay: float = opt(0.1, "Weight decay of AdamW; biases, norms and the logit scale have none.")
-    warmup_steps: float = opt(0.1, "Steps of warm-up; below 1, a share of all steps.")
-    lr_scheduler_type: str = opt("cosine", "Schedule of the learning rate.")
-    num_train_epochs: float = opt(5.0, "Passes over the training captions.")
-    per_device_train_batch_size: int = opt(128, "Pairs in a batch of one process.")
-    per_device_eval_batch_size: int = opt(256, "Items encoded at once in evaluation.")
-    logging_steps: float = opt(0.05, "Steps between two points of the loss curve; below 1, a share of all steps.")
-    logging_nan_inf_filter: bool = opt(False, "Hide a nan or inf in the logged loss.")
-    save_strategy: str = opt("no", "When to write a checkpoint to resume from: `no`, `steps` or `epoch`.")
-    resume_from_checkpoint: str | None = opt(
-        None, "Checkpoint to go on from; `last` takes the newest in the output folder, or starts anew if there is none."
-    )
-    dataloader_drop_last: bool = opt(True, "Must stay on: every batch has as many negatives as the others.")
-    remove_unused_columns: bool = opt(False, "Must stay off: the collator makes the model's inputs.")
-
-    def __post_init__(self) -> None:
-        if self.disable_tqdm is None:
-            self.disable_tqdm = not sys.stderr.isatty()
-        super().__post_init__()
-        if self.grid_weight < 0:
-            raise UserError(f"`grid_weight` must not be negative, got {self.grid_weight}.")
-        if self.remove_unused_columns or not self.dataloader_drop_last:
-            raise UserError("`remove_unused_columns` must stay false and `dataloader_drop_last` true; leave both out.")
-        if self.auto_find_batch_size:
-            raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
-        if self.fp16 and self.device.type == "cpu":
-            raise UserError("`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither.")
-        if self.n_gpu > 1:
-            raise UserError(
-                f"One process sees {self.n_gpu} GPUs and can train on one. Start a process for each by `accelerate launch "
-                "-m repair_hf train ...`, or show it a single one by CUDA_VISIBLE_DEVICES."
-            )
-        self.dataloader_pin_memory &= self.device.type != "cpu"
 
 
 class RepairTrainer(Trainer):
@@ -209,6 +148,8 @@ class RepairTrainer(Trainer):
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Retrieval on pairs: R@K and MRR as fractions, `eval_i2t_R@1` and so on."""
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        if pairs is None:
+            raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
         pixels = self._eval_pixels if eval_dataset is None else None
         encoder = DualEncoder(
             self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
@@ -345,6 +286,9 @@ def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairCo
 
 
 def _checkpoint(config: RepairConfig) -> str | None:
-    if config.resume_from_checkpoint != "last":
-        return config.resume_from_checkpoint
-    return get_last_checkpoint(config.output_dir) if Path(config.output_dir).is_dir() else None
+    wanted = config.resume_from_checkpoint
+    if wanted == "last":
+        return get_last_checkpoint(config.output_dir) if Path(config.output_dir).is_dir() else None
+    if wanted is not None and not (Path(wanted) / TRAINER_STATE_NAME).is_file():
+        raise UserError(f"`resume_from_checkpoint` names {wanted}, which is no checkpoint; give a `checkpoint-...` folder, or `last`.")
+    return wanted

@@ -196,10 +196,11 @@ def test_broken_connection_is_retried(ask):
 
 def test_time_out_is_retried(ask):
     def dawdle():
-        time.sleep(1.5)
+        time.sleep(3)
         return GOOD
 
-    assert ask(Script(dawdle, GOOD), timeout=0.5)[0].valid
+    script = Script(dawdle, GOOD)
+    assert ask(script, timeout=1)[0].valid and len(script.bodies) == 2
 
 
 def test_attempts_are_bounded(ask):
@@ -322,27 +323,40 @@ def test_concurrency_is_bounded(tmp_path):
     assert most == 3
 
 
-def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(tmp_path):
-    arrived = threading.Event()
-
-    def answer(body: dict) -> str:
-        arrived.set()
-        time.sleep(0.3)
-        return GOOD
+def stop_early(tmp_path, text: str, questions: int, *, cancel: bool) -> tuple[int, int]:
+    """Asks two at a time, and drains while the first are under way: how many answers were kept, how many were asked for."""
+    end_of_thinking = threading.Event()
+    script = Script(lambda: end_of_thinking.wait(10) and text)
 
     async def main(base_url: str) -> int:
         with Journal(tmp_path / "journal.jsonl") as journal:
             chat = ChatModel("openai/m", journal=journal, base_url=base_url, concurrency=2)
-            questions = [[{"role": "user", "content": f"question {k}"}] for k in range(6)]
-            tasks = [asyncio.create_task(chat.ask(m, stage="a", direction="t2i", schema=Verdict)) for m in questions]
-            await asyncio.to_thread(arrived.wait)
-            for task in tasks:
+            messages = [[{"role": "user", "content": f"question {k}"}] for k in range(questions)]
+            tasks = [asyncio.create_task(chat.ask(m, stage="a", direction="t2i", schema=Verdict)) for m in messages]
+            while len(script.bodies) < min(questions, 2):
+                await asyncio.sleep(0.01)
+            for task in tasks if cancel else ():
                 task.cancel()
-            await chat.drain()
-            return len(journal)
+            draining = asyncio.create_task(chat.drain())
+            await asyncio.sleep(0.05)
+            end_of_thinking.set()
+            await draining
+            kept = len(journal)
+            await asyncio.wait(tasks)  # nothing may be sent any more
+            return kept
 
-    with ChatServer(answer) as server:
-        assert asyncio.run(main(server.base_url)) == 2
+    with ChatServer(script) as server:
+        return asyncio.run(main(server.base_url)), len(script.bodies)
+
+
+@pytest.mark.parametrize("text", [GOOD, "no JSON"])  # the latter would be followed by a second attempt
+@pytest.mark.parametrize("questions", [1, 2, 6])
+def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(tmp_path, text, questions):
+    assert stop_early(tmp_path, text, questions, cancel=False) == (min(questions, 2), min(questions, 2))
+
+
+def test_an_answer_is_kept_though_nobody_waits_for_it(tmp_path):
+    assert stop_early(tmp_path, GOOD, 2, cancel=True) == (2, 2)
 
 
 def test_key_is_nowhere(ask, tmp_path, caplog):

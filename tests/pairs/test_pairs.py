@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
+import pyarrow.parquet as pq
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value, concatenate_datasets
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs, Problem, bare_caption, load_pairs
@@ -170,8 +171,8 @@ def test_splits_of_a_dataset(pairs_folder, tmp_path):
     DatasetDict({"test": data.add_column("split", [0] * 5 + [1] * 7, feature=names)}).save_to_disk(tmp_path / "column")
     assert len(load_pairs(tmp_path / "column", split="test").images) == 5
     assert len(load_pairs(tmp_path / "column").images) == 7
-    data.save_to_disk(tmp_path / "none")
-    assert len(load_pairs(tmp_path / "none").images) < 12
+    concatenate_datasets([data] * 5).save_to_disk(tmp_path / "none")
+    assert 30 < len(load_pairs(tmp_path / "none").images) < 60
 
 
 # Bad input
@@ -232,8 +233,8 @@ def test_bad_rows_of_a_dataset(tmp_path):
     features = Features({"image": Image(), "caption": Value("string")})
     images = [good, None, {"bytes": b"broken", "path": None}, {"bytes": None, "path": "http://127.0.0.1:1/x.png"}, good]
     data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c", "d", None]}, features=features)
-    data.to_parquet(tmp_path / "data.parquet")
-    pairs = load_pairs(tmp_path, split="all")
+    pq.write_table(data.data.table, tmp_path / "data.parquet")
+    pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
     assert kinds(pairs) == {"missing_image": 2, "corrupt_image": 1, "empty_caption": 1, "image_without_captions": 1}
     assert pairs.images["image_id"][:] == ["train-0000000"]
 
@@ -318,7 +319,6 @@ def test_fingerprint_changes_with_captions_images_and_files(folder):
     rows = rows_of(folder)
     rows[0]["captions"][0] += "!"
     assert load_pairs(write(folder, rows), split="all").fingerprint != before
-    assert load_pairs(write(folder, rows[1:]), split="all").fingerprint != load_pairs(folder, split="all").fingerprint[::-1]
 
 
 def test_fingerprint_of_embedded_images_goes_by_their_bytes(tmp_path):

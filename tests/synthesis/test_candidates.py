@@ -91,7 +91,9 @@ def test_makes_again_only_what_is_missing(sources, tmp_path):
     assert again == paths and (made, found) == (1, 2) and paths[1].read_bytes() == before
 
 
-@pytest.mark.parametrize("change", [{"editor": Painter("other")}, {"seed": 1}, {"jobs": [(1, "red")]}, {"jobs": [(0, "blue")]}])
+@pytest.mark.parametrize(
+    "change", [{"editor": Painter("other")}, {"seed": 1}, {"jobs": [(1, "red")]}, {"jobs": [(0, "blue")]}]
+)
 def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
     given = {"editor": Painter(), "jobs": [(0, "red")], "seed": 0}
     ((paths,), *_) = make(sources=sources, folder=tmp_path, **given)

@@ -44,14 +44,29 @@ def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
     pipeline = Flux2KleinPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=AutoencoderKLFlux2(
-            block_out_channels=(4,) * 4, down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-            latent_channels=1, norm_num_groups=1, use_quant_conv=False, use_post_quant_conv=False, layers_per_block=1, sample_size=32,
+            block_out_channels=(4,) * 4,
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            latent_channels=1,
+            norm_num_groups=1,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+            layers_per_block=1,
+            sample_size=32,
         ),  # fmt: skip
         text_encoder=Qwen3ForCausalLM(text),
         tokenizer=tokenizer,
         transformer=Flux2Transformer2DModel(
-            patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
-            joint_attention_dim=3 * 16, timestep_guidance_channels=16, axes_dims_rope=[4] * 4, guidance_embeds=False,
+            patch_size=1,
+            in_channels=4,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=3 * 16,
+            timestep_guidance_channels=16,
+            axes_dims_rope=[4] * 4,
+            guidance_embeds=False,
         ),  # fmt: skip
         is_distilled=True,
     )
@@ -73,14 +88,23 @@ def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
                           bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id)  # fmt: skip
     pipeline = StableDiffusionInstructPix2PixPipeline(
         vae=AutoencoderKL(
-            block_out_channels=(4, 4), down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-            latent_channels=4, norm_num_groups=1,
+            block_out_channels=(4, 4),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=4,
+            norm_num_groups=1,
         ),  # fmt: skip
         text_encoder=CLIPTextModel(text),
         tokenizer=tokenizer,
         unet=UNet2DConditionModel(
-            block_out_channels=(4, 8), layers_per_block=1, in_channels=8, out_channels=4, norm_num_groups=1, attention_head_dim=2,
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            block_out_channels=(4, 8),
+            layers_per_block=1,
+            in_channels=8,
+            out_channels=4,
+            norm_num_groups=1,
+            attention_head_dim=2,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
             cross_attention_dim=16,
         ),  # fmt: skip
         scheduler=DDIMScheduler(),
@@ -100,7 +124,10 @@ def editor(request) -> DiffusersEditor:
 
 @pytest.fixture(scope="module")
 def photographs() -> list[Image.Image]:
-    return [Image.linear_gradient("L").resize((96, 72)).convert("RGB"), Image.radial_gradient("L").resize((60, 90)).convert("RGB")]
+    return [
+        Image.linear_gradient("L").resize((96, 72)).convert("RGB"),
+        Image.radial_gradient("L").resize((60, 90)).convert("RGB"),
+    ]
 
 
 def near(one: Image.Image, other: Image.Image) -> bool:
@@ -146,7 +173,10 @@ def test_a_blacked_out_image_is_none(pix2pix_folder, photographs, monkeypatch):
 
 
 def test_the_id_tells_what_changes_the_images(flux_folder):
-    ids = {load_editor(f"diffusers:{flux_folder}", steps=steps, size=size, device="cpu").id for steps, size in ((8, 512), (4, 512), (8, 256))}
+    ids = {
+        load_editor(f"diffusers:{flux_folder}", steps=steps, size=size, device="cpu").id
+        for steps, size in ((8, 512), (4, 512), (8, 256))
+    }
     assert len(ids) == 3 and all(id.startswith(str(flux_folder)) for id in ids)
 
 
@@ -164,7 +194,9 @@ def test_a_pipeline_that_takes_no_image_is_refused():
         DiffusersEditor(TextToImage(), "my/model")
 
 
-@pytest.mark.parametrize(("size", "side"), [((512, 512), 512), ((640, 480), 512), ((4000, 500), 512), ((10, 10), 64), ((1, 7), 64)])
+@pytest.mark.parametrize(
+    ("size", "side"), [((512, 512), 512), ((640, 480), 512), ((4000, 500), 512), ((10, 10), 64), ((1, 7), 64)]
+)
 def test_fits_the_area_of_a_square(size, side):
     width, height = _fit(size, side)
     assert width % 16 == height % 16 == 0 and min(width, height) >= 64

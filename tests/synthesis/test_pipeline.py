@@ -70,8 +70,13 @@ def encoder(clip_folder) -> DualEncoder:
 
 @pytest.fixture(scope="module")
 def failures(pairs, encoder) -> Dataset:
-    images, texts = encoder.embed_images([row["image"] for row in pairs.images]), encoder.embed_texts(pairs.captions["caption"][:])
-    mined = mine_false_positives(images, texts, pairs.caption_image, d_i2t=2, same_text_is_positive=pairs.captions["caption"][:])
+    images, texts = (
+        encoder.embed_images([row["image"] for row in pairs.images]),
+        encoder.embed_texts(pairs.captions["caption"][:]),
+    )
+    mined = mine_false_positives(
+        images, texts, pairs.caption_image, d_i2t=2, same_text_is_positive=pairs.captions["caption"][:]
+    )
     return mined.filter(lambda row: row["direction"] == "i2t" or row["q"] % 4 == 0)
 
 
@@ -110,8 +115,13 @@ def test_every_failure_becomes_a_record_or_is_dropped_with_a_reason(whole, failu
     found = summarize(records, dropped)
     assert {way: table["mined"] for way, table in found.items()} == Counter(failures["direction"])
     assert all(found[way]["kept"] > 10 for way in found)
-    ids = {"t2i": (pairs.captions["caption_id"], pairs.images["image_id"]), "i2t": (pairs.images["image_id"], pairs.captions["caption_id"])}
-    mined = [(row["direction"], ids[row["direction"]][0][row["q"]], ids[row["direction"]][1][row["fp"]]) for row in failures]
+    ids = {
+        "t2i": (pairs.captions["caption_id"], pairs.images["image_id"]),
+        "i2t": (pairs.images["image_id"], pairs.captions["caption_id"]),
+    }
+    mined = [
+        (row["direction"], ids[row["direction"]][0][row["q"]], ids[row["direction"]][1][row["fp"]]) for row in failures
+    ]
     assert len(set(mined)) == len(mined)
     for saved in (records, dropped):
         keys = list(zip(saved["direction"], saved["q_id"], saved["fp_id"], strict=True))
@@ -136,7 +146,10 @@ def test_a_record_holds_what_its_ids_name(whole, pairs, encoder):
         assert (row["llm"], row["editor"]) == ("world/oracle", "world")
         assert row["retriever"].startswith("clip") and row["retriever"].endswith(f"@{encoder.digest}")
         assert (row["round"], row["seed"], row["prompt_digest"]) == (1, 0, prompt_digest())
-        assert row["edit_similarity"] == row["candidate_similarities"][row["candidate"]] == max(s for s in row["candidate_similarities"] if s)
+        similarities = row["candidate_similarities"]
+        assert (
+            row["edit_similarity"] == similarities[row["candidate"]] == max(s for s in similarities if s is not None)
+        )
         assert row["gt_reason"] and row["fp_reason"] and row["edit_instruction"]
 
 
@@ -149,7 +162,9 @@ def test_an_edit_fits_its_query(whole):
 
 def test_scores_come_from_the_failures(whole, failures, pairs):
     ids = pairs.images["image_id"][:]
-    mined = {(ids[row["q"]], pairs.captions["caption_id"][row["fp"]]): row for row in failures if row["direction"] == "i2t"}
+    mined = {
+        (ids[row["q"]], pairs.captions["caption_id"][row["fp"]]): row for row in failures if row["direction"] == "i2t"
+    }
     for row in whole[0]:
         if row["direction"] == "i2t":
             for name in ("fp_score", "fp_rank", "gt_score", "gt_rank"):
@@ -193,11 +208,17 @@ def test_identical_work_is_done_once(pairs, encoder, failures, whole, tmp_path):
 def test_captions_of_equal_words_are_one_question(pairs, encoder, failures, tmp_path):
     row = next(row for row in failures if row["direction"] == "i2t")
     texts = pairs.captions["caption"][:]
-    other = next(at for at, index in enumerate(pairs.captions["image_index"]) if index not in (row["q"], pairs.caption_image[row["fp"]]))
+    other = next(
+        at
+        for at, index in enumerate(pairs.captions["image_index"])
+        if index not in (row["q"], pairs.caption_image[row["fp"]])
+    )
     texts[other] = texts[row["fp"]]
     same = Pairs(pairs.images, pairs.captions.remove_columns("caption").add_column("caption", texts))
     asked = Asked()
-    records, dropped, _ = synthesize(same, encoder, Dataset.from_list([row, row | {"fp": other}]), tmp_path, provider=asked)
+    records, dropped, _ = synthesize(
+        same, encoder, Dataset.from_list([row, row | {"fp": other}]), tmp_path, provider=asked
+    )
     assert len(records) + len(dropped) == 2 and len(asked.requests) in (1, 5)
 
 
@@ -222,8 +243,14 @@ def test_one_chat_model_serves_several_runs(pairs, encoder, failures, whole, tmp
 def test_the_query_image_goes_to_the_caption_editor_on_demand(pairs, encoder, failures, tmp_path):
     asked = Asked()
     records, *_ = synthesize(pairs, encoder, failures, tmp_path, provider=asked, attach_image=True)
-    edits = [request for request in asked.requests if any("Edit instruction:" in part.get("text", "") for part in request["messages"][1]["content"])]
-    assert edits and all(request["messages"][1]["content"][0] == {"type": "text", "text": "Query image:"} for request in edits)
+    edits = [
+        request
+        for request in asked.requests
+        if any("Edit instruction:" in part.get("text", "") for part in request["messages"][1]["content"])
+    ]
+    assert edits and all(
+        request["messages"][1]["content"][0] == {"type": "text", "text": "Query image:"} for request in edits
+    )
     assert "i2t" in records["direction"]
 
 
@@ -239,7 +266,11 @@ def of(direction: str, failures: Dataset, count: int = 1) -> Dataset:
 
 def at_stage(wanted: str, answer):
     """Sound verdicts and instructions but for one stage."""
-    sound = {"audit": AUDITED, "instruct": {"edit_instruction": "[Count Error]: more. Therefore, replace 'a' with 'two'."}, "edit": "two dogs"}
+    sound = {
+        "audit": AUDITED,
+        "instruct": {"edit_instruction": "[Count Error]: more. Therefore, replace 'a' with 'two'."},
+        "edit": "two dogs",
+    }
     return lambda stage, shown: answer if stage == wanted else sound[stage]
 
 
@@ -254,9 +285,21 @@ def at_stage(wanted: str, answer):
         ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
         ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "square brackets"),
         ("t2i", "instruct", {"edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
-        ("i2t", "instruct", {"edit_instruction": "[No Error]: The caption fits the image."}, "no_op", "nothing to change"),
+        (
+            "i2t",
+            "instruct",
+            {"edit_instruction": "[No Error]: The caption fits the image."},
+            "no_op",
+            "nothing to change",
+        ),
         ("t2i", "instruct", {"edit_instruction": "No change."}, "no_op", "nothing to change"),
-        ("t2i", "instruct", {"edit_instruction": "Do something that this editor cannot read."}, "no_op", "no candidate differs"),
+        (
+            "t2i",
+            "instruct",
+            {"edit_instruction": "Do something that this editor cannot read."},
+            "no_op",
+            "no candidate differs",
+        ),
         ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
         ("i2t", "edit", '""', "llm_unparsed", "no candidate"),
     ],
@@ -279,12 +322,19 @@ def test_an_unchanged_caption_is_no_edit(pairs, encoder, failures, tmp_path):
 
 
 def test_one_sound_candidate_is_enough(pairs, encoder, failures, tmp_path):
-    answers = iter([Reply("", "content_filter", 1, 0, 0.0, "m"), "two\n dogs ", pairs.captions["caption"][of("i2t", failures)[0]["fp"]]])
+    answers = iter(
+        [
+            Reply("", "content_filter", 1, 0, 0.0, "m"),
+            "two\n dogs ",
+            pairs.captions["caption"][of("i2t", failures)[0]["fp"]],
+        ]
+    )
     sound = at_stage("none", None)
     asked = Asked(lambda stage, shown: next(answers) if stage == "edit" else sound(stage, shown))
     records, dropped, _ = synthesize(pairs, encoder, of("i2t", failures), tmp_path, provider=asked)
     assert len(dropped) == 0 and records["edit_text"] == ["two dogs"]
-    assert [value is None for value in records[0]["candidate_similarities"]] == [True, False, True] and records["candidate"] == [1]
+    assert [value is None for value in records[0]["candidate_similarities"]] == [True, False, True]
+    assert records["candidate"] == [1]
 
 
 class Refusing(Editor):
@@ -309,7 +359,9 @@ def test_a_broken_image_costs_its_own_rows_only(encoder, failures, tmp_path):
     lost = [row for row in dropped if row["reason"] == "unreadable_image"]
     touched = [row for row in failures if row["direction"] == "i2t" and pairs.images["image_id"][row["q"]] in broken]
     assert len([row for row in lost if row["direction"] == "i2t"]) == len(touched) > 0
-    assert all({row["q_id"].split("#")[0], row["gt_id"].split("#")[0], row["fp_id"].split("#")[0]} & broken for row in lost)
+    assert all(
+        {row["q_id"].split("#")[0], row["gt_id"].split("#")[0], row["fp_id"].split("#")[0]} & broken for row in lost
+    )
     assert not {row["q_id"] for row in records} & broken and len(records) + len(dropped) == len(failures)
 
 

@@ -36,7 +36,10 @@ def test_the_highest_wins_and_of_equals_the_first(similarities, best):
 
 def test_captions_are_compared_with_their_own_false_positive(encoder):
     fps = ["a red circle on grey paper", "one blue square"]
-    candidates = [["a green circle on grey paper", "green", "a red square on grey paper"], ["two blue squares", "one", "a"]]
+    candidates = [
+        ["a green circle on grey paper", "green", "a red square on grey paper"],
+        ["two blue squares", "one", "a"],
+    ]
     choices = choose_captions(encoder, fps, candidates)
     for fp, texts, choice in zip(fps, candidates, choices, strict=True):
         cosines = encoder.embed_texts(texts) @ encoder.embed_texts([fp])[0]
@@ -44,7 +47,9 @@ def test_captions_are_compared_with_their_own_false_positive(encoder):
         assert choice.candidate == int(np.argmax(cosines))
 
 
-@pytest.mark.parametrize("copy", ["A red circle", "a  red circle", "a red circle.", "a red circle !", " a red\tcircle"])
+@pytest.mark.parametrize(
+    "copy", ["A red circle", "a  red circle", "a red circle.", "a red circle !", " a red\tcircle"]
+)
 def test_an_unchanged_caption_loses(copy, encoder):
     (choice,) = choose_captions(encoder, ["a red circle"], [[copy, "something else entirely", None]])
     assert choice.candidate == 1 and choice.similarities[0] is None and choice.similarities[2] is None
@@ -75,14 +80,19 @@ def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources,
     paths = candidates_of(sources.picture(8), tmp_path)
     encoder = DualEncoder.from_pretrained(str(clip_folder), batch_size=2)
     embedded = []
-    embed, encoder.embed_images = encoder.embed_images, lambda images, **kw: embedded.append(len(images)) or embed(images, **kw)
+    embed, encoder.embed_images = (
+        encoder.embed_images,
+        lambda images, **kw: embedded.append(len(images)) or embed(images, **kw),
+    )
     fps, rows = [8, 3, 8], [paths, paths, [paths[0]]]
     choices = choose_images(encoder, sources, fps, rows)
     assert sum(embedded) == 5 and max(embedded) == 2  # two sources and three files
     alone = [choose_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
     for choice, single in zip(choices, alone, strict=True):
         assert choice.candidate == single.candidate
-        np.testing.assert_allclose([s or 0 for s in choice.similarities], [s or 0 for s in single.similarities], atol=1e-5)
+        np.testing.assert_allclose(
+            [s or 0 for s in choice.similarities], [s or 0 for s in single.similarities], atol=1e-5
+        )
 
 
 def test_nothing_to_choose_from(encoder, sources):

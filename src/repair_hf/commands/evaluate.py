@@ -7,10 +7,11 @@ Out: `metrics.json` and a table: R@1/5/10 and MRR, with the numbers of images an
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from repair_hf.options import PairsOptions, StageOptions, need, opt
+from repair_hf.options import PairsOptions, StageOptions, as_flags, need, opt
 
 EPILOG = """examples:
   repair-hf evaluate --pairs runs/world --model world/base --output runs/evaluate
@@ -56,6 +57,7 @@ def run(pairs_options: TestPairsOptions, stage: StageOptions, options: EvaluateO
     encoder = DualEncoder.from_pretrained(locate(options.model), batch_size=options.batch_size)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    del resolved["batch_size"]  # decides how fast, not what
     metrics = finished(stage.output, resolved)
     if metrics is None:
         folder = open_stage(stage.output, command="evaluate", options=resolved)
@@ -65,3 +67,5 @@ def run(pairs_options: TestPairsOptions, stage: StageOptions, options: EvaluateO
     table, _ = metrics_table({Path(options.model).name: [metrics]})
     Console().print(table)
     print(f"-> {stage.output}")
+    mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
+    print(f"next: repair-hf mine {shlex.join([*as_flags(mined), '--model', options.model])} --output runs/failures")

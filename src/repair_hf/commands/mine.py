@@ -7,10 +7,11 @@ Out: `failures.parquet` (per false positive: direction, query, ground truth, fal
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
@@ -54,24 +55,21 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     encoder = DualEncoder.from_pretrained(locate(options.model), batch_size=options.batch_size)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    del resolved["batch_size"]  # decides how fast, not what
     summary = finished(stage.output, resolved)
     if summary is None:
         summary = _mine(encoder, pairs, open_stage(stage.output, command="mine", options=resolved), options)
     _print_summary(summary)
     print(f"-> {stage.output}")
-    print(
-        f"next: repair-hf synthesize --pairs {pairs_options.pairs} --model {options.model} --failures {stage.output} "
-        "--llm ... --editor ... --output runs/records"
-    )
+    words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
+    print(f"next: repair-hf synthesize {shlex.join(words)} --llm ... --editor ... --output runs/records")
 
 
 def _mine(encoder: Any, pairs: Any, folder: Any, options: MineOptions) -> dict[str, Any]:
-    import numpy as np
-
-    from repair_hf.mining import annotated_positives, mine_false_positives, sample_queries, summarize
+    from repair_hf.mining import annotated_positives, mine_false_positives, sample_queries, summarize, with_ids
     from repair_hf.runs import finish_stage
 
-    captions = list(pairs.captions["caption"])
+    captions = pairs.captions["caption"][:]
     failures = mine_false_positives(
         *encoder.embed_pairs(pairs, cache_folder=folder / "embeddings"),
         pairs.caption_image,
@@ -82,18 +80,8 @@ def _mine(encoder: Any, pairs: Any, folder: Any, options: MineOptions) -> dict[s
     )
     if options.max_queries is not None:
         failures = sample_queries(failures, options.max_queries, options.seed)
-    columns = failures.with_format("numpy")[:]
-    is_t2i = columns["direction"] == "t2i"
-    image_ids, caption_ids = np.array(pairs.images["image_id"]), np.array(pairs.captions["caption_id"])
-    ids = {"q_id": np.empty(len(failures), object), "gt_id": np.empty(len(failures), object), "fp_id": np.empty(len(failures), object)}
-    for name, text_side in (("q_id", is_t2i), ("gt_id", ~is_t2i), ("fp_id", ~is_t2i)):
-        rows = columns[name.removesuffix("_id")]
-        ids[name][text_side] = caption_ids[rows[text_side]]
-        ids[name][~text_side] = image_ids[rows[~text_side]]
-    for name, values in ids.items():
-        failures = failures.add_column(name, values.tolist())
     draft = folder / ".failures.parquet.tmp"
-    failures.to_parquet(draft)
+    with_ids(failures, pairs).to_parquet(draft)
     draft.replace(folder / "failures.parquet")
     doubles = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
     summary = {"directions": summarize(failures), "positives_by_equal_text": doubles}
@@ -107,7 +95,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for head in ("", "queries", "missed", "", "false positives", "fp − gt cosine: 25%", "50%", "75%"):
+    for head in ("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"):
         table.add_column(head, justify="right" if head else "left")
     for direction, found in summary["directions"].items():
         table.add_row(
@@ -119,4 +107,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
             *(f"{found[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")),
         )
     Console().print(table)
-    print(f"missed: a false positive stands before every annotated answer   excluded as equal text: {summary['positives_by_equal_text']:,} pairs")
+    print(
+        "missed: a false positive ties with every annotated answer or stands before it\n"
+        "gap: cosine of a query's best false positive less that of its best answer\n"
+        f"excluded: {summary['positives_by_equal_text']:,} pairs of an image and a caption that equals one of its own"
+    )

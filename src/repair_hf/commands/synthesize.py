@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from typing import Any
 from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
 
 EPILOG = """examples:
-  repair-hf synthesize --pairs runs/world --failures runs/mine --model runs/base \\
-      --llm world/oracle --editor world --output runs/synthesize
-  repair-hf synthesize --pairs annotations.json --image-folder train2014 --failures runs/mine \\
+  repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
+      --llm world/oracle --editor world --output runs/records
+  repair-hf synthesize --pairs annotations.json --image-folder train2014 --failures runs/failures \\
       --model openai/clip-vit-base-patch32 --llm gemini/gemini-2.5-flash \\
-      --editor black-forest-labs/FLUX.2-klein-9B --output runs/synthesize --dry-run
+      --editor black-forest-labs/FLUX.2-klein-9B --output runs/records --dry-run
 
 Stop it whenever you like; the same command goes on from there and asks nothing twice that was answered."""
 
@@ -33,7 +33,7 @@ class SynthesizeOptions:
     _argument_group_name = "synthesize"
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("The retriever that failed, by Hub id or folder; it chooses among the candidates.")
+    model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
     llm: str = need("Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world.")
     editor: str = need("Edits images: a diffusers Hub id or folder, or `world` for the toy world.")
     llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
@@ -54,7 +54,9 @@ class SynthesizeOptions:
             if not 0 <= vars(self)[name] <= 1:
                 raise UserError(f"`{name}` is a share between 0 and 1, got {vars(self)[name]}.")
         if (self.verdict_noise or self.malformed_rate) and not _is_oracle(self):
-            raise UserError("`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm world/oracle.")
+            raise UserError(
+                "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm world/oracle."
+            )
         if self.drift and self.editor != "world":
             raise UserError("`drift` is a fault of the toy world's editor; use it with --editor world.")
 
@@ -67,36 +69,45 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: SynthesizeOpt
     from datasets import Dataset
     from pyarrow.parquet import read_table
 
+    from repair_hf.encoder import DualEncoder
     from repair_hf.pairs import load_pairs
     from repair_hf.runs import finished, open_stage
+    from repair_hf.synthesis.prompts import prompt_digest
+    from repair_hf.toyworld.shipped import locate
 
     file = _failures_file(Path(options.failures))
     failures = Dataset(read_table(file))
     if stage.dry_run:
         return _print_estimate(failures, options)
-    pairs = load_pairs(**_load_arguments(pairs_options))
+    arguments = asdict(pairs_options)
+    pairs = load_pairs(arguments.pop("pairs"), **arguments)
+    encoder = DualEncoder.from_pretrained(locate(options.model))
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
-    resolved |= {"failures_digest": hashlib.sha256(file.read_bytes()).hexdigest(), "pairs_fingerprint": pairs.fingerprint}
+    resolved |= {
+        "failures_digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        "pairs_fingerprint": pairs.fingerprint,
+        "model_digest": encoder.digest,
+        "prompt_digest": prompt_digest(),
+    }
     summary = finished(stage.output, resolved)
     if summary is None:
         folder = open_stage(stage.output, command="synthesize", options=resolved)
-        summary = _synthesize(pairs, failures, folder, options)
+        summary = _synthesize(pairs, encoder, failures, folder, options)
     _print_summary(summary)
-    print(f"-> {stage.output}")
-    print(f"next: repair-hf train --pairs {pairs_options.pairs} --model {options.model} --records {stage.output} --output runs/train")
+    print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
+    print(
+        f"next: repair-hf train --pairs {pairs_options.pairs} --model {options.model} --records {stage.output} --output runs/train"
+    )
 
 
-def _synthesize(pairs: Any, failures: Any, folder: Path, options: SynthesizeOptions) -> dict[str, Any]:
-    from repair_hf.encoder import DualEncoder
+def _synthesize(pairs: Any, encoder: Any, failures: Any, folder: Path, options: SynthesizeOptions) -> dict[str, Any]:
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.journal import Journal
     from repair_hf.records import save_records, summarize
     from repair_hf.runs import finish_stage
     from repair_hf.synthesis.pipeline import Synthesizer
-    from repair_hf.toyworld.shipped import locate
 
     start = time.perf_counter()
-    encoder = DualEncoder.from_pretrained(locate(options.model))
     editor = _editor(options)
     with Journal(folder / "journal.jsonl") as journal:
         chat = ChatModel(
@@ -134,11 +145,6 @@ def _failures_file(path: Path) -> Path:
     return file
 
 
-def _load_arguments(options: PairsOptions) -> dict[str, Any]:
-    values = asdict(options)
-    return {"source": values.pop("pairs")} | values
-
-
 def _is_oracle(options: SynthesizeOptions) -> bool:
     """The oracle in this process; with an endpoint, the id is only a name that its server knows."""
     return options.llm.startswith("world/") and options.llm_base_url is None
@@ -166,37 +172,59 @@ def _print_estimate(failures: Any, options: SynthesizeOptions) -> None:
     count = Counter(failures["direction"])
     model = None if _is_oracle(options) else options.llm
     estimate = estimate_cost(count["i2t"], count["t2i"], candidates=options.candidates, model=model)
-    print(f"{'at most':<12}{'triplets':>12}{'LLM calls':>12}{'images':>12}{'dollars':>12}")
-    for stage in estimate.stages:
-        name = f"{stage.stage} {stage.direction}"
-        triplets = count[stage.direction]
-        print(f"{name:<12}{triplets:>12,}{stage.llm_calls:>12,}{stage.image_calls:>12,}{_dollars(stage.dollars):>12}")
+    rows = [
+        (s.stage, s.direction, count[s.direction], s.llm_calls, s.image_calls, _dollars(s.dollars))
+        for s in estimate.stages
+    ]
+    total = ("all", "", count.total(), estimate.llm_calls, estimate.image_calls, _dollars(estimate.dollars))
+    _print_table(("at most", "", "triplets", "LLM calls", "images", "dollars"), [*rows, total])
     print(
-        f"{'all':<12}{count.total():>12,}{estimate.llm_calls:>12,}{estimate.image_calls:>12,}{_dollars(estimate.dollars):>12}\n"
-        "Calls as if every triplet passed the audit; dollars at list prices, with the tokens per mined triplet that the RePair paper "
-        "reports for Flickr30K. What an image editor costs is not in it."
+        "Calls: as if every triplet passed the audit.\n"
+        "Dollars: the LLM's list price for the tokens that the RePair paper reports per mined triplet of Flickr30K."
     )
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
-    print(f"{'':<12}{'mined':>10}{'kept':>10}{'':>9}{'similarity':>12}  dropped")
-    for direction, found in summary["directions"].items():
+    directions = summary["directions"]
+    reasons = list(dict.fromkeys(reason for found in directions.values() for reason in found["dropped"]))
+    rows = []
+    for direction, found in directions.items():
         share = f"({found['kept'] / found['mined']:.1%})" if found["mined"] else ""
-        similarity = "-" if found["edit_similarity"] is None else f"{found['edit_similarity']:.3f}"
-        dropped = ", ".join(f"{reason} {count:,}" for reason, count in found["dropped"].items()) or "none"
-        print(f"{direction:<12}{found['mined']:>10,}{found['kept']:>10,}{share:>9}{similarity:>12}  {dropped}")
-    for direction, found in summary["directions"].items():
+        similarity = "–" if found["edit_similarity"] is None else f"{found['edit_similarity']:.3f}"
+        left = [found["dropped"].get(reason, 0) for reason in reasons]
+        rows.append((direction, found["mined"], found["kept"], share, similarity, *left))
+    heads = ("", "mined", "kept", "", "edit ~ fp", *(reason.replace("_", " ") for reason in reasons))
+    _print_table(heads, rows, labels=1)
+    for direction, found in directions.items():
         if found["error_types"]:
-            print(f"{direction} errors  " + ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items()))
-    print(f"{'LLM':<12}{'asked':>10}{'replayed':>10}{'tokens in':>12}{'tokens out':>12}{'dollars':>10}")
-    for use in summary["llm"]:
-        name = f"{use['stage']} {use['direction']}"
-        dollars = _dollars(None if use["unpriced"] else use["dollars"])
-        print(
-            f"{name:<12}{use['calls']:>10,}{use['replayed']:>10,}{use['prompt_tokens']:>12,}{use['completion_tokens']:>12,}{dollars:>10}"
-        )
-    print(f"{'images':<12}{summary['images']['made']:>10,}{summary['images']['found']:>10,}    (made, found)")
-    print(f"synthesize took {summary['seconds']:,.0f} s", end="   ")
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items())
+            print(f"errors named in {direction} instructions: {shares}")
+    uses = summary["llm"]
+    rows = [(use["stage"], use["direction"], *(use[name] for name in _COUNTS), _spent([use])) for use in uses]
+    total = ("all", "", *(sum(use[name] for use in uses) for name in _COUNTS), _spent(uses))
+    _print_table(("LLM", "", "asked", "replayed", "tokens in", "tokens out", "dollars"), [*rows, total])
+    images = summary["images"]
+    print(f"images: {images['made']:,} drawn, {images['found']:,} were there from an earlier run")
+
+
+_COUNTS = ("calls", "replayed", "prompt_tokens", "completion_tokens")
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < labels else "right")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, str) else f"{cell:,}" for cell in row))
+    Console().print(table)
+
+
+def _spent(uses: Sequence[Mapping[str, Any]]) -> str:
+    return _dollars(None if any(use["unpriced"] for use in uses) else sum(use["dollars"] for use in uses))
 
 
 def _dollars(amount: float | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.grids import Grids
 from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
@@ -16,7 +17,7 @@ from repair_hf.pairs import Pairs, load_pairs
 from repair_hf.records import load_records
 from repair_hf.runs import digest, finish_stage, finished, open_stage
 from repair_hf.toyworld.shipped import locate
-from repair_hf.training import RepairConfig, train
+from repair_hf.training import train
 
 EPILOG = """examples:
   repair-hf train --pairs runs/world --model runs/base --records runs/synthesize --output runs/train \\
@@ -56,7 +57,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     encoder = DualEncoder.from_pretrained(locate(options.model), device=config.device)
     resolved = _resolved(pairs_options, stage, options, config)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
-    resolved |= {"records_digest": None if records is None else digest(list(records["record_id"]))}
+    resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
     summary = finished(stage.output, resolved)
     is_first = config.process_index == 0
     if summary is None:

@@ -101,7 +101,8 @@ def pretrain(options: PretrainOptions) -> None:
     trained = train(str(folder), pairs, None, config)
     AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
     encoder = DualEncoder.from_pretrained(folder)
-    held_out = {"options": asdict(options), "steps": trained["steps"], "seconds": round(trained["seconds"])}
+    made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
+    held_out = {"options": made_with, "steps": trained["steps"], "seconds": round(trained["seconds"])}
     held_out |= {"digest": encoder.digest, "world": digest(list(pairs.captions["caption"]))}
     for split in ("validation", "test"):
         other = load_pairs(options.world, split=split)

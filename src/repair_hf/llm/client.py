@@ -63,6 +63,7 @@ class ChatModel:
         self._slots_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._pending: dict[str, asyncio.Task[Entry]] = {}
         self._on_wire: set[asyncio.Task] = set()
+        self._is_draining = False
 
     async def ask(
         self,
@@ -112,18 +113,27 @@ class ChatModel:
         return read_answer(entry.text, entry.finish, schema)
 
     async def drain(self) -> None:
-        """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early."""
+        """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early.
+
+        Whoever waits for an answer that is given up is cancelled.
+        """
         pending = list(self._pending.values())
         for task in pending:
             if task not in self._on_wire:
                 task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        self._is_draining = True
+        try:
+            await asyncio.gather(*pending, return_exceptions=True)
+        finally:
+            self._is_draining = False
 
     async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> Entry:
         """From the journal, from an equal request that is under way, or from the provider."""
         key = request_key(request, sample)
         entry = self.journal.get(key)
         is_new = entry is None and key not in self._pending
+        if is_new and self._is_draining:  # an answer of no use has just come, and this is its second attempt
+            raise asyncio.CancelledError
         if is_new:
             self._pending[key] = asyncio.create_task(self._pay(key, request, stage, direction))
             self._pending[key].add_done_callback(lambda task: self._settle(key, task))

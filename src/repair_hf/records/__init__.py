@@ -61,8 +61,8 @@ def record_id(row: dict, edit: str | bytes) -> str:
         row: Needs `direction`, the three ids, the texts of its direction and `edit_instruction`.
         edit: The edited caption, or the edited image's file.
     """
-    parts = [row["direction"], *(row[f"{role}_id"] for role in SOURCES), *(row.get(f"{role}_text") for role in SOURCES)]
-    name = hashlib.sha256(json.dumps([*parts, row["edit_instruction"]]).encode())
+    ids, texts = ([row.get(f"{role}_{kind}") for role in SOURCES] for kind in ("id", "text"))
+    name = hashlib.sha256(json.dumps([row["direction"], *ids, *texts, row["edit_instruction"]]).encode())
     name.update(edit.encode() if isinstance(edit, str) else edit)
     return name.hexdigest()[:16]
 
@@ -84,7 +84,8 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
         "records": _write_parquet(folder / "records", records, left_out),
         "dropped": _write_parquet(folder / "dropped", dropped),
     }
-    write_atomically(folder / "README.md", readme(len(records), len(dropped), files))  # from here on the new files count
+    write_atomically(folder / "README.md", readme(len(records), len(dropped), files))
+    # from here on the new files count
     for config, pattern in files.items():
         for old in set((folder / config).iterdir()) - set((folder / config).glob(pattern)):
             old.unlink()
@@ -118,13 +119,19 @@ def check(records: Dataset) -> None:
         UserError: Naming the missing columns, or the records whose cells are missing or of no known direction.
     """
     if missing := [name for name in FEATURES if name not in records.column_names]:
-        raise UserError(f"Records lack the columns {missing}; they have {records.column_names}. Make them with `repair-hf synthesize`.")
+        raise UserError(
+            f"Records lack the columns {missing}; they have {records.column_names}. Make them with `repair-hf synthesize`."
+        )
     if wrong := [name for name, kind in FEATURES.items() if records.features[name] != kind]:
         kinds = {name: records.features[name] for name in wrong}
-        raise UserError(f"Columns of the records have types of their own: {kinds}. Cast them with `records.cast(repair_hf.records.FEATURES)`.")
+        raise UserError(
+            f"Columns of the records have types of their own: {kinds}. Cast them with `records.cast(repair_hf.records.FEATURES)`."
+        )
     directions = _column(records, "direction")
     if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
-        raise UserError(f"Records have a `direction` of {sorted(map(str, unknown))}; only {list(DIRECTIONS)} are known.")
+        raise UserError(
+            f"Records have a `direction` of {sorted(map(str, unknown))}; only {list(DIRECTIONS)} are known."
+        )
     for direction, kinds in MODALITIES.items():
         is_here = pc.equal(directions, direction)
         texts = [f"{role}_text" for role in SOURCES if kinds[role] == "text"]
@@ -177,7 +184,8 @@ def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ())
     writer = pq.ParquetWriter(drafts[0], schema)
     for table in dataset.with_format("arrow").iter(_ROWS_PER_GROUP):
         for name in left_out:
-            table = table.set_column(table.column_names.index(name), name, pa.nulls(len(table), schema.field(name).type))
+            nothing = pa.nulls(len(table), schema.field(name).type)
+            table = table.set_column(table.column_names.index(name), name, nothing)
         if drafts[-1].stat().st_size > _BYTES_PER_FILE:
             writer.close()
             drafts.append(folder / f".{len(drafts):05d}.tmp")
@@ -212,7 +220,9 @@ def _join_images(records: Dataset, pairs: Pairs) -> Dataset:
                     joined[cell][place] = sources[_row_of(batch[f"{role}_id"][place], rows)]["image"]
         return joined
 
-    records = records.map(join, batched=True, batch_size=_ROWS_PER_GROUP, features=records.features, desc="Joining images")
+    records = records.map(
+        join, batched=True, batch_size=_ROWS_PER_GROUP, features=records.features, desc="Joining images"
+    )
     for cell in cells:
         records = records.cast_column(cell, Image())
     return records
@@ -220,5 +230,7 @@ def _join_images(records: Dataset, pairs: Pairs) -> Dataset:
 
 def _row_of(image_id: str, rows: dict[str, int]) -> int:
     if image_id not in rows:
-        raise UserError(f"The records name the image {image_id!r}, which `pairs` do not have; give the pairs that they were made from.")
+        raise UserError(
+            f"The records name the image {image_id!r}, which `pairs` do not have; give the pairs that they were made from."
+        )
     return rows[image_id]

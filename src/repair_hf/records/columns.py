@@ -50,11 +50,17 @@ _WHY = {
     "gt_reason": (_TEXT, "why the audit accepts or rejects the ground truth"),
     "fp_reason": (_TEXT, "why the audit accepts or rejects the false positive"),
     "edit_instruction": (_TEXT, "what the editor was told"),
-    "error_types": (List(_TEXT), "kinds of error, as the instruction names them; empty for t2i, whose instructions name none"),
+    "error_types": (
+        List(_TEXT),
+        "kinds of error, as the instruction names them; empty for t2i, whose instructions name none",
+    ),
 }
 _CHOICE = {
     "edit_similarity": (_REAL, "cosine of the edit and the false positive"),
-    "candidate_similarities": (List(_REAL), "the same for each candidate; null for one that failed or changed nothing"),
+    "candidate_similarities": (
+        List(_REAL),
+        "the same for each candidate; null for one that failed or changed nothing",
+    ),
     "candidate": (_INTEGER, "which candidate was taken, from 0"),
 }
 _MADE_BY = {
@@ -65,7 +71,10 @@ _MADE_BY = {
     "seed": (_INTEGER, "seed of the synthesis"),
 }
 _ID = {"record_id": (_TEXT, "hash of what the record holds")}
-_REASON = {"reason": (_TEXT, "why there is no record"), "detail": (_TEXT, "what exactly went wrong, where that says more")}
+_REASON = {
+    "reason": (_TEXT, "why there is no record"),
+    "detail": (_TEXT, "what exactly went wrong, where that says more"),
+}
 
 RECORD_COLUMNS = _ID | _WHAT | _EDIT | _WHY | _CHOICE | _MADE_BY
 DROPPED_COLUMNS = _REASON | {k: v for k, v in _WHAT.items() if v[0] != _IMAGE} | _WHY | _MADE_BY

@@ -51,7 +51,8 @@ class Candidates:
     async def open(self) -> AsyncIterator[None]:
         """While this is open, `make` works. Leaving it waits for the batch in work, then stops the editor."""
         executor = _executor(self.editor)
-        servers = [asyncio.create_task(self._serve(executor)) for _ in range(2)]  # the next batch waits at the editor's door
+        # two, so that the next batch waits at the editor's door
+        servers = [asyncio.create_task(self._serve(executor)) for _ in range(2)]
         try:
             yield
         finally:

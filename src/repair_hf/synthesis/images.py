@@ -112,9 +112,10 @@ class DiffusersEditor:
             logger.warning("An image of %d x %d is too narrow to edit; it is dropped.", *source.size)
             return [None] * len(seeds)
         width, height = _fit(source.size, self.size)
+        image = source.resize((width, height), Image.Resampling.LANCZOS)
         generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]  # the same draws on any device
         output = self.pipeline(
-            **self._image_and_prompt(source.resize((width, height), Image.Resampling.LANCZOS), instruction, len(seeds)),
+            **self._image_and_prompt(image, instruction, len(seeds)),
             **self._settings(width, height),
             generator=generators,
         )

@@ -110,7 +110,9 @@ class Synthesizer:
 
     def _check(self, failures: Dataset) -> None:
         if missing := {"direction", *SOURCES, *SCORES} - set(failures.column_names):
-            raise UserError(f"Failures lack {sorted(missing)}; they have {failures.column_names}. Make them with `repair-hf mine`.")
+            raise UserError(
+                f"Failures lack {sorted(missing)}; they have {failures.column_names}. Make them with `repair-hf mine`."
+            )
         rows = failures.select_columns(["direction", *SOURCES]).to_list()
         counts = {kind: len(ids) for kind, ids in self.ids.items()}
         for role in SOURCES:
@@ -156,9 +158,11 @@ class Synthesizer:
         edited = [repair for repair in repairs if repair.reason is None]
         captions = [repair for repair in edited if repair.direction == "i2t"]
         images = [repair for repair in edited if repair.direction == "t2i"]
+        texts = [self.captions[repair.at["fp"]] for repair in captions]
+        rows = [repair.at["fp"] for repair in images]
         choices = [
-            *choose_captions(self.encoder, [self.captions[r.at["fp"]] for r in captions], [r.candidates for r in captions]),
-            *choose_images(self.encoder, self.sources, [r.at["fp"] for r in images], [r.candidates for r in images]),
+            *choose_captions(self.encoder, texts, [repair.candidates for repair in captions]),
+            *choose_images(self.encoder, self.sources, rows, [repair.candidates for repair in images]),
         ]
         for repair, choice in zip([*captions, *images], choices, strict=True):
             repair.choice = choice

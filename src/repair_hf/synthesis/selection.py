@@ -51,7 +51,8 @@ def choose_captions(
     distinct = list(dict.fromkeys([*fps, *(text for texts in proper for text in texts if text is not None)]))
     if not distinct:
         return []
-    vectors = dict(zip(distinct, encoder.embed_texts(distinct, desc="Embedding edited captions"), strict=True))  # (D,) each
+    embedded = encoder.embed_texts(distinct, desc="Embedding edited captions")  # (n, D)
+    vectors = dict(zip(distinct, embedded, strict=True))
     return [
         choose([None if text is None else float(vectors[text] @ vectors[fp]) for text in texts])
         for fp, texts in zip(fps, proper, strict=True)
@@ -93,7 +94,9 @@ class _Embedded:
     pixels: bytes  # names the picture
 
 
-def _embed(encoder: DualEncoder, keys: list, open_one: Callable[[Any], Image.Image], desc: str) -> dict[Any, _Embedded]:
+def _embed(
+    encoder: DualEncoder, keys: list, open_one: Callable[[Any], Image.Image], desc: str
+) -> dict[Any, _Embedded]:
     """Open and embed images a few hundred at a time, so that their number does not matter."""
     found = {}
     with tqdm(total=len(keys), desc=desc, unit=" images", delay=1, disable=None) as bar:

@@ -59,7 +59,9 @@ class SourceImages:
 
     def _url(self, index: int) -> str:
         data = self.file(index)
-        picture = open_picture(data)  # also where the file is sent as it is: a provider must not be the one to find it broken
+        picture = open_picture(
+            data
+        )  # also for a file that is sent as it is: the provider must not be who finds it broken
         is_small = len(data) <= SMALL_PNG and max(picture.size) <= LONGEST_SIDE
         if data.startswith(b"\x89PNG\r\n\x1a\n") and is_small:
             return "data:image/png;base64," + base64.b64encode(data).decode("ascii")

@@ -137,9 +137,12 @@ class Stream:
             repair.error_types = error_types(repair.instruction)
         if is_no_change(repair.direction, repair.instruction):
             return repair.drop("no_op", "the instruction finds nothing to change")
-        repair.candidates = await (self._edit_image(repair) if repair.direction == "t2i" else self._edit_caption(repair))
+        if repair.direction == "t2i":
+            repair.candidates, reason = await self._edit_image(repair), "editor_failed"
+        else:
+            repair.candidates, reason = await self._edit_caption(repair), "llm_unparsed"
         if not any(repair.candidates):
-            repair.drop("editor_failed" if repair.direction == "t2i" else "llm_unparsed", "no candidate could be made")
+            repair.drop(reason, "no candidate could be made")
 
     async def _audit(self, repair: Repair) -> Verdict:
         return await self._once(
