@@ -37,7 +37,9 @@ def test_equals_a_plain_loop(folder, pairs):
     images, texts = [], []
     with torch.no_grad():
         for row in pairs.images:
-            images.append(model.get_image_features(**processor.image_processor(row["image"], return_tensors="pt")).pooler_output)
+            images.append(
+                model.get_image_features(**processor.image_processor(row["image"], return_tensors="pt")).pooler_output
+            )
         for row in pairs.captions:
             ids = processor.tokenizer(row["caption"], padding=padding, max_length=12, return_tensors="pt")["input_ids"]
             texts.append(model.get_text_features(input_ids=ids).pooler_output)
@@ -58,7 +60,14 @@ def test_all_forms_of_images_give_the_same(encoder, pairs, tmp_path):
 
 
 def test_order_of_captions_is_kept_and_equal_ones_have_equal_vectors(encoder):
-    captions = ["a red circle", "red", "a red circle on grey paper, painted red", "red", "the picture shows one square", "a"] * 3
+    captions = [
+        "a red circle",
+        "red",
+        "a red circle on grey paper, painted red",
+        "red",
+        "the picture shows one square",
+        "a",
+    ] * 3
     vectors = encoder.embed_texts(captions)
     np.testing.assert_array_equal(vectors[1], vectors[3])
     np.testing.assert_array_equal(vectors[:6], vectors[6:12])
@@ -70,7 +79,9 @@ def test_a_training_model_goes_on_training(encoder):
     encoder.model.train()
     encoder.embed_texts(["a"])
     assert encoder.model.training
-    encoder.model(input_ids=torch.ones(1, 3, dtype=torch.long), pixel_values=torch.ones(1, 3, 32, 32)).logits_per_image.sum().backward()
+    encoder.model(
+        input_ids=torch.ones(1, 3, dtype=torch.long), pixel_values=torch.ones(1, 3, 32, 32)
+    ).logits_per_image.sum().backward()
 
 
 def test_stored_half_precision_becomes_float32(clip, clip_processor, tmp_path):
@@ -125,7 +136,9 @@ def test_names_the_item_whose_vector_is_broken(encoder):
     token = encoder.preprocessor.texts(["yellow"])["input_ids"][0, 1]
     with torch.no_grad():
         encoder.model.text_model.embeddings.token_embedding.weight[token] = torch.nan
-    with pytest.raises(UserError, match="1 of 2 vectors that are zero or not finite, first for caption 'a yellow square'"):
+    with pytest.raises(
+        UserError, match="1 of 2 vectors that are zero or not finite, first for caption 'a yellow square'"
+    ):
         encoder.embed_texts(["a red circle", "a yellow square", "a red circle"])
     with torch.no_grad():
         encoder.model.visual_projection.weight.zero_()

@@ -25,7 +25,9 @@ def expected(queries, candidates, positives_of, k):
         ranking = full_ranking(query, candidates, positives)
         gt = next(rank for rank, row in enumerate(ranking, 1) if row[1])
         fps = [rank for rank, row in enumerate(ranking, 1) if not row[1]][:k]
-        found.append((ranking[gt - 1][2], ranking[gt - 1][0], gt, [(ranking[r - 1][2], ranking[r - 1][0], r) for r in fps]))
+        found.append(
+            (ranking[gt - 1][2], ranking[gt - 1][0], gt, [(ranking[r - 1][2], ranking[r - 1][0], r) for r in fps])
+        )
     return found
 
 
@@ -93,18 +95,28 @@ def test_a_model_that_gives_everything_the_same_score_ranks_last():
 
 
 def test_zero_and_minus_zero_tie():
-    images = np.array([[1, 0], [0, 1], [0, -1]], np.float32)
-    texts = np.array([[1, 0], [1, 0], [1, 0]], np.float32)
-    _, t2i = rank_both_ways(images, texts, Positives.of(np.array([0, 1, 2]), 3), fps_of_caption=2)
+    """A product of -1e-60 is -0.0 in float32."""
+    images = np.array([[1, 0, 0], [0, -1e-30, 1], [0, 0, 1]], np.float32)
+    texts = np.array([[1, 1e-30, 0], [0, 1, 0], [0, 0, 1]], np.float32)
+    _, t2i = rank_both_ways(images, texts, Positives.of(np.arange(3), 3), fps_of_caption=2)
     assert t2i.fp[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda images, texts, owner: images.__setitem__((1, 0), np.nan), "1 of 3 image embeddings are zero or not finite, first row 1"),
-        (lambda images, texts, owner: texts.__setitem__(4, 0), "1 of 6 text embeddings are zero or not finite, first row 4"),
-        (lambda images, texts, owner: owner.__setitem__(slice(0, 2), 1), "1 of 3 images have no caption, first image 0"),
+        (
+            lambda images, texts, owner: images.__setitem__((1, 0), np.nan),
+            "1 of 3 image embeddings are zero or not finite, first row 1",
+        ),
+        (
+            lambda images, texts, owner: texts.__setitem__(4, 0),
+            "1 of 6 text embeddings are zero or not finite, first row 4",
+        ),
+        (
+            lambda images, texts, owner: owner.__setitem__(slice(0, 2), 1),
+            "1 of 3 images have no caption, first image 0",
+        ),
         (lambda images, texts, owner: owner.__setitem__(0, 3), r"must lie in \[0, 3\), got 0 to 3"),
     ],
 )

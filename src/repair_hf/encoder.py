@@ -1,8 +1,8 @@
 """A dual encoder: images and captions to unit vectors of one space.
 
 In:  a CLIP- or SigLIP-like model of `transformers` with its processor; images, captions.
-Out: float32 unit vectors. Those of whole datasets can be kept on disk under the weights' and the data's digests, so a fine-tuned
-     model never meets its parent's vectors.
+Out: float32 unit vectors. Those of whole datasets can be kept on disk under the weights' and the data's digests, so a
+     fine-tuned model never meets its parent's vectors.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class DualEncoder:
             model = AutoModelForZeroShotImageClassification.from_pretrained(id_or_folder, dtype=torch.float32)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise UserError(f"`{id_or_folder}` cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}") from error
+            raise UserError(
+                f"`{id_or_folder}` cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
+            ) from error
         return cls(model, Preprocessor.from_pretrained(id_or_folder), device=device, batch_size=batch_size)
 
     @property
@@ -90,7 +92,8 @@ class DualEncoder:
         """Embed images.
 
         Args:
-            images: A list of pictures, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor of pixels.
+            images: A list of pictures, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor of
+                pixels.
             desc: Title of the progress bar; none without it.
 
         Shape:
@@ -136,7 +139,8 @@ class DualEncoder:
 
         Args:
             pairs: The pairs.
-            cache_folder: Where the vectors are kept, and found when the same weights meet the same data again; None keeps nothing.
+            cache_folder: Where the vectors are kept, and found when the same weights meet the same data again; None
+                keeps nothing.
 
         Shape:
             Returns (N, D) and (M, D).
@@ -145,7 +149,9 @@ class DualEncoder:
             return self._embed_pairs(pairs)
         path = Path(cache_folder) / f"embeddings-{digest([self.digest, pairs.fingerprint])}.safetensors"
         if path.is_file():
-            logger.info("Embeddings of %d images and %d captions taken from %s.", len(pairs.images), len(pairs.captions), path)
+            logger.info(
+                "Embeddings of %d images and %d captions taken from %s.", len(pairs.images), len(pairs.captions), path
+            )
             kept = load_file(path)
             return kept["images"], kept["texts"]
         images, texts = self._embed_pairs(pairs)
@@ -164,10 +170,12 @@ class DualEncoder:
 
     def _embed_some(self, texts: list[str], bar: tqdm) -> Tensor:
         """Embed by length, so that little padding is encoded, and restore the order."""
-        tokens = self.preprocessor.texts(texts)                                # (n, L) each
+        tokens = self.preprocessor.texts(texts)  # (n, L) each
         full = torch.full((len(texts),), tokens["input_ids"].shape[1])
         lengths = tokens["attention_mask"].sum(1) if "attention_mask" in tokens else full  # (n,)
-        order = lengths.argsort(descending=True, stable=True)  # the longest first: what does not fit into memory fails at once
+        order = lengths.argsort(
+            descending=True, stable=True
+        )  # the longest first: what does not fit into memory fails at once
         vectors = []
         for batch in order.split(self.batch_size):
             part = {name: ids[batch, : lengths[batch[0]]].to(self.device) for name, ids in tokens.items()}
@@ -193,7 +201,7 @@ def _default_device() -> torch.device:
 def _unit(vectors: list[Tensor], name: Callable[[int], str]) -> np.ndarray:
     if not vectors:
         raise UserError("There is nothing to embed; give one image or caption at least.")
-    rows = torch.cat(vectors)                                                  # (n, D)
+    rows = torch.cat(vectors)  # (n, D)
     norms = rows.norm(dim=1, keepdim=True)
     if (bad := ~(torch.isfinite(norms) & (norms > 0))).any():
         first = int(bad.squeeze(1).nonzero()[0])

@@ -43,31 +43,31 @@ def mine_false_positives(
 ) -> Dataset:
     """Find each query's best-scored false positives, in both directions.
 
-    Every query is mined, also one whose positive stands first: the candidate right behind it is what it will be confused
-    with next. `gt_rank` above 1 tells the failures proper.
+    Every query is mined, also one whose positive stands first: the candidate right behind it is what it will be
+    confused with next. `gt_rank` above 1 tells the failures proper.
 
     Args:
         image_embeddings: Unit vectors, float32.
         text_embeddings: Unit vectors, float32.
         caption_image: Index of each caption's image.
-        k_mine: Size of the pool of false positives that the kept ones are the best of. The d best of the pool are the d best
-            of all, so it bounds `d_i2t` and `d_t2i` and changes nothing else.
+        k_mine: Size of the pool of false positives that the kept ones are the best of. The d best of the pool are the
+            d best of all, so it bounds `d_i2t` and `d_t2i` and changes nothing else.
         d_i2t: False positives (captions) kept for each image.
         d_t2i: False positives (images) kept for each caption.
-        same_text_is_positive: The captions' texts, if a caption that equals one of an image's own, but for case, spacing and
-            final punctuation, shall count as that image's positive too.
+        same_text_is_positive: The captions' texts, if a caption that equals one of an image's own, but for case,
+            spacing and final punctuation, shall count as that image's positive too.
 
     Shape:
         image_embeddings: (N, D). text_embeddings: (M, D). caption_image, same_text_is_positive: (M,).
 
     Returns:
-        Rows of direction, q, gt, fp, fp_score, fp_rank, gt_score, gt_rank; first `t2i` (q a caption; gt and fp images), then
-        `i2t` (q an image; gt and fp captions), in order of q, then of rank. q, gt and fp are indices; scores are cosines; gt is
-        the best-scored positive. Ranks count from 1 in the full ranking, positives included; a tie counts against the positive.
-        A query with fewer candidates than asked for has fewer rows.
+        Rows of direction, q, gt, fp, fp_score, fp_rank, gt_score, gt_rank; first `t2i` (q a caption; gt and fp
+        images), then `i2t` (q an image; gt and fp captions), in order of q, then of rank. q, gt and fp are indices;
+        scores are cosines; gt is the best-scored positive. Ranks count from 1 in the full ranking, positives included;
+        a tie counts against the positive. A query with fewer candidates than asked for has fewer rows.
 
     Raises:
-        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, or d exceeds `k_mine`.
+        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, or a d exceeds `k_mine`.
     """
     for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
         if not 0 <= d <= k_mine:
@@ -88,12 +88,16 @@ def mine_false_positives(
 def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequence[str] | None = None) -> Positives:
     """What counts as an answer while mining: the annotation and, if `captions` are given, captions of equal text."""
     if captions is not None and len(captions) != len(caption_image):
-        raise UserError(f"`same_text_is_positive` must hold a text for each of the {len(caption_image)} captions, got {len(captions)}.")
-    return Positives.of(caption_image, n_images, None if captions is None else [bare_caption(text) for text in captions])
+        raise UserError(
+            f"`same_text_is_positive` must hold a text for each of the {len(caption_image)} captions, got {len(captions)}."
+        )
+    return Positives.of(
+        caption_image, n_images, None if captions is None else [bare_caption(text) for text in captions]
+    )
 
 
 def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Dataset:
-    """Keep the false positives of at most `max_queries` queries of each direction, drawn at random; the order stays."""
+    """Keep the false positives of `max_queries` queries of each direction, drawn at random; the order stays."""
     direction, query = np.array(failures["direction"]), np.array(failures["q"])
     kept = np.zeros(len(failures), bool)
     for place, name in enumerate(DIRECTIONS):
@@ -129,7 +133,7 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
         if not len(rows["q"]):
             continue
         best = np.lexsort((rows["fp_rank"], rows["q"]))[np.unique(np.sort(rows["q"]), return_index=True)[1]]
-        gaps = rows["fp_score"][best] - rows["gt_score"][best]                 # (queries,)
+        gaps = rows["fp_score"][best] - rows["gt_score"][best]  # (queries,)
         quartiles = np.percentile(gaps, [25, 50, 75]).tolist()
         table[name] = {
             "queries": len(best),

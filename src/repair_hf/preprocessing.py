@@ -1,8 +1,9 @@
 """Images and captions as a dual encoder wants them, without the encoder.
 
 In:  pictures and texts.
-Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own processor;
-     token ids. Pixels can be kept on disk, so that an image that is encoded a hundred times is decoded once.
+Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own
+     processor; token ids. Pixels can be kept on disk, so that an image that is encoded a hundred times is decoded
+     once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Their text towers read the last position, and were trained with captions padded to the full length without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
+DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is made small
 THREADS = min(os.cpu_count() or 1, 8)
 
 
@@ -54,7 +56,7 @@ class Preprocessor:
         self.max_length = min(processor.tokenizer.model_max_length, config.text_config.max_position_embeddings)
         self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
         self.image_shape = self._image_shape()  # (3, H, W)
-        self._values = self._value_of_each_byte()                              # (3, 256)
+        self._values = self._value_of_each_byte()  # (3, 256)
 
     @classmethod
     def from_pretrained(cls, id_or_folder: str | Path) -> Preprocessor:
@@ -65,7 +67,9 @@ class Preprocessor:
             processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
             config = AutoConfig.from_pretrained(id_or_folder)
         except (OSError, ValueError) as error:
-            raise UserError(f"The processor of `{id_or_folder}` cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+            raise UserError(
+                f"The processor of `{id_or_folder}` cannot be loaded: {' '.join(str(error).split())[:300]}"
+            ) from error
         return cls(processor, config)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -76,7 +80,8 @@ class Preprocessor:
     def image_digest(self) -> str:
         """Names all that decides about pixels."""
         settings = json.loads(self.processor.image_processor.to_json_string())
-        return digest([transformers.__version__, PIL.__version__, settings])
+        kind = type(self.processor.image_processor).__name__  # the settings do not tell the backend
+        return digest([transformers.__version__, PIL.__version__, kind, settings])
 
     @property
     def digest(self) -> str:
@@ -97,29 +102,31 @@ class Preprocessor:
         Shape:
             pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
         """
-        table = self._values.to(pixels.device).flatten()                       # (3 * 256,)
+        table = self._values.to(pixels.device).flatten()  # (3 * 256,)
         first = 256 * torch.arange(3, dtype=torch.int32, device=pixels.device)[:, None, None]
         return table.index_select(0, (pixels.int() + first).flatten()).view(pixels.shape)
 
     def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Token ids of captions, cut at the model's longest.
 
-        Padded to the longest caption of the call, with an `attention_mask`; for SigLIP to the model's longest and without one, as
-        it was trained.
+        Padded to the longest caption of the call, with an `attention_mask`; for SigLIP to the model's longest and
+        without one, as it was trained.
 
         Shape:
             Returns (n, L) int64 each.
         """
         tokenizer = self.processor.tokenizer
-        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_tensors": "pt"}
+        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_tensors": "np"}
         if self.pads_fully:
             tokens = tokenizer(list(captions), padding="max_length", return_attention_mask=False, **cut)
         else:
-            tokens = tokenizer(list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut)
-        return {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+            tokens = tokenizer(
+                list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut
+            )
+        return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
 
     def batches(self, images: Any, size: int, desc: str | None = None) -> Iterator[Tensor]:
-        """All images in order, `size` at a time, as (n, 3, H, W) uint8; the next ones are decoded while these are in use.
+        """All images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.
 
         Args:
             images: A list of pictures, a column of a dataset, a `PixelStore`, or a uint8 tensor.
@@ -136,11 +143,16 @@ class Preprocessor:
                 bar.update(len(pixels))
 
     def _load(self, images: Any, start: int, stop: int) -> Tensor:
+        cuts = [(first, min(first + DECODED_AT_ONCE, stop)) for first in range(start, stop, DECODED_AT_ONCE)]
+        return torch.cat([self._pixels(images, *cut) for cut in cuts])
+
+    def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
         try:
             some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
         except UNDECODABLE as error:
             raise UserError(
-                f"One of the images {start} to {stop - 1} cannot be decoded ({error}). It changed since the pairs were loaded: load them anew."
+                f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
+                "It changed since the pairs were loaded: load them anew."
             ) from error
         return some if isinstance(some, Tensor) else self.images(some)
 
@@ -152,7 +164,9 @@ class Preprocessor:
         shapes = {self._process([PIL.Image.new("RGB", size)]).shape[1:] for size in ((80, 60), (50, 90))}
         if len(shapes) > 1 or len(next(iter(shapes))) != 3:
             name = type(self.processor.image_processor).__name__
-            raise UserError(f"{name} gives images of the shapes {sorted(shapes)}; a processor with one (3, H, W) for all is needed.")
+            raise UserError(
+                f"{name} gives images of the shapes {sorted(shapes)}; a processor with one (3, H, W) for all is needed."
+            )
         return shapes.pop()
 
     def _value_of_each_byte(self) -> Tensor:
@@ -166,13 +180,15 @@ class Preprocessor:
         if not tokenizer.is_fast:
             return [type(tokenizer).__name__, tokenizer.get_vocab()]
         state = json.loads(tokenizer.backend_tokenizer.to_str())
-        return {part: state[part] for part in state if part not in ("padding", "truncation")}  # those are of the last call
+        of_the_last_call = ("padding", "truncation")
+        return {part: state[part] for part in state if part not in of_the_last_call}
 
 
 class PixelStore:
     """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
 
-    The file's name holds the images' content and the processor's settings, so another picture or another size makes another file.
+    The file's name holds the images' content and the processor's settings, so another picture or another size makes
+    another file.
 
     Args:
         images: A dataset.
@@ -194,7 +210,7 @@ class PixelStore:
         if not self.path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             _write(self.path, images[column], preprocessor)
-        self._pixels = np.load(self.path, mmap_mode="r")                       # (N, 3, H, W)
+        self._pixels = np.load(self.path, mmap_mode="r")  # (N, 3, H, W)
 
     def __len__(self) -> int:
         return len(self._pixels)

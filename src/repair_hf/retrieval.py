@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class Positives:
 
     @classmethod
     def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
-        """Each caption answers its own image and, if `same_text` is given, each image that has a caption of the same text.
+        """Each caption answers its own image and, where texts are given, each image with a caption of the same text.
 
         Args:
             caption_image: (M,) index of each caption's image.
@@ -76,7 +77,7 @@ class Positives:
 
     def within(self, images: slice, captions: slice) -> tuple[np.ndarray, np.ndarray]:
         """The positive pairs of a block, as image indices and caption indices; in order of caption, then image."""
-        base = self.group[captions] * self.n_images                            # (c,)
+        base = self.group[captions] * self.n_images  # (c,)
         low = np.searchsorted(self.members, base + images.start)
         count = np.searchsorted(self.members, base + images.stop) - low
         place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
@@ -138,13 +139,11 @@ def rank_both_ways(
             i2t.offer_positives(image, caption, scores)
             t2i.offer_positives(caption, image, scores)
     for rows, columns in tqdm(cells, desc="Ranking", unit=" blocks", delay=3, disable=None):
-        scores = _product(images[rows], texts[columns])                        # (rows, columns)
+        scores = _product(images[rows], texts[columns])  # (rows, columns)
         image, caption = positives.within(rows, columns)
         scores[image - rows.start, caption - columns.start] = -torch.inf
         i2t.see(scores, rows, columns)
         t2i.see(scores.T, columns, rows)
-    for direction in (i2t, t2i):
-        direction.decode()
     if fps_of_image or fps_of_caption:
         for rows, columns in cells:
             for image, caption, scores in _scored_positives(images, texts, positives, rows, columns):
@@ -156,16 +155,17 @@ def rank_both_ways(
 class _Direction:
     """What is known so far of the rankings of one direction's queries.
 
-    Blocks of candidates must come in ascending order: then a later candidate that only ties with a kept one loses to it.
+    Blocks of candidates must come in ascending order: a later candidate that only ties with a kept one loses to it.
     """
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
-        self.gt = np.full(queries, -1)                                         # (Q,)
-        self.gt_score = np.full(queries, -np.inf, np.float32)                  # (Q,)
-        self.non_positives_ahead = np.zeros(queries, np.int64)                 # (Q,)
-        self.keys = torch.full((queries, k), NO_KEY)                           # (Q, k), best first
-        self.worst_kept = torch.full((queries,), -torch.inf)                   # (Q,)
+        self.gt = np.full(queries, -1)  # (Q,)
+        self.gt_score = np.full(queries, -np.inf, np.float32)  # (Q,)
+        self.non_positives_ahead = np.zeros(queries, np.int64)  # (Q,)
+        self.keys = torch.full((queries, k), NO_KEY)  # (Q, k), best first
+        self.worst_kept = torch.full((queries,), -torch.inf)  # (Q,)
+        self.positives_ahead = np.zeros((queries, k), np.int64)  # (Q, k)
 
     def offer_positives(self, query: np.ndarray, candidate: np.ndarray, scores: np.ndarray) -> None:
         """Keep each query's best positive. All are (P,)."""
@@ -182,27 +182,29 @@ class _Direction:
         self.non_positives_ahead[queries] += np.count_nonzero(is_ahead, axis=1)
         if not self.k:
             return
-        places = (scores.amax(1) > self.worst_kept[queries]).nonzero().squeeze(1)  # few, once the first blocks are seen
-        if len(places):
-            new = _best_keys(scores[places], candidates.start, self.k)         # (places, at least k)
+        has_better = scores.amax(1) > self.worst_kept[queries]  # few, once the first blocks are seen
+        if len(places := has_better.nonzero().squeeze(1)):
+            new = _best_keys(scores[places], candidates.start, self.k)  # (places, at least k)
             places += queries.start
             self.keys[places] = torch.cat([self.keys[places], new], 1).topk(self.k).values
             self.worst_kept[places] = _decode(self.keys[places, -1])[0]
 
-    def decode(self) -> None:
+    @cached_property
+    def best(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and indices of the best non-positives, (Q, k) each; complete when all blocks were seen."""
         scores, ids = _decode(self.keys)
-        self.fp_score = scores.numpy()                                         # (Q, k)
-        self.fp = np.where(np.isneginf(self.fp_score), -1, ids.numpy())        # (Q, k)
-        self.positives_ahead = np.zeros(self.fp.shape, np.int64)               # (Q, k)
+        return scores.numpy(), ids.where(scores > -torch.inf, -1).numpy()
 
     def count_positives_ahead(self, query: np.ndarray, scores: np.ndarray) -> None:
         """Count the positives that stand before each false positive. Both are (P,)."""
+        fp_score, _ = self.best
         for place in range(self.k):
-            np.add.at(self.positives_ahead[:, place], query, scores > self.fp_score[query, place])
+            np.add.at(self.positives_ahead[:, place], query, scores > fp_score[query, place])
 
     def ranking(self) -> Ranking:
+        fp_score, fp = self.best
         fp_rank = 1 + np.arange(self.k) + self.positives_ahead
-        return Ranking(self.gt, self.gt_score, 1 + self.non_positives_ahead, self.fp, self.fp_score, fp_rank)
+        return Ranking(self.gt, self.gt_score, 1 + self.non_positives_ahead, fp, fp_score, fp_rank)
 
 
 def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray) -> None:
@@ -213,21 +215,30 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
     """
     images, texts = image_embeddings, text_embeddings
     if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or not len(images) or not len(texts):
-        raise UserError(f"Embeddings must be (N, D) and (M, D) with the same D and no zero, got {images.shape} and {texts.shape}.")
+        raise UserError(
+            f"Embeddings must be (N, D) and (M, D) with the same D and no zero, got {images.shape} and {texts.shape}."
+        )
     for name, vectors in (("image", images), ("text", texts)):
-        squares = np.einsum("nd,nd->n", vectors, vectors)                      # (n,)
+        squares = np.einsum("nd,nd->n", vectors, vectors)  # (n,)
         if (bad := ~(np.isfinite(squares) & (squares > 0))).any():
             raise UserError(
                 f"{bad.sum()} of {len(bad)} {name} embeddings are zero or not finite, first row {bad.argmax()}; they cannot be ranked."
             )
         if (off := np.abs(squares - 1) > 1e-2).any():
             logger.warning(
-                "%d of %d %s embeddings are not of unit length, so scores are no cosines; divide each by its norm.", off.sum(), len(off), name
+                "%d of %d %s embeddings are not of unit length, so scores are no cosines; divide each by its norm.",
+                off.sum(),
+                len(off),
+                name,
             )
     if caption_image.shape != (len(texts),):
-        raise UserError(f"`caption_image` must name the image of each of the {len(texts)} captions, got shape {caption_image.shape}.")
+        raise UserError(
+            f"`caption_image` must name the image of each of the {len(texts)} captions, got shape {caption_image.shape}."
+        )
     if caption_image.min() < 0 or caption_image.max() >= len(images):
-        raise UserError(f"`caption_image` must lie in [0, {len(images)}), got {caption_image.min()} to {caption_image.max()}.")
+        raise UserError(
+            f"`caption_image` must lie in [0, {len(images)}), got {caption_image.min()} to {caption_image.max()}."
+        )
     if len(bare := np.setdiff1d(np.arange(len(images)), caption_image)):
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
 
@@ -253,8 +264,8 @@ def _scored_positives(
 
 
 def _best_keys(scores: Tensor, first_id: int, k: int) -> Tensor:
-    """The keys of each row's k best scores and of all that tie with the last of these, in no order: (q, c) to (q, w)."""
-    least = scores.topk(min(k, scores.shape[1])).values[:, -1:]                # (q, 1)
+    """The keys of each row's k best scores and of all that tie with the last of these: (q, c) to (q, w), unordered."""
+    least = scores.topk(min(k, scores.shape[1])).values[:, -1:]  # (q, 1)
     row, column = np.nonzero((scores >= least).numpy())
     count = np.bincount(row, minlength=len(scores))
     place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
@@ -265,7 +276,7 @@ def _best_keys(scores: Tensor, first_id: int, k: int) -> Tensor:
 
 def _keys(scores: Tensor, ids: Tensor) -> Tensor:
     """Scores and ids to integers in the order of the scores; of equal scores the lower id is the greater key."""
-    bits = (scores + 0.0).view(torch.int32).to(torch.int64)                    # + 0.0 makes of -0.0 the 0.0 that it equals
+    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0 makes of -0.0 the 0.0 that it equals
     ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (ascending << 32) | (ID_BITS - ids)
 

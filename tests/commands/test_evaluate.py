@@ -1,4 +1,4 @@
-"""`repair-hf evaluate` from the command line: the numbers it writes are those of the library, on the split that is asked for."""
+"""`repair-hf evaluate` from the command line: its numbers are the library's, on the split that is asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_writes_what_the_library_measures(flags, pairs_folder, clip_folder, tmp_
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == pytest.approx(expected)
     assert (expected["n_images"], expected["n_texts"]) == (12, 24)
     printed = capsys.readouterr().out
-    assert "12 images" in printed and "24 captions" in printed
+    assert "12 images, 24 texts" in printed
     assert f"next: repair-hf mine --pairs {pairs_folder} --model {clip_folder}" in printed
 
 

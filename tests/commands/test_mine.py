@@ -1,4 +1,4 @@
-"""`repair-hf mine` from the command line: its rows and their names, its table, that it is not done twice, what it refuses."""
+"""`repair-hf mine` from the command line: rows, names, table; it is not done twice, and refuses mistakes."""
 
 from __future__ import annotations
 

@@ -60,6 +60,15 @@ def test_finds_what_cannot_be_decoded_and_nothing_else(form):
         assert found == decodable
 
 
+def test_finds_a_broken_note_on_which_way_is_up():
+    exif = PIL.Image.Exif()
+    exif[PIL.Image.ExifTags.Base.Orientation] = 6
+    whole = encode(PIL.Image.new("RGB", (8, 8)), "WEBP", exif=exif)
+    files = [whole, whole.replace(b"MM\0*", b"XX\0*").replace(b"II*\0", b"XX*\0")]
+    assert [look.problem for look in inspect_images(dataset(files))] == [None, "corrupt_image"]
+    assert [can_be_decoded(data) for data in files] == [True, False]
+
+
 def test_refuses_a_decompression_bomb(monkeypatch):
     data = encode(PIL.Image.new("1", (300, 300)), "PNG")
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 1000)

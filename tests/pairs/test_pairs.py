@@ -103,7 +103,11 @@ def test_dataset(pairs_folder, tmp_path, form):
         data.to_parquet(tmp_path / "data" / "train.parquet")
     else:
         rows = [(name, row["image"], caption) for name, row in enumerate(data) for caption in row["caption"]]
-        columns = {"image_id": [row[0] for row in rows], "image": [row[1] for row in rows], "caption": [row[2] for row in rows]}
+        columns = {
+            "image_id": [row[0] for row in rows],
+            "image": [row[1] for row in rows],
+            "caption": [row[2] for row in rows],
+        }
         Dataset.from_dict(columns).save_to_disk(tmp_path / "data")
     pairs = load_pairs(tmp_path / "data", split="all")
     assert list(content(pairs).values()) == [row["captions"] for row in rows_of(pairs_folder)]
@@ -152,13 +156,17 @@ def test_splits_by_hash_stay_when_images_come_and_go(tmp_path):
     for row in rows:
         PIL.Image.new("RGB", (4, 4)).save(tmp_path / row["image"])
     write(tmp_path, rows)
-    parts = {split: set(load_pairs(tmp_path, split=split).images["image_id"]) for split in ("train", "validation", "test")}
+    parts = {
+        split: set(load_pairs(tmp_path, split=split).images["image_id"]) for split in ("train", "validation", "test")
+    }
     assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 300
     assert len(parts["train"]) > 200
     assert min(map(len, parts.values())) > 15
     write(tmp_path, rows[100:])
     kept = {row["image"] for row in rows[100:]}
-    assert all(set(load_pairs(tmp_path, split=split).images["image_id"]) == part & kept for split, part in parts.items())
+    assert all(
+        set(load_pairs(tmp_path, split=split).images["image_id"]) == part & kept for split, part in parts.items()
+    )
 
 
 def test_splits_of_a_dataset(pairs_folder, tmp_path):
@@ -211,8 +219,17 @@ def test_every_kind_of_bad_row_is_told_and_left_out(folder, caplog):
 def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
     images = [{"id": k, "file_name": row["image"]} for k, row in enumerate(rows_of(pairs_folder))]
     annotations = [{"id": k, "image_id": k, "caption": f"caption {k}"} for k in range(12)]
-    images += [{"id": 0, "file_name": "other.png"}, {"id": 99, "file_name": "absent.png"}, {"id": 98}, {"id": 97, "file_name": "../x.png"}]
-    annotations += [{"id": 0, "image_id": 5, "caption": "again"}, {"id": 50, "image_id": 77, "caption": "whose?"}, {"id": 51, "image_id": 3}]
+    images += [
+        {"id": 0, "file_name": "other.png"},
+        {"id": 99, "file_name": "absent.png"},
+        {"id": 98},
+        {"id": 97, "file_name": "../x.png"},
+    ]
+    annotations += [
+        {"id": 0, "image_id": 5, "caption": "again"},
+        {"id": 50, "image_id": 77, "caption": "whose?"},
+        {"id": 51, "image_id": 3},
+    ]
     annotations += [{"id": 52, "image_id": 3, "caption": " "}, {"id": 53, "image_id": 99, "caption": "of nothing"}]
     file = tmp_path / "captions.json"
     file.write_text(json.dumps({"images": images, "annotations": annotations}))
@@ -231,7 +248,13 @@ def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
 def test_bad_rows_of_a_dataset(tmp_path):
     good = PIL.Image.new("RGB", (8, 8), "red")
     features = Features({"image": Image(), "caption": Value("string")})
-    images = [good, None, {"bytes": b"broken", "path": None}, {"bytes": None, "path": "http://127.0.0.1:1/x.png"}, good]
+    images = [
+        good,
+        None,
+        {"bytes": b"broken", "path": None},
+        {"bytes": None, "path": "http://127.0.0.1:1/x.png"},
+        good,
+    ]
     data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c", "d", None]}, features=features)
     pq.write_table(data.data.table, tmp_path / "data.parquet")
     pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
@@ -287,15 +310,17 @@ def test_refuses_what_is_no_source(pairs_folder, tmp_path):
 def test_refuses_columns_that_do_not_fit(pairs_folder, tmp_path):
     data = as_dataset(pairs_folder)
     data.rename_column("caption", "text").save_to_disk(tmp_path / "renamed")
-    with pytest.raises(UserError, match=r"no column `caption`; it has \['image', 'text'\]. Name yours by `caption_column`"):
+    with pytest.raises(
+        UserError, match=r"no column `caption`; it has \['image', 'text'\]. Name yours by `caption_column`"
+    ):
         load_pairs(tmp_path / "renamed")
     assert len(load_pairs(tmp_path / "renamed", caption_column="text", split="all").captions) == 24
     Dataset.from_dict({"image": ["a.png"], "caption": ["a"]}).save_to_disk(tmp_path / "paths")
     with pytest.raises(UserError, match="cast it to `datasets.Image"):
         load_pairs(tmp_path / "paths")
-    data.map(lambda row: {"caption": len(row["caption"])}, features=Features({"image": Image(), "caption": Value("int64")})).save_to_disk(
-        tmp_path / "numbers"
-    )
+    data.map(
+        lambda row: {"caption": len(row["caption"])}, features=Features({"image": Image(), "caption": Value("int64")})
+    ).save_to_disk(tmp_path / "numbers")
     with pytest.raises(UserError, match="must hold a string or a list of strings"):
         load_pairs(tmp_path / "numbers")
 
@@ -330,7 +355,9 @@ def test_fingerprint_of_embedded_images_goes_by_their_bytes(tmp_path):
     assert pairs("one", "red").fingerprint == pairs("two", "red").fingerprint != pairs("three", "blue").fingerprint
 
 
-@pytest.mark.parametrize(("one", "other"), [("A  red circle.", "a red circle"), ("Straße!?", "STRASSE"), (" a\tb ", "a b")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("A  red circle.", "a red circle"), ("Straße!?", "STRASSE"), (" a\tb ", "a b")]
+)
 def test_captions_that_say_the_same(one, other):
     assert bare_caption(one) == bare_caption(other)
 

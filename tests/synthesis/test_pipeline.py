@@ -77,7 +77,7 @@ def failures(pairs, encoder) -> Dataset:
     mined = mine_false_positives(
         images, texts, pairs.caption_image, d_i2t=2, same_text_is_positive=pairs.captions["caption"][:]
     )
-    return mined.filter(lambda row: row["direction"] == "i2t" or row["q"] % 4 == 0)
+    return mined.filter(lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0)
 
 
 def synthesize(pairs, encoder, failures, folder: Path, *, provider=None, editor=None, concurrency: int = 4, **options):
@@ -114,7 +114,7 @@ def test_every_failure_becomes_a_record_or_is_dropped_with_a_reason(whole, failu
     records, dropped, _ = whole
     found = summarize(records, dropped)
     assert {way: table["mined"] for way, table in found.items()} == Counter(failures["direction"])
-    assert all(found[way]["kept"] > 10 for way in found)
+    assert all(found[way]["kept"] > 5 for way in found)
     ids = {
         "t2i": (pairs.captions["caption_id"], pairs.images["image_id"]),
         "i2t": (pairs.images["image_id"], pairs.captions["caption_id"]),
@@ -187,7 +187,7 @@ def test_concurrency_changes_nothing(options, pairs, encoder, failures, whole, t
 
 def test_a_run_that_broke_goes_on_where_it_was(pairs, encoder, failures, whole, tmp_path):
     requests = []
-    for fail_after in (0, 30, 60, 1):
+    for fail_after in (0, 25, 50, 1):
         asked = Asked(fail_after=fail_after)
         with pytest.raises(ProviderError, match="out of credit"):
             synthesize(pairs, encoder, failures, tmp_path, provider=asked)
@@ -195,7 +195,7 @@ def test_a_run_that_broke_goes_on_where_it_was(pairs, encoder, failures, whole, 
     last = Asked()
     records, dropped, _ = synthesize(pairs, encoder, failures, tmp_path, provider=last)
     assert rows(records) == rows(whole[0]) and rows(dropped) == rows(whole[1])
-    assert len(requests) > 80 and len(requests) + len(last.requests) == len(whole[2].requests)
+    assert len(requests) > 70 and len(requests) + len(last.requests) == len(whole[2].requests)
 
 
 def test_identical_work_is_done_once(pairs, encoder, failures, whole, tmp_path):
@@ -381,6 +381,12 @@ def test_failures_of_other_pairs_are_refused(spoil, complaint, pairs, encoder, f
         spoilt = spoilt.remove_columns([name for name in ("gt_rank",) if name in spoilt.column_names])
     with pytest.raises(UserError, match=complaint):
         synthesize(pairs, encoder, spoilt, tmp_path)
+
+
+def test_no_failures_give_no_records(pairs, encoder, failures, tmp_path):
+    records, dropped, _ = synthesize(pairs, encoder, failures.select([]), tmp_path)
+    assert len(records) == len(dropped) == 0
+    save_records(tmp_path / "out", records, dropped)
 
 
 @pytest.mark.parametrize("options", [{"candidates": 0}, {"workers": 0}])

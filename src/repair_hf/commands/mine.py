@@ -1,8 +1,8 @@
 """`repair-hf mine`: find what the retriever ranks high and wrongly, in both directions.
 
 In:  pairs and a dual encoder by id or folder.
-Out: `failures.parquet` (per false positive: direction, query, ground truth, false positive as rows of the pairs and as ids, scores, ranks) and
-     a table of how near the misses are.
+Out: `failures.parquet` (per false positive: direction, query, ground truth, false positive as rows of the pairs and as
+     ids, scores, ranks) and a table of how near the misses are.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ class MineOptions:
     k_mine: int = opt(100, "Candidates of each query that form its pool of false positives.")
     d_i2t: int = opt(5, "False positive captions kept for each image.")
     d_t2i: int = opt(1, "False positive images kept for each caption; each costs an image edit.")
-    max_queries: int | None = opt(None, "Mine at most so many queries of each direction, drawn at random; all by default.")
+    max_queries: int | None = opt(
+        None, "Mine at most so many queries of each direction, drawn at random; all by default."
+    )
     seed: int = opt(0, "Seed of that draw.")
     batch_size: int = opt(256, "Items encoded at once.")
 
     def __post_init__(self) -> None:
         if self.max_queries is not None and self.max_queries < 1:
-            raise UserError(f"`max_queries` must be at least 1, got {self.max_queries}; leave it out to mine all queries.")
+            raise UserError(
+                f"`max_queries` must be at least 1, got {self.max_queries}; leave it out to mine all queries."
+            )
 
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
@@ -50,7 +54,9 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     arguments = asdict(pairs_options)
     pairs = load_pairs(arguments.pop("pairs"), **arguments)
     if stage.dry_run:
-        print(f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded, and each of them mined.")
+        print(
+            f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded, and each of them mined."
+        )
         return
     encoder = DualEncoder.from_pretrained(locate(options.model), batch_size=options.batch_size)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)

@@ -7,6 +7,7 @@ Out: a folder with the configs `records` and `dropped`, the LLM's journal, the c
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -95,9 +96,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: SynthesizeOpt
         summary = _synthesize(pairs, encoder, failures, folder, options)
     _print_summary(summary)
     print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
-    print(
-        f"next: repair-hf train --pairs {pairs_options.pairs} --model {options.model} --records {stage.output} --output runs/train"
-    )
+    words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
+    print(f"next: repair-hf train {shlex.join(words)} --output runs/train")
 
 
 def _synthesize(pairs: Any, encoder: Any, failures: Any, folder: Path, options: SynthesizeOptions) -> dict[str, Any]:

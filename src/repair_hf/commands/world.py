@@ -70,7 +70,7 @@ def build(options: BuildOptions) -> None:
     """Draw the world's pictures and write their captions."""
     splits = {name: getattr(options, name) for name in SPLITS}
     folder = build_world(options.output, splits=splits, seed=options.seed)
-    print(f"world   {splits['train']:,} train, {splits['validation']:,} validation, {splits['test']:,} test pictures   -> {folder}")
+    print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
     print(f"next: repair-hf mine --pairs {folder} --model world/base --output runs/failures")
 
 
@@ -78,8 +78,6 @@ def pretrain(options: PretrainOptions) -> None:
     """Train the toy world's base retriever from scratch, and measure it on held-out pictures."""
     from transformers import AutoModel
 
-    from repair_hf.encoder import DualEncoder
-    from repair_hf.evaluation.retrieval import evaluate_retrieval
     from repair_hf.pairs import load_pairs
     from repair_hf.toyworld.base import build_model, build_processor
     from repair_hf.training import RepairConfig, train
@@ -100,18 +98,29 @@ def pretrain(options: PretrainOptions) -> None:
     )
     trained = train(str(folder), pairs, None, config)
     AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
-    encoder = DualEncoder.from_pretrained(folder)
     made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
-    held_out = {"options": made_with, "steps": trained["steps"], "seconds": round(trained["seconds"])}
-    held_out |= {"digest": encoder.digest, "world": digest(list(pairs.captions["caption"]))}
-    for split in ("validation", "test"):
-        other = load_pairs(options.world, split=split)
-        held_out[split] = evaluate_retrieval(*encoder.embed_pairs(other), other.caption_image)
-        found = held_out[split]
-        print(f"{split:<11}R@1 I2T {found['i2t_R@1']:.1%}   T2I {found['t2i_R@1']:.1%}   {found['n_images']:,} images, {found['n_texts']:,} captions")
-    write_atomically(folder / "held_out.json", json.dumps(held_out, indent=2) + "\n")
+    made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
+    _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
     print(f"next: repair-hf mine --pairs {options.world} --model {folder} --output runs/failures")
+
+
+def _measure(folder: Path, world: str, made_of: dict) -> None:
+    """Write `held_out.json`: what the retriever in `folder` was made of, its digest, and its figures on held-out pictures."""
+    from repair_hf.encoder import DualEncoder
+    from repair_hf.evaluation.retrieval import evaluate_retrieval
+    from repair_hf.pairs import load_pairs
+
+    encoder = DualEncoder.from_pretrained(folder)
+    held_out = made_of | {"digest": encoder.digest}
+    for split in ("validation", "test"):
+        pairs = load_pairs(world, split=split)
+        found = held_out[split] = evaluate_retrieval(*encoder.embed_pairs(pairs), pairs.caption_image)
+        print(
+            f"{split:<11}R@1 I2T {found['i2t_R@1']:.1%}   T2I {found['t2i_R@1']:.1%}   "
+            f"{found['n_images']:,} images, {found['n_texts']:,} captions"
+        )
+    write_atomically(folder / "held_out.json", json.dumps(held_out, indent=2) + "\n")
 
 
 def serve(options: ServeOptions) -> None:

@@ -1,11 +1,11 @@
 """Pairs of images and captions: one form for every source, with what was left out and why.
 
 In:  a folder with captions.jsonl, a COCO caption JSON, a dataset of the Hub or of a folder; a split.
-Out: `Pairs`: images (encoded, decoded when asked for), captions, and which belong together. All that is wrong with the data is
-     found here, before anything costs time.
+Out: `Pairs`: images (encoded, decoded when asked for), captions, and which belong together. All that is wrong with the
+     data is found here, before anything costs time.
 
-A source without splits is cut by image: a hash of the image's id puts it into `train` (80%), `validation` or `test` (10% each),
-so an image stays where it is when others come or go.
+A source without splits is cut by image: a hash of the image's id puts it into `train` (80%), `validation` or `test`
+(10% each), so an image stays where it is when others come or go.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pairs:
 
     @cached_property
     def _captions_by_image(self) -> tuple[np.ndarray, np.ndarray]:
-        order = np.argsort(self.caption_image, kind="stable")                  # (M,)
+        order = np.argsort(self.caption_image, kind="stable")  # (M,)
         starts = np.searchsorted(self.caption_image[order], np.arange(len(self.images) + 1))
         return order, starts
 
@@ -81,8 +81,8 @@ def load_pairs(
     """Load pairs, and leave out what cannot be used.
 
     Args:
-        source: A folder with `captions.jsonl` (`{"image": "x.png", "captions": ["..."], "split": "train"}` on each line, the split
-            optional), a COCO caption JSON, a Hub dataset id, or the folder of a dataset.
+        source: A folder with `captions.jsonl` (`{"image": "x.png", "captions": ["..."], "split": "train"}` on each
+            line, the split optional), a COCO caption JSON, a Hub dataset id, or the folder of a dataset.
         split: Which split; `all` takes everything.
         image_folder: Where the images lie that a COCO caption JSON names.
         image_column: Column of a dataset that holds the image.
@@ -90,7 +90,8 @@ def load_pairs(
         strict: Refuse data in which anything is wrong.
 
     Raises:
-        UserError: If the source cannot be read, has no such split, or nothing usable is left; with `strict` for any problem.
+        UserError: If the source cannot be read, has no such split, or nothing usable is left; with `strict` for any
+        problem.
 
     Example:
         >>> pairs = load_pairs("photos", split="all")
@@ -112,12 +113,17 @@ def load_pairs(
 
 
 def bare_caption(caption: str) -> str:
-    """What remains of a caption when case, spacing and final punctuation do not count: captions equal in this say the same."""
+    """A caption without what does not count: case, spacing, final punctuation. Captions equal in this say the same."""
     return " ".join(caption.casefold().split()).rstrip(" .,;:!?")
 
 
 def _read(
-    source: str, problems: Problems, split: str, image_folder: str | Path | None, image_column: str, caption_column: str
+    source: str,
+    problems: Problems,
+    split: str,
+    image_folder: str | Path | None,
+    image_column: str,
+    caption_column: str,
 ) -> Listing:
     path = Path(source)
     if (path / "captions.jsonl").is_file():
@@ -126,7 +132,9 @@ def _read(
         if not path.is_file():
             raise UserError(f"`{source}` does not exist; give the path of a COCO caption JSON.")
         if image_folder is None or not Path(image_folder).is_dir():
-            raise UserError(f"`image_folder` must be the folder of the images that {source} names, got {image_folder}.")
+            raise UserError(
+                f"`image_folder` must be the folder of the images that {source} names, got {image_folder}."
+            )
         return read_coco(path, Path(image_folder), problems)
     return read_dataset(source, split, image_column, caption_column)
 

@@ -3,8 +3,8 @@
 In:  a dataset with a column of images.
 Out: per image what is wrong with it, if anything; images without transparency; a digest of their content.
 
-A broken file must be found before hours are spent, and finding it must not cost as much as decoding all of them: a PNG's checksums
-are read, and a JPEG is decoded to its smallest version.
+A broken file must be found before hours are spent, and finding it must not cost as much as decoding all of them: a
+PNG's checksums are read, and a JPEG is decoded to its smallest version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Inspection(NamedTuple):
 def inspect_images(images: Dataset) -> list[Inspection]:
     """Look at each image of the column `image`."""
     found: list[Inspection] = []
-    with ThreadPoolExecutor(THREADS) as threads, tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar:
+    with (
+        ThreadPoolExecutor(THREADS) as threads,
+        tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
+    ):
         for some in _references(images, "image"):
             found += threads.map(_inspect, some)
             bar.update(len(some))
@@ -51,7 +54,7 @@ def inspect_images(images: Dataset) -> list[Inspection]:
 
 
 def on_white(images: Dataset, rows: set[int]) -> Dataset:
-    """Lay the transparent images at `rows` on white, as the image processors of `transformers` do: so every reader sees the same."""
+    """Lay the transparent images at `rows` on white, as image processors do: so every reader sees the same."""
 
     def lay(row: dict, index: int) -> dict:
         if index not in rows:

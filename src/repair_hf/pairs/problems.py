@@ -57,4 +57,6 @@ class Problems:
             self._examples[kind].append(example)
 
     def found(self) -> tuple[Problem, ...]:
-        return tuple(Problem(kind, self._counts[kind], tuple(self._examples[kind])) for kind in KINDS if self._counts[kind])
+        return tuple(
+            Problem(kind, self._counts[kind], tuple(self._examples[kind])) for kind in KINDS if self._counts[kind]
+        )

@@ -1,8 +1,8 @@
 """Read image-caption data from the formats in which people have them.
 
 In:  a folder with `captions.jsonl`, a COCO caption JSON with its image folder, or a dataset (Hub id, folder).
-Out: a `Listing`: ids, encoded images, raw captions and, where the source has them, splits. Nothing is decoded here, and a row
-     that does not fit the format is noted as a problem, not an error.
+Out: a `Listing`: ids, encoded images, raw captions and, where the source has them, splits. Nothing is decoded here,
+     and a row that does not fit the format is noted as a problem, not an error.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Listing:
 
 
 def read_folder(folder: Path, problems: Problems) -> Listing:
-    """Read `captions.jsonl`: `{"image": "x.png", "captions": ["..."], "split": "train"}` on each line; the split is optional.
+    """Read `captions.jsonl`: `{"image": "x.png", "captions": ["..."], "split": "train"}` on each line.
 
-    Images are named relative to the folder or to its `images`.
+    The split is optional. Images are named relative to the folder or to its `images`.
     """
     rows = []
     for number, line in enumerate((folder / "captions.jsonl").read_bytes().splitlines(), start=1):
@@ -93,15 +93,17 @@ def read_coco(annotations: Path, image_folder: Path, problems: Problems) -> List
 def read_dataset(source: str, split: str, image_column: str, caption_column: str) -> Listing:
     """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
 
-    A column `image_id` names the images: rows of one id are one image with all their captions. Without it every row is an image of
-    its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a lone split named `train`
-    is what `datasets` calls data without splits, and counts as such.
+    A column `image_id` names the images: rows of one id are one image with all their captions. Without it every row is
+    an image of its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a
+    lone split named `train` is what `datasets` calls data without splits, and counts as such.
     """
     parts = _load(source)
     wanted = {split: parts[split]} if split in parts and len(parts) > 1 else parts
     for part in wanted.values():
         _check_columns(source, part, image_column, caption_column)
-    rows = concatenate_datasets([part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()])
+    rows = concatenate_datasets(
+        [part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()]
+    )
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
     has_ids = "image_id" in rows.features
     ids = [str(value) for value in rows["image_id"][:]] if has_ids else [f"{name}-{row:07d}" for name, row in names]
@@ -110,7 +112,11 @@ def read_dataset(source: str, split: str, image_column: str, caption_column: str
         splits = _plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         splits = None
-    images = rows.select_columns([image_column]).rename_columns({image_column: "image"}).cast_column("image", Image(decode=False))
+    images = (
+        rows.select_columns([image_column])
+        .rename_columns({image_column: "image"})
+        .cast_column("image", Image(decode=False))
+    )
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     is_list = rows.features[caption_column] not in TEXTS
     captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
@@ -185,7 +191,11 @@ def _load(source: str) -> dict[str, Dataset]:
     is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
         loaded = load_from_disk(source) if is_saved else load_dataset(source)
-    except (OSError, ValueError, DatasetsError) as error:  # no such dataset, no network, no data files, no config named
+    except (
+        OSError,
+        ValueError,
+        DatasetsError,
+    ) as error:  # no such dataset, no network, no data files, no config named
         reason = " ".join(str(error).split())[:300]
         here = "" if folder.exists() else "is no file or folder here, and "
         raise UserError(
@@ -198,13 +208,19 @@ def _load(source: str) -> dict[str, Dataset]:
 def _check_columns(source: str, rows: Dataset, image_column: str, caption_column: str) -> None:
     for option, column in (("image_column", image_column), ("caption_column", caption_column)):
         if column not in rows.features:
-            raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Name yours by `{option}`.")
+            raise UserError(
+                f"`{source}` has no column `{column}`; it has {rows.column_names}. Name yours by `{option}`."
+            )
     if not isinstance(rows.features[image_column], Image):
-        raise UserError(f"Column `{image_column}` of `{source}` holds {rows.features[image_column]}; cast it to `datasets.Image()`.")
+        raise UserError(
+            f"Column `{image_column}` of `{source}` holds {rows.features[image_column]}; cast it to `datasets.Image()`."
+        )
     caption = rows.features[caption_column]
     inner = caption.feature if isinstance(caption, List | LargeList) else caption
     if inner not in TEXTS:
-        raise UserError(f"Column `{caption_column}` of `{source}` holds {caption}; it must hold a string or a list of strings.")
+        raise UserError(
+            f"Column `{caption_column}` of `{source}` holds {caption}; it must hold a string or a list of strings."
+        )
 
 
 def _columns(rows: Dataset, *needed: str) -> list[str]:

@@ -89,6 +89,7 @@ class Synthesizer:
 
         Raises:
             UserError: If the failures were mined from other pairs.
+            RunStopped: If the provider or the editor's process failed for good; the same call goes on from there.
         """
         self._check(failures)
         folder = Path(folder)

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from repair_hf.runs import digest, write_atomically
 from repair_hf.toyworld import captions, renderer, scenes
 
-SPLITS = {"train": 2500, "validation": 500, "test": 2000}
+SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
 SEED = 0
 
