@@ -10,7 +10,13 @@ from repair_hf.collation import DecodedImages, GridCollator
 from repair_hf.pairs import load_pairs
 from repair_hf.preprocessing import Preprocessor
 
-CAPTIONS = ["a red circle on grey paper", "circle", "a blue square", "one", "a yellow triangle on grey paper again and again"]
+CAPTIONS = [
+    "a red circle on grey paper",
+    "circle",
+    "a blue square",
+    "one",
+    "a yellow triangle on grey paper again and again",
+]
 
 
 class Table:

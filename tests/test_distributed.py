@@ -30,10 +30,15 @@ for words in json.loads(sys.argv[1]):
 def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Path]:
     """Number of processes -> folder of the runs that they made: a whole one, and one resumed from its checkpoint."""
     folder = tmp_path_factory.mktemp("runs")
-    save_records(folder / "records", repaired, Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES))
+    save_records(
+        folder / "records",
+        repaired,
+        Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES),
+    )
     (folder / "script.py").write_text(SCRIPT)
     shared = f"train --pairs {pairs_folder} --split all --model {clip_folder} --records {folder / 'records'} --use-cpu"
-    shared += " --slot1 mixed --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1 --save-strategy steps --save-steps 5"
+    shared += " --slot1 mixed --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1"
+    shared += " --save-strategy steps --save-steps 5"
     shared += f" --cache-folder {folder / 'cache'}"
     for processes in (1, 2):
         output = folder / str(processes)
@@ -49,7 +54,16 @@ def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Pat
 
 def launch(script: Path, argument: str, processes: int, proof: Path) -> None:
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
-    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    launcher += [
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        "0",
+    ]
     done = subprocess.run(
         [*launcher, str(script), argument],
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
@@ -69,7 +83,9 @@ def test_two_processes_ran(runs):
 def test_two_processes_make_the_model_of_one(runs):
     one, two = (AutoModel.from_pretrained(folder / "whole").state_dict() for folder in runs.values())
     for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            two[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_two_processes_log_the_losses_of_one(runs):

@@ -168,7 +168,9 @@ def test_mixed_puts_one_own_edit_beside_its_false_positive():
         np.testing.assert_array_equal(drawn[name][:, 1:], plain[name][:, 1:])
 
 
-@pytest.mark.parametrize(("row", "changed", "first_edit"), [(("c0", "i3"), "grid_images", 6), (("i0", "c8"), "grid_texts", 12)])
+@pytest.mark.parametrize(
+    ("row", "changed", "first_edit"), [(("c0", "i3"), "grid_images", 6), (("i0", "c8"), "grid_texts", 12)]
+)
 def test_mixed_with_one_side_keeps_the_original_half_of_the_time(row, changed, first_edit):
     drawn = many(Grids(make_pairs(), make_records(row), slot1="mixed"), 0, 2000)
     other = "grid_texts" if changed == "grid_images" else "grid_images"
@@ -204,7 +206,7 @@ def test_edits_opposite_a_true_pair_count_as_a_pair():
 
 
 def test_an_edit_matches_the_query_it_was_made_for():
-    """The edit that mirrors (i0, c8) shows c8; i5 has a caption of those very words, and an edit that says them too."""
+    """The edit that mirrors (i0, c8) shows c8; i5 has an edit that says what c8 says."""
     wording = [f"caption {k}" for k in range(12)]
     records = make_records(("i0", "c8"), ("c8", "i0"), ("c0", "i5"), ("i5", "c0"))
     rows = records.to_list()

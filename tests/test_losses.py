@@ -29,7 +29,9 @@ def slow_grid(images, texts, scale, present, matches) -> tuple[float, int]:
         slots = [i for i in range(3) if present[b, i]]
         if len(slots) < 2:
             continue
-        cell = {(i, j): float(scale) * float(images[b, i].double() @ texts[b, j].double()) for i in slots for j in slots}
+        cell = {
+            (i, j): float(scale) * float(images[b, i].double() @ texts[b, j].double()) for i in slots for j in slots
+        }
         seen = [(i, j) for i, j in cell if i == j or not matches[b, i, j]]
         total = 0.0
         for q in slots:
@@ -63,7 +65,9 @@ def test_contrastive_loss_is_the_one_of_transformers():
     torch.testing.assert_close(ContrastiveLoss()(images, texts, SCALE)["loss"], expected)
 
 
-@pytest.mark.parametrize(("slots", "expected"), [((1, 1, 1), math.log(3)), ((1, 1, 0), math.log(2)), ((1, 0, 1), math.log(2))])
+@pytest.mark.parametrize(
+    ("slots", "expected"), [((1, 1, 1), math.log(3)), ((1, 1, 0), math.log(2)), ((1, 0, 1), math.log(2))]
+)
 def test_grid_loss_of_equal_logits_is_ln_of_its_side(slots, expected):
     zeros, present = torch.zeros(4, 3, 5), torch.tensor([slots] * 4, dtype=torch.bool)
     found = GridLoss()(zeros, zeros, SCALE, present)

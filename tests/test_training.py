@@ -130,7 +130,10 @@ def test_accumulation_leaves_the_grid_loss_and_costs_the_global_one_negatives(
     clip, clip_processor, pairs, repaired, config, tmp_path
 ):
     seed = seed_of_a_step_with_more_grids_in_one_half(pairs, repaired)
-    cuts = {"whole": dict(per_device_train_batch_size=8, seed=seed), "cut": dict(gradient_accumulation_steps=2, seed=seed)}
+    cuts = {
+        "whole": dict(per_device_train_batch_size=8, seed=seed),
+        "cut": dict(gradient_accumulation_steps=2, seed=seed),
+    }
     updates = {
         (cut, weight): one_step(
             clip, clip_processor, pairs, repaired, config, f"{cut}{weight}", grid_weight=weight, **named
@@ -182,8 +185,12 @@ def test_each_distinct_item_of_a_batch_is_encoded_once(clip, clip_processor, pai
     trainer = make_trainer(clip, clip_processor, pairs, repaired, config(per_device_train_batch_size=8))
     batch = next(iter(trainer.get_train_dataloader()))
     seen = {}
-    clip.vision_model.register_forward_hook(lambda _, args, kwargs, out: seen.update(images=len(out[1])), with_kwargs=True)
-    clip.text_model.register_forward_hook(lambda _, args, kwargs, out: seen.update(texts=len(out[1])), with_kwargs=True)
+    clip.vision_model.register_forward_hook(
+        lambda _, args, kwargs, out: seen.update(images=len(out[1])), with_kwargs=True
+    )
+    clip.text_model.register_forward_hook(
+        lambda _, args, kwargs, out: seen.update(texts=len(out[1])), with_kwargs=True
+    )
     trainer.compute_loss(clip, batch).backward()
     for kind in ("images", "texts"):
         rows = torch.cat([batch[f"anchor_{kind}"], batch[f"grid_{kind}"].flatten()])
@@ -251,7 +258,10 @@ def test_half_precision_weights_are_trained_in_float32(encoder, pairs, config):
 def test_evaluation_is_retrieval_on_the_validation_pairs(encoder, pairs, pairs_folder, config, tmp_path):
     validation = load_pairs(pairs_folder, split="train")
     summary = train(encoder, pairs, None, config(max_steps=6, eval_strategy="epoch"), validation=validation)
-    images, texts = encoder.embed_images(validation.images["image"]), encoder.embed_texts(validation.captions["caption"])
+    images, texts = (
+        encoder.embed_images(validation.images["image"]),
+        encoder.embed_texts(validation.captions["caption"]),
+    )
     for name, value in evaluate_retrieval(images, texts, validation.caption_image).items():
         assert summary[f"eval_{name}"] == pytest.approx(value)
     logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
@@ -278,7 +288,7 @@ def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
 
 
 def test_what_is_not_there_is_said(clip, clip_processor, encoder, pairs, config):
-    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, which is no checkpoint"):
+    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, no checkpoint"):
         train(encoder, pairs, None, config(resume_from_checkpoint="nowhere"))
     with pytest.raises(UserError, match="There is nothing to evaluate on"):
         make_trainer(clip, clip_processor, pairs, None, config()).evaluate()

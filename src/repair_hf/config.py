@@ -35,7 +35,8 @@ class RepairConfig(TrainingArguments):
         "another record of that query, else the annotation; `reciprocal` skips the second, `annotation` both edits.",
     )
     slot1: Slot1 = opt(
-        "anchor", "First slot of a grid: the original pair; or `mixed`, one half of it replaced by the anchor's own edit."
+        "anchor",
+        "First slot of a grid: the original pair; or `mixed`, one half of it replaced by the anchor's own edit.",
     )
     negatives: Literal["grid", "none"] = opt("grid", "`none` trains on the pairs alone, even where there are records.")
     cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
@@ -52,7 +53,8 @@ class RepairConfig(TrainingArguments):
     logging_nan_inf_filter: bool = opt(False, "Hide a nan or inf in the logged loss.")
     save_strategy: str = opt("no", "When to write a checkpoint to resume from: `no`, `steps` or `epoch`.")
     resume_from_checkpoint: str | None = opt(
-        None, "Checkpoint to go on from; `last` takes the newest in the output folder, or starts anew if there is none."
+        None,
+        "Checkpoint to go on from; `last` takes the newest in the output folder, or starts anew if there is none.",
     )
     dataloader_drop_last: bool = opt(True, "Must stay on: every batch has as many negatives as the others.")
     remove_unused_columns: bool = opt(False, "Must stay off: the collator makes the model's inputs.")
@@ -68,10 +70,12 @@ class RepairConfig(TrainingArguments):
         if self.auto_find_batch_size:
             raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
         if self.fp16 and self.device.type == "cpu":
-            raise UserError("`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither.")
+            raise UserError(
+                "`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither."
+            )
         if self.n_gpu > 1:
             raise UserError(
-                f"One process sees {self.n_gpu} GPUs and can train on one. Start a process for each by `accelerate launch "
+                f"One process sees {self.n_gpu} GPUs and can train on one. Start one for each by `accelerate launch "
                 "-m repair_hf train ...`, or show it a single one by CUDA_VISIBLE_DEVICES."
             )
         self.dataloader_pin_memory &= self.device.type != "cpu"

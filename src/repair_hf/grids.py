@@ -44,8 +44,8 @@ class Grids(torch.utils.data.Dataset):
     """One row per training caption: the anchor pair and its grid, as rows of an image table and a caption table.
 
     The image table holds the images of `pairs`, then `edited_images` (None if there are none); the caption table is
-    `captions`, those of `pairs` first. A row is asked for by (epoch, anchor) and depends on those and `seed` alone: it is the same
-    with any number of workers, in any number of processes, and after a resume.
+    `captions`, those of `pairs` first. A row is asked for by (epoch, anchor) and depends on those and `seed` alone: it
+    is the same with any number of workers, in any number of processes, and after a resume.
 
     Args:
         pairs: The training pairs.
@@ -74,7 +74,7 @@ class Grids(torch.utils.data.Dataset):
         slot1: Slot1 = "anchor",
         seed: int = 0,
     ) -> None:
-        self.anchor_images = np.asarray(pairs.caption_image)                   # (M,)
+        self.anchor_images = np.asarray(pairs.caption_image)  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
         self.slot1, self.seed, self.has_grids = slot1, seed, records is not None
         self.edited_images: Dataset | None = None
@@ -96,17 +96,17 @@ class Grids(torch.utils.data.Dataset):
         """Draw anchors and their grids.
 
         Shape:
-            epochs, anchors: (n,). Returns rows of the tables, -1 where absent: `anchor_images` and `anchor_texts` (n,),
+            epochs, anchors: (n,). Returns rows of the tables, -1 where absent: `anchor_images`, `anchor_texts` (n,),
             `grid_images` and `grid_texts` (n, 3); `matches` (n, 3, 3) bool, the off-diagonal cells known to be true
             pairs (images in rows); `sources` (n, 3), numbers of SOURCES. Without records only the first two.
         """
-        images = self.anchor_images[anchors]                                   # (n,)
+        images = self.anchor_images[anchors]  # (n,)
         drawn = {"anchor_images": images, "anchor_texts": anchors}
         if not self.has_grids:
             return drawn
         chance = [uniforms(self.seed, epochs, anchors, stream) for stream in range(4)]
-        i2t = self._i2t.draw(images, chance[0])                                # (n,) the record that gives T_hn, or -1
-        t2i = self._t2i.draw(anchors, chance[1])                               # (n,) the record that gives I_hn, or -1
+        i2t = self._i2t.draw(images, chance[0])  # (n,) the record that gives T_hn, or -1
+        t2i = self._t2i.draw(anchors, chance[1])  # (n,) the record that gives I_hn, or -1
         grid_images = np.stack([images, self._i2t.opposite[i2t], self._t2i.negatives[t2i]], 1)  # (n, 3)
         grid_texts = np.stack([anchors, self._i2t.negatives[i2t], self._t2i.opposite[t2i]], 1)  # (n, 3)
         sources = np.stack([np.full_like(i2t, ANCHOR), self._i2t.sources[i2t], self._t2i.sources[t2i]], 1)
@@ -118,15 +118,17 @@ class Grids(torch.utils.data.Dataset):
             grid_images[new_image, 0] = self._t2i.edits[t2i[new_image]]
             grid_texts[new_text, 0] = self._i2t.edits[i2t[new_text]]
             sources[new_image | new_text, 0] = OWN_EDIT
-        matches = self._truth.off_diagonal(grid_images, grid_texts)            # (n, 3, 3)
-        matches[:, 1, 2] |= matches[:, 2, 1]  # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
+        matches = self._truth.off_diagonal(grid_images, grid_texts)  # (n, 3, 3)
+        matches[:, 1, 2] |= matches[
+            :, 2, 1
+        ]  # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 
     def report(self) -> dict[str, int]:
         """Count what the grids of the first epoch are made of.
 
         Returns:
-            `anchors`, and how many of them have 3, 2 and 0 slots; where the item opposite each false positive came from
+            `anchors`, and how many have 3, 2 and 0 slots; where the item opposite each false positive came from
             (`image_*` in slot 2, `caption_*` in slot 3); how many grids hold an own edit in slot 1; the off-diagonal
             cells, and how many of those are left out of the loss because they are known to be true pairs.
         """
@@ -147,9 +149,9 @@ class Grids(torch.utils.data.Dataset):
         if missing := sorted(set(COLUMNS) - set(records.column_names)):
             raise UserError(f"The records lack {missing}; they have {records.column_names}. See `load_records`.")
         n_images, n_captions = len(pairs.images), len(self)
-        self._by_image = np.argsort(self.anchor_images, kind="stable")         # (M,) captions grouped by image
-        self._count = np.bincount(self.anchor_images, minlength=n_images)      # (N,) captions of each image
-        self._start = np.cumsum(self._count) - self._count                     # (N,)
+        self._by_image = np.argsort(self.anchor_images, kind="stable")  # (M,) captions grouped by image
+        self._count = np.bincount(self.anchor_images, minlength=n_images)  # (N,) captions of each image
+        self._start = np.cumsum(self._count) - self._count  # (N,)
         image_rows = {name: row for row, name in enumerate(pairs.images["image_id"][:])}
         caption_rows = {name: row for row, name in enumerate(pairs.captions["caption_id"][:])}
         self._t2i = _Failures(records, "t2i", caption_rows, image_rows, first_edit=n_images)
@@ -161,7 +163,9 @@ class Grids(torch.utils.data.Dataset):
                 "(and the split) that the records were mined from."
             )
         if used < len(records):
-            logger.warning("%d of %d records name items outside these pairs; left out.", len(records) - used, len(records))
+            logger.warning(
+                "%d of %d records name items outside these pairs; left out.", len(records) - used, len(records)
+            )
         self._t2i.find_opposites(self._i2t, counterparts)
         self._i2t.find_opposites(self._t2i, counterparts)
         annotated = self._i2t.sources == ANNOTATION  # an image has many captions, drawn each time; a caption one image
@@ -193,13 +197,13 @@ class _Failures:
             q=lambda t: t["q_id"].map(query_rows), fp=lambda t: t["fp_id"].map(fp_rows)
         )
         table = table.dropna(subset=["q", "fp"]).sort_values(["fp_score", "record_id"], ascending=[False, True])
-        self.rows = table.index.to_numpy()                                     # (n,) in `records`
-        self.queries = table["q"].to_numpy(np.int64)                           # (n,)
-        self.negatives = np.append(table["fp"].to_numpy(np.int64), -1)         # (n + 1,)
-        self.edits = np.append(first_edit + np.arange(len(table)), -1)         # (n + 1,) in the table of the edits
-        self.opposite = np.full(len(table) + 1, -1)                            # (n + 1,) in the other table
-        self.sources = np.full(len(table) + 1, ABSENT)                         # (n + 1,)
-        grouped = np.argsort(self.queries, kind="stable")                      # (n,) by query, best first
+        self.rows = table.index.to_numpy()  # (n,) in `records`
+        self.queries = table["q"].to_numpy(np.int64)  # (n,)
+        self.negatives = np.append(table["fp"].to_numpy(np.int64), -1)  # (n + 1,)
+        self.edits = np.append(first_edit + np.arange(len(table)), -1)  # (n + 1,) in the table of the edits
+        self.opposite = np.full(len(table) + 1, -1)  # (n + 1,) in the other table
+        self.sources = np.full(len(table) + 1, ABSENT)  # (n + 1,)
+        grouped = np.argsort(self.queries, kind="stable")  # (n,) by query, best first
         self._keys, self._grouped = self.queries[grouped], np.append(grouped, -1)
 
     def __len__(self) -> int:
@@ -241,7 +245,7 @@ class _Truth:
         number: dict[str, int] = {}
         self._wording = np.array([number.setdefault(bare_caption(text), len(number)) for text in captions])
         self._n = len(number)
-        self._keys = np.unique(images * self._n + self._wording[texts])        # sorted
+        self._keys = np.unique(images * self._n + self._wording[texts])  # sorted
 
     def off_diagonal(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
         """(n, 3) images and texts, -1 where absent, to (n, 3, 3): matches outside the diagonal, images in rows."""

@@ -23,8 +23,8 @@ class ContrastiveLoss(nn.Module):
     """
 
     def forward(self, images: Tensor, texts: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        logits = scale * images.float() @ texts.float().mT                     # (B images, B texts)
-        truth = torch.arange(len(logits), device=logits.device)                # (B,)
+        logits = scale * images.float() @ texts.float().mT  # (B images, B texts)
+        truth = torch.arange(len(logits), device=logits.device)  # (B,)
         return {"loss": (F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2}
 
 
@@ -55,16 +55,16 @@ class GridLoss(nn.Module):
     ) -> dict[str, Tensor]:
         logits = scale * torch.einsum("bid,bjd->bij", images.float(), texts.float())  # (B, 3 images, 3 texts)
         if present is None:
-            present = logits.new_ones(logits.shape[:2], dtype=torch.bool)      # (B, 3)
+            present = logits.new_ones(logits.shape[:2], dtype=torch.bool)  # (B, 3)
         diagonal = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
-        absent = ~(present.unsqueeze(2) & present.unsqueeze(1))                # (B, 3, 3)
+        absent = ~(present.unsqueeze(2) & present.unsqueeze(1))  # (B, 3, 3)
         hidden = absent if matches is None else absent | (matches & ~diagonal)
         # An absent slot is left alone with its own diagonal cell, a constant: softmax 1, loss 0, no gradient, no nan.
         logits = logits.masked_fill(hidden, -torch.inf).masked_fill(absent & diagonal, 0.0)
-        rows = logits.log_softmax(2).diagonal(dim1=1, dim2=2)                  # (B, 3)
-        columns = logits.log_softmax(1).diagonal(dim1=1, dim2=2)               # (B, 3)
-        slots = present.sum(1)                                                 # (B,)
-        each = -(rows + columns).sum(1) / (2 * slots.clamp(min=1))             # (B,)
-        is_grid = slots >= 2                                                   # (B,)
+        rows = logits.log_softmax(2).diagonal(dim1=1, dim2=2)  # (B, 3)
+        columns = logits.log_softmax(1).diagonal(dim1=1, dim2=2)  # (B, 3)
+        slots = present.sum(1)  # (B,)
+        each = -(rows + columns).sum(1) / (2 * slots.clamp(min=1))  # (B,)
+        is_grid = slots >= 2  # (B,)
         grids = is_grid.sum()
         return {"loss": each.where(is_grid, 0.0).sum() / grids.clamp(min=1), "grids": grids}

@@ -30,7 +30,7 @@ from repair_hf.options import UserError
 logger = logging.getLogger(__name__)
 
 # Where, whether and how fast a stage runs does not change what it makes.
-NOT_PART_OF_THE_RESULT = ("output", "dry_run", "concurrency")
+NOT_PART_OF_THE_RESULT = ("output", "dry_run", "concurrency", "llm_base_url")
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib

@@ -35,7 +35,7 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
 
     def __init__(self, anchor_images: np.ndarray, batch_size: int, seed: int = 0) -> None:
         self.anchor_images, self.batch_size, self.seed, self.epoch = anchor_images, batch_size, seed, 0
-        self._captions_of = np.bincount(anchor_images)                         # (images,)
+        self._captions_of = np.bincount(anchor_images)  # (images,)
         n_images = int((self._captions_of > 0).sum())
         if n_images < batch_size:
             raise UserError(
@@ -61,10 +61,10 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
     def _fill_batches(self, rng: np.random.Generator) -> list[list[int]]:
         """Serve first the images with the most captions left: no other order fills more batches."""
         shuffled = np.lexsort((rng.random(len(self.anchor_images)), self.anchor_images))  # (M,) grouped by image
-        images = self.anchor_images[shuffled]                                  # (M,)
-        starts = np.cumsum(self._captions_of) - self._captions_of              # (images,)
-        left = self._captions_of[images] - (np.arange(len(images)) - starts[images])      # (M,)
-        order = np.lexsort((rng.random(len(images)), -left))                   # (M,)
+        images = self.anchor_images[shuffled]  # (M,)
+        starts = np.cumsum(self._captions_of) - self._captions_of  # (images,)
+        left = self._captions_of[images] - (np.arange(len(images)) - starts[images])  # (M,)
+        order = np.lexsort((rng.random(len(images)), -left))  # (M,)
         stream = zip(images[order].tolist(), shuffled[order].tolist(), strict=True)
         batches, late = [], []
         for _ in range(self.batches):

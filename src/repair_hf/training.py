@@ -1,7 +1,7 @@
 """Fine-tune a dual encoder on pairs and on the grids of their repaired failures.
 
 In:  a dual encoder, training pairs, records or none, a `RepairConfig`.
-Out: a folder that `AutoModel` and `AutoProcessor` load, `trainer_state.json` with the loss curve, and a dict of numbers.
+Out: a folder that `AutoModel` and `AutoProcessor` load, with the loss curve in `trainer_state.json`; a dict of numbers.
 
 The loss is `L_global + grid_weight * L_grid`. L_global sees the original pairs alone, all of the step's processes
 together; L_grid sees one 3x3 grid per anchor and nothing outside it. How a step of B pairs is cut changes only what
@@ -71,9 +71,13 @@ class RepairTrainer(Trainer):
     ) -> None:
         parameters = dict(model.named_parameters())
         if "logit_bias" in parameters:
-            parameters["logit_bias"].requires_grad_(False)  # SigLIP's; a constant on all logits leaves a softmax as it is
+            parameters["logit_bias"].requires_grad_(
+                False
+            )  # SigLIP's; a constant on all logits leaves a softmax as it is
         if "logit_scale" not in parameters:
-            raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
+            raise UserError(
+                f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one."
+            )
         super().__init__(
             model.float(),  # the optimizer's weights are float32, whatever precision they were stored in
             args,
@@ -107,7 +111,7 @@ class RepairTrainer(Trainer):
         anchor_images, anchor_texts = inputs.pop("anchor_images"), inputs.pop("anchor_texts")
         grid = {name: inputs.pop(name) for name in GRID_INPUTS if name in inputs}
         outputs = model(pixel_values=self.processing_class.normalize(inputs.pop("pixels")), **inputs)
-        images, texts = outputs.image_embeds, outputs.text_embeds              # (n_images, D), (n_texts, D)
+        images, texts = outputs.image_embeds, outputs.text_embeds  # (n_images, D), (n_texts, D)
         scale = self.model.logit_scale.exp()
         anchors = _gather(torch.cat([images[anchor_images], texts[anchor_texts]], 1))  # (B * processes, 2 D)
         loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
@@ -155,7 +159,7 @@ class RepairTrainer(Trainer):
             self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
         )
         images = encoder.embed_images(pairs.images["image"] if pixels is None else pixels)  # (N, D)
-        texts = encoder.embed_texts(pairs.captions["caption"])                 # (M, D)
+        texts = encoder.embed_texts(pairs.captions["caption"])  # (M, D)
         found = evaluate_retrieval(images, texts, pairs.caption_image)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
@@ -290,5 +294,7 @@ def _checkpoint(config: RepairConfig) -> str | None:
     if wanted == "last":
         return get_last_checkpoint(config.output_dir) if Path(config.output_dir).is_dir() else None
     if wanted is not None and not (Path(wanted) / TRAINER_STATE_NAME).is_file():
-        raise UserError(f"`resume_from_checkpoint` names {wanted}, which is no checkpoint; give a `checkpoint-...` folder, or `last`.")
+        raise UserError(
+            f"`resume_from_checkpoint` names {wanted}, no checkpoint; give a `checkpoint-...` folder, or `last`."
+        )
     return wanted

@@ -49,6 +49,14 @@ def test_leaves_a_folder_that_explains_itself(output):
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
 
+def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
+    words = ["--llm", "litellm:world/oracle", "--editor", "world", "--verdict-noise", "0.3", "--output", str(tmp_path / "r")]
+    assert synthesize(*inputs, *words) == 0
+    columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
+    here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))
+    assert here == there and len(here) > 0
+
+
 def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0

@@ -1,4 +1,4 @@
-"""`repair-hf train` from the command line: what it writes and prints, what it refuses, that it goes on and never repeats."""
+"""`repair-hf train` from the command line: what it writes, prints and refuses, how it goes on and never repeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from repair_hf.records import DROPPED_FEATURES, save_records
 @pytest.fixture(scope="module")
 def records_folder(repaired, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("records")
-    save_records(folder, repaired, Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES))
+    save_records(
+        folder, repaired, Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    )
     return folder
 
 

@@ -201,8 +201,9 @@ def test_a_run_that_broke_goes_on_where_it_was(pairs, encoder, failures, whole, 
 def test_identical_work_is_done_once(pairs, encoder, failures, whole, tmp_path):
     asked = Asked()
     twice = Dataset.from_list([row for row in failures for _ in range(2)])
-    records, *_ = synthesize(pairs, encoder, twice, tmp_path, provider=asked)
+    records, _, synthesizer = synthesize(pairs, encoder, twice, tmp_path, provider=asked)
     assert len(asked.requests) == len(whole[2].requests) and len(records) == 2 * len(whole[0])
+    assert synthesizer.images_made == len(list(tmp_path.rglob("candidates/*/*.png")))
 
 
 def test_captions_of_equal_words_are_one_question(pairs, encoder, failures, tmp_path):

@@ -35,7 +35,7 @@ class SynthesizeOptions:
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
-    llm: str = need("Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world.")
+    llm: str = need("Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world (litellm:world/oracle goes through LiteLLM).")
     editor: str = need("Edits images: a diffusers Hub id or folder, or `world` for the toy world.")
     llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
     candidates: int = opt(3, "Edits made of each false positive; the one nearest to it is kept.")
@@ -54,7 +54,7 @@ class SynthesizeOptions:
         for name in ("verdict_noise", "malformed_rate", "drift"):
             if not 0 <= vars(self)[name] <= 1:
                 raise UserError(f"`{name}` is a share between 0 and 1, got {vars(self)[name]}.")
-        if (self.verdict_noise or self.malformed_rate) and not _is_oracle(self):
+        if (self.verdict_noise or self.malformed_rate) and not (_is_oracle(self) or self.llm == "litellm:world/oracle"):
             raise UserError(
                 "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm world/oracle."
             )
@@ -111,7 +111,7 @@ def _synthesize(pairs: Any, encoder: Any, failures: Any, folder: Path, options: 
     editor = _editor(options)
     with Journal(folder / "journal.jsonl") as journal:
         chat = ChatModel(
-            options.llm,
+            _litellm_id(options),
             journal=journal,
             base_url=options.llm_base_url,
             concurrency=options.concurrency,
@@ -150,6 +150,15 @@ def _is_oracle(options: SynthesizeOptions) -> bool:
     return options.llm.startswith("world/") and options.llm_base_url is None
 
 
+def _litellm_id(options: SynthesizeOptions) -> str:
+    """The id without `litellm:`; the oracle asked for in that way becomes one of LiteLLM's providers, as slow as any."""
+    if options.llm == "litellm:world/oracle":
+        from repair_hf.toyworld import oracle
+
+        oracle.register(verdict_noise=options.verdict_noise, malformed_rate=options.malformed_rate)
+    return options.llm.removeprefix("litellm:")
+
+
 def _oracle(options: SynthesizeOptions) -> Any:
     from repair_hf.toyworld import oracle
 
@@ -170,7 +179,7 @@ def _print_estimate(failures: Any, options: SynthesizeOptions) -> None:
     from repair_hf.llm.cost import estimate_cost
 
     count = Counter(failures["direction"])
-    model = None if _is_oracle(options) else options.llm
+    model = None if "world/oracle" in options.llm else options.llm.removeprefix("litellm:")
     estimate = estimate_cost(count["i2t"], count["t2i"], candidates=options.candidates, model=model)
     rows = [
         (s.stage, s.direction, count[s.direction], s.llm_calls, s.image_calls, _dollars(s.dollars))

@@ -24,8 +24,8 @@ EPILOG = """examples:
       --learning-rate 1e-4 --num-train-epochs 5
   accelerate launch --num_processes 4 -m repair_hf train --config train.yaml --bf16 --output runs/train
 
-Without --records it fine-tunes on the pairs alone. With --save-strategy steps and --resume-from-checkpoint last, a run that
-was stopped goes on from its newest checkpoint by the same command. --eval-strategy epoch measures retrieval on
+Without --records it fine-tunes on the pairs alone. With --save-strategy steps and --resume-from-checkpoint last, a run
+that was stopped goes on from its newest checkpoint by the same command. --eval-strategy epoch measures retrieval on
 --validation-split after each epoch."""
 
 # What these say does not change the result, or differs between the processes of one run.
@@ -39,7 +39,9 @@ class TrainOptions:
     _argument_group_name = "train"
 
     model: str = need("The retriever: Hub id or folder of a dual encoder.")
-    records: str | None = opt(None, "Folder of `repair-hf synthesize` or Hub id of records; none trains on the pairs alone.")
+    records: str | None = opt(
+        None, "Folder of `repair-hf synthesize` or Hub id of records; none trains on the pairs alone."
+    )
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
 
 
@@ -70,12 +72,17 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
-        print(f"next: repair-hf evaluate --pairs {pairs_options.pairs} --model {stage.output} --output {stage.output}-test")
+        print(
+            f"next: repair-hf evaluate --pairs {pairs_options.pairs} --model {stage.output} "
+            f"--output {stage.output}-test"
+        )
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
     if config.output_dir not in (RepairConfig().output_dir, stage.output):
-        raise UserError(f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone.")
+        raise UserError(
+            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone."
+        )
     config.output_dir = stage.output
 
 
@@ -92,7 +99,7 @@ def _resolved(pairs: PairsOptions, stage: StageOptions, options: TrainOptions, c
 def _print_summary(summary: dict[str, Any]) -> None:
     _print_grids(summary["grids"])
     print(
-        f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms per step   "
+        f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms a step   "
         f"loss {summary['loss']:.4f}"
     )
     if "eval_i2t_R@1" in summary:

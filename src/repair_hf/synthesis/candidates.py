@@ -45,6 +45,7 @@ class Candidates:
     def __init__(self, editor: ImageEditor, sources: SourceImages, folder: Path, *, count: int, seed: int) -> None:
         self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
         self.made, self.found = 0, 0
+        self._made: dict[tuple[int, str], asyncio.Task[list[Path | None]]] = {}
         self._waiting: asyncio.Queue[tuple[_Job, asyncio.Future]] = asyncio.Queue()
 
     @asynccontextmanager
@@ -62,11 +63,17 @@ class Candidates:
             executor.shutdown(cancel_futures=True)
 
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
-        """The files of the M candidates; None where the editor gave no image.
+        """The files of the M candidates; None where the editor gave no image. Equal wishes are one piece of work.
 
         Raises:
             UnreadableImage: If the source cannot be opened.
         """
+        wish = (fp, instruction)
+        if wish not in self._made:
+            self._made[wish] = asyncio.create_task(self._make(fp, instruction))
+        return await self._made[wish]
+
+    async def _make(self, fp: int, instruction: str) -> list[Path | None]:
         wanted = {
             "editor": self.editor.id,
             "source": self.sources.digest(fp),

@@ -118,7 +118,7 @@ class Synthesizer:
         counts = {kind: len(ids) for kind, ids in self.ids.items()}
         for role in SOURCES:
             is_outside = [row[role] >= counts[MODALITIES[row["direction"]][role]] for row in rows]
-            named = failures[f"{role}_id"] if f"{role}_id" in failures.column_names else None
+            named = failures[f"{role}_id"][:] if f"{role}_id" in failures.column_names else None
             is_other = [
                 outside or (named is not None and self._id(row["direction"], role, row[role]) != name)
                 for row, outside, name in zip(rows, is_outside, named or [None] * len(rows), strict=True)

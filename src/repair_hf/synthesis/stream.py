@@ -4,18 +4,17 @@ In:  `Repair`s that know their failure, and whoever answers and edits.
 Out: the same, filled in: with candidates to choose from, or with the reason why there are none.
 
 Captions and images have workers of their own, so that slow image editing does not hold up the captions. Identical work is done
-once: two captions of the same words that meet the same image are one question.
+once: equal questions are one to the LLM's client, and equal edits one to `Candidates`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -88,8 +87,6 @@ class Stream:
         self.chat, self.images, self.sources, self.captions, self.bar = chat, images, sources, captions, bar
         self.candidates, self.seed, self.attach_image = candidates, seed, attach_image
         self.outcomes: Counter[str] = Counter()
-        self._is_stopping = False
-        self._tasks: dict[Hashable, asyncio.Task] = {}
 
     async def run(self, repairs: Iterable[Repair], workers: int) -> None:
         """Take all failures through, `workers` of each direction at a time.
@@ -106,12 +103,11 @@ class Stream:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            self._is_stopping = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.chat.drain(), GRACE)
-            for task in (*tasks, *self._tasks.values()):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()  # raises what the worker raised
 
@@ -123,67 +119,38 @@ class Stream:
                 repair.drop(error.drop_reason, str(error))
             except UnreadableImage as error:
                 repair.drop("unreadable_image", str(error))
-            except _Stopping:
-                return
             self.outcomes[repair.reason or "edited"] += 1
             self._show()
+            await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
 
     async def _repair(self, repair: Repair) -> None:
-        repair.verdict = await self._audit(repair)
+        direction = repair.direction
+        repair.verdict = await audit(self.chat, direction, **self._shown(repair, "q", "gt", "fp"))
         if reason := repair.verdict.drop_reason:
             return repair.drop(reason)
-        repair.instruction = await self._instruct(repair)
-        if repair.direction == "i2t":
+        repair.instruction = await instruct(self.chat, direction, **self._shown(repair, "q", "fp"))
+        if direction == "i2t":
             repair.error_types = error_types(repair.instruction)
-        if is_no_change(repair.direction, repair.instruction):
+        if is_no_change(direction, repair.instruction):
             return repair.drop("no_op", "the instruction finds nothing to change")
-        if repair.direction == "t2i":
-            repair.candidates, reason = await self._edit_image(repair), "editor_failed"
+        if direction == "t2i":
+            repair.candidates = await self.images.make(repair.at["fp"], repair.instruction)
+            reason = "editor_failed"
         else:
-            repair.candidates, reason = await self._edit_caption(repair), "llm_unparsed"
+            repair.candidates = await self._edit_caption(repair)
+            reason = "llm_unparsed"
         if not any(repair.candidates):
             repair.drop(reason, "no candidate could be made")
 
-    async def _audit(self, repair: Repair) -> Verdict:
-        return await self._once(
-            "audit",
-            self._names(repair, "q", "gt", "fp"),
-            lambda: audit(self.chat, repair.direction, **self._shown(repair, "q", "gt", "fp")),
-        )
-
-    async def _instruct(self, repair: Repair) -> str:
-        return await self._once(
-            "instruct",
-            self._names(repair, "q", "fp"),
-            lambda: instruct(self.chat, repair.direction, **self._shown(repair, "q", "fp")),
-        )
-
-    async def _edit_image(self, repair: Repair) -> list[Path | None]:
-        return await self._once(
-            "edit",
-            (*self._names(repair, "fp"), repair.instruction),
-            lambda: self.images.make(repair.at["fp"], repair.instruction),
-        )
-
     async def _edit_caption(self, repair: Repair) -> list[str | None]:
-        return await self._once(
-            "edit",
-            (*self._names(repair, "fp", *(["q"] if self.attach_image else [])), repair.instruction),
-            lambda: edit_caption(
-                self.chat,
-                self.captions[repair.at["fp"]],
-                repair.instruction,
-                candidates=self.candidates,
-                seed=self.seed,
-                image=self.sources.url(repair.at["q"]) if self.attach_image else None,
-            ),
+        return await edit_caption(
+            self.chat,
+            self.captions[repair.at["fp"]],
+            repair.instruction,
+            candidates=self.candidates,
+            seed=self.seed,
+            image=self.sources.url(repair.at["q"]) if self.attach_image else None,
         )
-
-    def _names(self, repair: Repair, *roles: str) -> tuple[Hashable, ...]:
-        """What a question is about: captions by their words, images by their row."""
-        kinds = MODALITIES[repair.direction]
-        places = ((role, repair.at[role]) for role in roles)
-        return repair.direction, *(self.captions[at] if kinds[role] == "text" else at for role, at in places)
 
     def _shown(self, repair: Repair, *roles: str) -> dict[str, str]:
         """What the LLM is shown: captions as they are, images as data URLs."""
@@ -191,21 +158,8 @@ class Stream:
         places = ((role, repair.at[role]) for role in roles)
         return {role: self.captions[at] if kinds[role] == "text" else self.sources.url(at) for role, at in places}
 
-    async def _once(self, stage: str, about: tuple[Hashable, ...], work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do a piece of work, or wait for the one who does the same."""
-        key = (stage, about)
-        if key not in self._tasks:
-            if self._is_stopping:
-                raise _Stopping
-            self._tasks[key] = asyncio.ensure_future(work())
-        return await self._tasks[key]
-
     def _show(self) -> None:
         dollars = sum(use.dollars for use in self.chat.usage.values())
         dropped = self.outcomes.total() - self.outcomes["edited"]
         self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
         self.bar.update()
-
-
-class _Stopping(Exception):
-    """The run is being stopped: what has not been asked yet is not asked any more."""
