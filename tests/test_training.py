@@ -71,6 +71,24 @@ def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, r
     assert summary["seconds_per_step"] == pytest.approx(summary["seconds"] / 3)
 
 
+def test_known_matches_can_count_as_negatives_as_in_the_paper(clip, clip_processor, pairs, repaired, config, tmp_path):
+    image_ids, caption_image = list(pairs.images["image_id"]), pairs.caption_image
+    next_image = {f"{name}#{k}": image_ids[(row + 1) % len(image_ids)] for row, name in enumerate(image_ids) for k in range(2)}
+    next_image |= {name: image_ids[(row + 1) % len(image_ids)] for row, name in enumerate(image_ids)}
+    assert set(pairs.captions["caption_id"]) < set(next_image) and len(caption_image) == 24
+
+    def confuse(row):  # the false positive image of a caption, and the false positive caption of its image, belong together
+        return {"fp_id": next_image[row["q_id"]] + ("#0" if row["direction"] == "i2t" else "")}
+
+    losses = {}
+    for choice in ("masked", "negative"):
+        model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+        found = train(model, pairs, repaired.map(confuse), config(choice, max_steps=1, known_matches=choice))
+        losses[choice] = curve(tmp_path / choice)[0]["loss_grid"]
+    assert found["grids"]["cells_left_out"] > 0
+    assert losses["negative"] > losses["masked"]  # more rivals in the same softmax
+
+
 def test_what_is_saved_loads_like_any_model(encoder, pairs, repaired, config, tmp_path):
     train(encoder, pairs, repaired, config())
     model, processor = AutoModel.from_pretrained(tmp_path / "out"), AutoProcessor.from_pretrained(tmp_path / "out")

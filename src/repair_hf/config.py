@@ -38,9 +38,14 @@ class RepairConfig(TrainingArguments):
         "anchor",
         "First slot of a grid: the original pair; or `mixed`, one half of it replaced by the anchor's own edit.",
     )
+    known_matches: Literal["masked", "negative"] = opt(
+        "masked",
+        "Off-diagonal cells of a grid that are known to be true pairs, such as a false positive image with its own "
+        "caption: take part in no softmax, or count as negatives as in the paper.",
+    )
     negatives: Literal["grid", "none"] = opt("grid", "`none` trains on the pairs alone, even where there are records.")
     cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
-    cache_folder: str | None = opt(None, "Folder of that file; by default that of `datasets`.")
+    cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
 
     learning_rate: float = opt(1e-5, "Peak learning rate.")
     weight_decay: float = opt(0.1, "Weight decay of AdamW; biases, norms and the logit scale have none.")

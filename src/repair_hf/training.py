@@ -117,9 +117,8 @@ class RepairTrainer(Trainer):
         loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
         terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
         if grid:
-            found = self.grid_loss(
-                images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], grid["matches"]
-            )
+            matches = grid["matches"] if self.args.known_matches == "masked" else None
+            found = self.grid_loss(images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], matches)
             loss = loss + self.args.grid_weight * found["loss"] * self._share(found["grids"], num_items_in_batch)
             terms |= {"loss_grid": found["loss"].detach() * found["grids"], "grids": found["grids"]}
         for name, value in terms.items():
