@@ -118,7 +118,9 @@ def siglip_folder(tmp_path_factory) -> Path:
     )
 
     words = sorted({word for _, captions in _pictures() for text in captions for word in text.split()})
-    tokens = Tokenizer(models.WordLevel({word: k for k, word in enumerate(["</s>", "<unk>", *words])}, unk_token="<unk>"))
+    tokens = Tokenizer(
+        models.WordLevel({word: k for k, word in enumerate(["</s>", "<unk>", *words])}, unk_token="<unk>")
+    )
     tokens.normalizer = normalizers.Lowercase()
     tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokens.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])

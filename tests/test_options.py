@@ -153,6 +153,17 @@ def test_a_list_is_not_shared_between_instances():
 
 def test_flags_of_options_fill_the_same_options():
     options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
-    assert as_flags(options) == ["--dish", "a soup", "--rate", "0.25", "--sizes", "2", "3", "--no-salted", "--limit", "7"]
+    assert as_flags(options) == [
+        "--dish",
+        "a soup",
+        "--rate",
+        "0.25",
+        "--sizes",
+        "2",
+        "3",
+        "--no-salted",
+        "--limit",
+        "7",
+    ]
     assert fill(*as_flags(options)) == options
     assert as_flags(Options("soup")) == ["--dish", "soup"]

@@ -46,10 +46,14 @@ def scripted(body: dict) -> str:
     if "Edit instruction: " in text:
         return f"A photograph of something else, number {body['seed'] % 1000}."
     if "gt_valid" in text:
-        return json.dumps({"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False})
+        return json.dumps(
+            {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
+        )
     if "Query caption: " in text:
         return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
-    return json.dumps({"edit_instruction": "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."})
+    return json.dumps(
+        {"edit_instruction": "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."}
+    )
 
 
 def real_tokenizer() -> CLIPTokenizer:
@@ -67,12 +71,29 @@ def real_tokenizer() -> CLIPTokenizer:
 def encoder(tmp_path_factory) -> str:
     """A random CLIP of width 64 for photographs of 64 px, with the real vocabulary."""
     folder, tokenizer = tmp_path_factory.mktemp("clip"), real_tokenizer()
-    assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == [49406, 320, 1125, 539, 320, 2368, 49407]
+    assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == [
+        49406,
+        320,
+        1125,
+        539,
+        320,
+        2368,
+        49407,
+    ]
     small = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
-    text = CLIPTextConfig(vocab_size=49408, max_position_embeddings=77, bos_token_id=49406, eos_token_id=49407, pad_token_id=49407, **small)
+    text = CLIPTextConfig(
+        vocab_size=49408,
+        max_position_embeddings=77,
+        bos_token_id=49406,
+        eos_token_id=49407,
+        pad_token_id=49407,
+        **small,
+    )
     vision = CLIPVisionConfig(image_size=64, patch_size=16, **small)
     torch.manual_seed(0)
-    CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=64)).save_pretrained(folder)
+    CLIPModel(
+        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=64)
+    ).save_pretrained(folder)
     pictures = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
     CLIPProcessor(image_processor=pictures, tokenizer=tokenizer).save_pretrained(folder)
     return str(folder)
@@ -85,12 +106,30 @@ def test_photographs_are_mined_repaired_and_trained_on(encoder, tmp_path, monkey
     failures, records, trained = (str(tmp_path / name) for name in ("failures", "records", "trained"))
     assert main(["mine", *pairs, "--max-queries", "30", "--d-i2t", "2", "--output", failures]) == 0
     with ChatServer(scripted) as server:
-        words = ["--failures", failures, "--llm", "openai/scripted", "--llm-base-url", server.base_url, "--editor", "tint"]
+        words = [
+            "--failures",
+            failures,
+            "--llm",
+            "openai/scripted",
+            "--llm-base-url",
+            server.base_url,
+            "--editor",
+            "tint",
+        ]
         assert main(["synthesize", *pairs, *words, "--output", records]) == 0
     rows = load_dataset(records, "records", split="train")
     assert {row["direction"] for row in rows} == {"t2i", "i2t"} and len(rows) == 30 + 2 * 30
     assert all((row["edit_image"] is not None) == (row["direction"] == "t2i") for row in rows)
-    words = ["--records", records, "--max-steps", "3", "--per-device-train-batch-size", "16", "--learning-rate", "1e-3"]
+    words = [
+        "--records",
+        records,
+        "--max-steps",
+        "3",
+        "--per-device-train-batch-size",
+        "16",
+        "--learning-rate",
+        "1e-3",
+    ]
     assert main(["train", *pairs, *words, "--output", trained]) == 0
     before, after = AutoModel.from_pretrained(encoder).state_dict(), AutoModel.from_pretrained(trained).state_dict()
     assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))

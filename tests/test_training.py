@@ -73,11 +73,15 @@ def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, r
 
 def test_known_matches_can_count_as_negatives_as_in_the_paper(clip, clip_processor, pairs, repaired, config, tmp_path):
     image_ids, caption_image = list(pairs.images["image_id"]), pairs.caption_image
-    next_image = {f"{name}#{k}": image_ids[(row + 1) % len(image_ids)] for row, name in enumerate(image_ids) for k in range(2)}
+    next_image = {
+        f"{name}#{k}": image_ids[(row + 1) % len(image_ids)] for row, name in enumerate(image_ids) for k in range(2)
+    }
     next_image |= {name: image_ids[(row + 1) % len(image_ids)] for row, name in enumerate(image_ids)}
     assert set(pairs.captions["caption_id"]) < set(next_image) and len(caption_image) == 24
 
-    def confuse(row):  # the false positive image of a caption, and the false positive caption of its image, belong together
+    def confuse(
+        row,
+    ):  # the false positive image of a caption, and the false positive caption of its image, belong together
         return {"fp_id": next_image[row["q_id"]] + ("#0" if row["direction"] == "i2t" else "")}
 
     losses = {}

@@ -118,7 +118,9 @@ class RepairTrainer(Trainer):
         terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
         if grid:
             matches = grid["matches"] if self.args.known_matches == "masked" else None
-            found = self.grid_loss(images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], matches)
+            found = self.grid_loss(
+                images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], matches
+            )
             loss = loss + self.args.grid_weight * found["loss"] * self._share(found["grids"], num_items_in_batch)
             terms |= {"loss_grid": found["loss"].detach() * found["grids"], "grids": found["grids"]}
         for name, value in terms.items():

@@ -46,7 +46,9 @@ def test_records_load_like_any_dataset_and_are_true(demo):
             assert not scenes.holds(query, renderer.read_scene(fp)) and scenes.holds(query, renderer.read_scene(edit))
         else:
             shown = renderer.read_scene(row["q_image"])
-            assert not scenes.holds(captions.parse(row["fp_text"]), shown) and scenes.holds(captions.parse(row["edit_text"]), shown)
+            assert not scenes.holds(captions.parse(row["fp_text"]), shown) and scenes.holds(
+                captions.parse(row["edit_text"]), shown
+            )
     assert len(load_dataset(str(demo[0] / "records"), "dropped", split="train")) >= 0
 
 

@@ -50,7 +50,16 @@ def test_leaves_a_folder_that_explains_itself(output):
 
 
 def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
-    words = ["--llm", "litellm:world/oracle", "--editor", "world", "--verdict-noise", "0.3", "--output", str(tmp_path / "r")]
+    words = [
+        "--llm",
+        "litellm:world/oracle",
+        "--editor",
+        "world",
+        "--verdict-noise",
+        "0.3",
+        "--output",
+        str(tmp_path / "r"),
+    ]
     assert synthesize(*inputs, *words) == 0
     columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
     here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))

@@ -47,7 +47,9 @@ def test_caption_instruction_makes_the_caption_true(rng):
 
 def test_a_one_word_error_is_repaired_by_one_phrase():
     caption = "Two red circles left of a blue star."
-    scene = scenes.Scene(scenes.Thing("circle", "red", 2, "small", "running"), scenes.Thing("star", "blue"), "above", "day")
+    scene = scenes.Scene(
+        scenes.Thing("circle", "red", 2, "small", "running"), scenes.Thing("star", "blue"), "above", "day"
+    )
     instruction = captions.caption_instruction(caption, scene)
     assert instruction.endswith("Therefore, replace 'left of' with 'above'.")
     candidates = {captions.apply_instruction(caption, instruction, random.Random(k)) for k in range(30)}

@@ -41,7 +41,12 @@ def test_every_fact_shows(scene):
     """Changing any one fact changes pixels well beyond jitter's reach, at the 64 px that the base retriever sees."""
     from dataclasses import replace
 
-    base = replace(scene, other=scenes.Thing("star", "blue"), subject=scenes.Thing("circle", "red", 2, "large", "sleeping"), relation="left")
+    base = replace(
+        scene,
+        other=scenes.Thing("star", "blue"),
+        subject=scenes.Thing("circle", "red", 2, "large", "sleeping"),
+        relation="left",
+    )
     subject = base.subject
     others = [
         replace(base, subject=replace(subject, shape="heart")),

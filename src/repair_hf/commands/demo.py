@@ -82,7 +82,15 @@ def run(options: DemoOptions) -> None:
     type_command = _print_command if options.dry_run else _run_command
     pairs = ["--pairs", str(world)]
     type_command("world", "build", "--output", str(world), *_flags(size.world))
-    type_command("mine", *pairs, "--model", "world/base", "--output", str(folder / "failures"), *_flags({"max_queries": size.queries, "d_i2t": size.d_i2t}))
+    type_command(
+        "mine",
+        *pairs,
+        "--model",
+        "world/base",
+        "--output",
+        str(folder / "failures"),
+        *_flags({"max_queries": size.queries, "d_i2t": size.d_i2t}),
+    )
     type_command(
         "synthesize", *pairs, "--model", "world/base", "--failures", str(folder / "failures"),
         "--llm", "world/oracle", "--editor", "world", "--output", str(records),
@@ -125,7 +133,10 @@ def _run_command(name: str, *words: str) -> None:
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
     """Plain steps that take as long as `repair` took, by the pace of `vanilla` in this very run."""
-    repair, vanilla = (json.loads((folder / "train" / f"{name}-{seed}" / "summary.json").read_text()) for name in ("repair", "vanilla"))
+    repair, vanilla = (
+        json.loads((folder / "train" / f"{name}-{seed}" / "summary.json").read_text())
+        for name in ("repair", "vanilla")
+    )
     return max(round(repair["seconds"] / vanilla["seconds_per_step"]), 1)
 
 
@@ -140,7 +151,9 @@ def _report(folder: Path, seeds: int) -> None:
     differences = "\n".join(_differences(rows))
     print(differences)
     write_atomically(folder / "table.md", f"{markdown}\n\n{differences}\n")
-    write_atomically(folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2))
+    write_atomically(
+        folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2)
+    )
     _pictures(folder)
 
 
@@ -165,7 +178,9 @@ def _differences(rows: dict[str, list[dict]]) -> list[str]:
         for plain in ("vanilla", "vanilla_same_compute"):
             parts = []
             for name in ("i2t", "t2i"):
-                gains = [100 * (a[f"{name}_R@1"] - b[f"{name}_R@1"]) for a, b in zip(rows[method], rows[plain], strict=True)]
+                gains = [
+                    100 * (a[f"{name}_R@1"] - b[f"{name}_R@1"]) for a, b in zip(rows[method], rows[plain], strict=True)
+                ]
                 error = f" ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
                 parts.append(f"{name.upper()} {statistics.mean(gains):+.1f}{error}")
             lines.append(f"{method} - {plain}: R@1 {', '.join(parts)}")
@@ -211,13 +226,20 @@ def _draw_grid(folder: Path, pairs, records) -> bool:
     image_rows, text_rows = drawn["grid_images"][full], drawn["grid_texts"][full]  # (n, 3)
     edited = grids.edited_images
     images = [
-        [pairs.images[int(row)]["image"] if row < len(pairs.images) else edited[int(row) - len(pairs.images)]["edit_image"] for row in rows]
+        [
+            pairs.images[int(row)]["image"]
+            if row < len(pairs.images)
+            else edited[int(row) - len(pairs.images)]["edit_image"]
+            for row in rows
+        ]
         for rows in image_rows
     ]
     texts = [[grids.captions[row] for row in rows] for rows in text_rows]
     before = _cosines(DualEncoder.from_pretrained(BASE), images, texts)  # (n, 3 texts, 3 images)
     worst = min(range(len(full)), key=lambda place: sum(map(np.sum, right_answers(before[place]))))
-    after = _cosines(DualEncoder.from_pretrained(folder / "train" / "repair-0"), images[worst : worst + 1], texts[worst : worst + 1])
+    after = _cosines(
+        DualEncoder.from_pretrained(folder / "train" / "repair-0"), images[worst : worst + 1], texts[worst : worst + 1]
+    )
     grid_picture(images[worst], texts[worst], before[worst], after[0], folder / "grid.png")
     return True
 

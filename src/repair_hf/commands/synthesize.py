@@ -35,7 +35,9 @@ class SynthesizeOptions:
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
-    llm: str = need("Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world (litellm:world/oracle goes through LiteLLM).")
+    llm: str = need(
+        "Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world (litellm:world/oracle goes through LiteLLM)."
+    )
     editor: str = need("Edits images: a diffusers Hub id or folder, or `world` for the toy world.")
     llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
     candidates: int = opt(3, "Edits made of each false positive; the one nearest to it is kept.")
@@ -54,7 +56,9 @@ class SynthesizeOptions:
         for name in ("verdict_noise", "malformed_rate", "drift"):
             if not 0 <= vars(self)[name] <= 1:
                 raise UserError(f"`{name}` is a share between 0 and 1, got {vars(self)[name]}.")
-        if (self.verdict_noise or self.malformed_rate) and not (_is_oracle(self) or self.llm == "litellm:world/oracle"):
+        if (self.verdict_noise or self.malformed_rate) and not (
+            _is_oracle(self) or self.llm == "litellm:world/oracle"
+        ):
             raise UserError(
                 "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm world/oracle."
             )

@@ -47,7 +47,9 @@ class PretrainOptions:
 
     world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
     output: str = opt("runs/base", "Folder of the trained retriever.")
-    epochs: float = opt(25.0, "Passes over the training captions; short schedules give a base that is far from saturated.")
+    epochs: float = opt(
+        25.0, "Passes over the training captions; short schedules give a base that is far from saturated."
+    )
     learning_rate: float = opt(1e-3, "Peak learning rate.")
     batch_size: int = opt(128, "Pairs in a batch.")
     seed: int = opt(0, "Seed of the weights and of the order.")
@@ -136,4 +138,8 @@ def serve(options: ServeOptions) -> None:
     )
 
 
-ACTIONS = {"build": ((BuildOptions,), build), "pretrain": ((PretrainOptions,), pretrain), "serve": ((ServeOptions,), serve)}
+ACTIONS = {
+    "build": ((BuildOptions,), build),
+    "pretrain": ((PretrainOptions,), pretrain),
+    "serve": ((ServeOptions,), serve),
+}

@@ -23,18 +23,31 @@ def build_processor(captions: Iterable[str]) -> CLIPProcessor:
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>", continuing_subword_prefix=""))
     learner.normalizer = normalizers.Lowercase()
     learner.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(pattern=" ", behavior="removed"), pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(pattern=" ", behavior="removed"),
+            pre_tokenizers.Punctuation(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     trainer = trainers.BpeTrainer(vocab_size=1000, end_of_word_suffix="</w>", show_progress=False)
     learner.train_from_iterator(sorted(set(captions)), trainer)
     learnt = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*alphabet, *(letter + "</w>" for letter in alphabet), *dict.fromkeys(a + b for a, b in learnt), START, END]
+    words = [
+        *alphabet,
+        *(letter + "</w>" for letter in alphabet),
+        *dict.fromkeys(a + b for a, b in learnt),
+        START,
+        END,
+    ]
     tokenizer = CLIPTokenizer(
         vocab={word: row for row, word in enumerate(dict.fromkeys(words))}, merges=learnt, model_max_length=CONTEXT
     )
     pictures = CLIPImageProcessorPil(
-        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.25] * 3
+        size={"shortest_edge": SIDE},
+        crop_size={"height": SIDE, "width": SIDE},
+        image_mean=[0.5] * 3,
+        image_std=[0.25] * 3,
     )
     return CLIPProcessor(image_processor=pictures, tokenizer=tokenizer)
 

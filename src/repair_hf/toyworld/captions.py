@@ -34,7 +34,11 @@ NOUNS = {
 }
 COUNT_WORDS = {1: ("a", "one"), 2: ("two", "a pair of"), 3: ("three", "a trio of")}
 SIZE_WORDS = {"large": ("large", "big", "huge"), "small": ("small", "little", "tiny")}
-ACTION_BEFORE = {"sleeping": ("sleeping", "dozing"), "jumping": ("jumping", "leaping"), "running": ("running", "racing")}
+ACTION_BEFORE = {
+    "sleeping": ("sleeping", "dozing"),
+    "jumping": ("jumping", "leaping"),
+    "running": ("running", "racing"),
+}
 ACTION_AFTER = {
     "sleeping": ("sleeping", "fast asleep"),
     "jumping": ("jumping", "leaping up"),
@@ -143,7 +147,11 @@ def caption_instruction(caption: str, scene: Scene) -> str:
     alignment = align(facts, scene)
     if not alignment.differences:
         return "[No Error]: The caption is true of the image. Therefore, keep it."
-    edits = [edit for which, target in (("1", "first"), ("2", "second")) for edit in _thing_edits(match, which, target, alignment)]
+    edits = [
+        edit
+        for which, target in (("1", "first"), ("2", "second"))
+        for edit in _thing_edits(match, which, target, alignment)
+    ]
     for gap in alignment.differences:
         if gap.name == "relation":
             edits.append(("replace", match["relation"], RELATION_WORDS[gap.shown][0]))
@@ -151,7 +159,9 @@ def caption_instruction(caption: str, scene: Scene) -> str:
             edits.append(("replace", match["early"] or match["late"], BACKGROUND_WORDS[gap.shown][0]))
     kinds = list(dict.fromkeys(gap.kind for gap in alignment.differences))
     labels = ", ".join(kind if kind == "Hallucination" else f"{kind} Error" for kind in kinds)
-    commands = [f"replace '{old}' with '{new}'" if verb == "replace" else f"remove '{old}'" for verb, old, new in edits]
+    commands = [
+        f"replace '{old}' with '{new}'" if verb == "replace" else f"remove '{old}'" for verb, old, new in edits
+    ]
     return f"[{labels}]: The image shows {describe_scene(scene)}. Therefore, {', and '.join(commands)}."
 
 
@@ -260,7 +270,11 @@ def _thing_edits(match: re.Match, which: str, target: str, alignment) -> list[tu
     """Replacements inside the phrase of one thing: its core (count to noun) as a whole, its trailing action apart."""
     gaps = {gap.name: gap.shown for gap in alignment.differences if gap.target == target}
     if "thing" in gaps:
-        gone = match["tail"].strip() if which == "2" else match.string[match.start("core1") : match.start("core2")].strip()
+        gone = (
+            match["tail"].strip()
+            if which == "2"
+            else match.string[match.start("core1") : match.start("core2")].strip()
+        )
         return [("remove", gone, "")]
     edits = []
     if "action" in gaps and match[f"after{which}"]:

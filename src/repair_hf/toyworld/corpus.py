@@ -27,7 +27,11 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
     stands, the world is whole.
     """
     folder = Path(folder)
-    world = {"splits": splits, "seed": seed, "world": digest([renderer.SIDE, renderer.RGB, captions.PREFIXES, scenes.COMPANY])}
+    world = {
+        "splits": splits,
+        "seed": seed,
+        "world": digest([renderer.SIDE, renderer.RGB, captions.PREFIXES, scenes.COMPANY]),
+    }
     mark = folder / "world.json"
     if mark.exists() and json.loads(mark.read_text()) == world:
         return folder

@@ -54,7 +54,9 @@ class WorldEditor:
 
 def _drifted(scene: scenes.Scene, before: scenes.Scene, rng: random.Random) -> scenes.Scene:
     """A new layout, and one fact changed that the instruction had left alone."""
-    kept = [name for name in ("color", "size", "action") if getattr(scene.subject, name) == getattr(before.subject, name)]
+    kept = [
+        name for name in ("color", "size", "action") if getattr(scene.subject, name) == getattr(before.subject, name)
+    ]
     choices = {"color": scenes.COLORS, "size": scenes.SIZES, "action": scenes.ACTIONS}
     scene = replace(scene, layout=rng.randrange(2**31))
     if kept:

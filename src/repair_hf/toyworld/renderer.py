@@ -18,7 +18,13 @@ from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.toyworld.scenes import Scene, Thing
 
-RGB = {"red": (222, 45, 38), "blue": (38, 98, 217), "green": (35, 150, 70), "yellow": (250, 205, 40), "purple": (142, 60, 170)}
+RGB = {
+    "red": (222, 45, 38),
+    "blue": (38, 98, 217),
+    "green": (35, 150, 70),
+    "yellow": (250, 205, 40),
+    "purple": (142, 60, 170),
+}
 SKY = {"day": (190, 226, 250), "night": (24, 28, 66)}
 GROUND = {"day": (226, 208, 160), "night": (72, 66, 84)}
 RADIUS = {"large": 18, "small": 11, None: 15}  # in 128ths of the picture's side; None: the scene's other thing
@@ -99,7 +105,9 @@ def _background(pen: ImageDraw.ImageDraw, background: str, unit: float, rng: ran
             pen.ellipse((x, y, x + 1.4 * unit, y + 1.4 * unit), fill=(250, 250, 220))
 
 
-def _figure(pen: ImageDraw.ImageDraw, thing: Thing, x: float, y: float, r: float, unit: float, background: str) -> None:
+def _figure(
+    pen: ImageDraw.ImageDraw, thing: Thing, x: float, y: float, r: float, unit: float, background: str
+) -> None:
     """One shape with a face; its action shows in eyes, marks and limbs."""
     line = (20, 20, 30) if background == "day" else (245, 245, 245)
     width = max(round(1.6 * unit), 1)
@@ -133,7 +141,12 @@ def _shape(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, f
         pen.ellipse((x - r, y - r, x + r, y + r), fill=fill, outline=line, width=width)
         return
     if shape == "square":
-        points = [(x - 0.9 * r, y - 0.9 * r), (x + 0.9 * r, y - 0.9 * r), (x + 0.9 * r, y + 0.9 * r), (x - 0.9 * r, y + 0.9 * r)]
+        points = [
+            (x - 0.9 * r, y - 0.9 * r),
+            (x + 0.9 * r, y - 0.9 * r),
+            (x + 0.9 * r, y + 0.9 * r),
+            (x - 0.9 * r, y + 0.9 * r),
+        ]
     elif shape == "triangle":
         points = [(x, y - 1.05 * r), (x + 1.05 * r, y + 0.85 * r), (x - 1.05 * r, y + 0.85 * r)]
     elif shape == "star":

@@ -166,7 +166,9 @@ def _alignments(facts: Facts, scene: Scene) -> list[Alignment]:
             first, second = (None if role == "other" else role for role in (first, second))
         found.append(Alignment(first, second, tuple(_compare(facts, scene, first, second))))
     if not found:
-        raise ValueError(f"No reading of {facts} fits the toy world: one named thing must be single, without size or action.")
+        raise ValueError(
+            f"No reading of {facts} fits the toy world: one named thing must be single, without size or action."
+        )
     return found
 
 
