@@ -208,7 +208,7 @@ def _pictures(folder: Path) -> None:
 
 
 def _draw_grid(folder: Path, pairs, records) -> bool:
-    """Draw the grid, of the first 500 with two edits in them, in which the base encoder errs most often; False if none has."""
+    """Draw the first grid with two edits in which the base encoder gets at least half of the six answers wrong; False if none is."""
     import numpy as np
 
     from repair_hf.analysis.figures import grid_picture, right_answers
@@ -220,7 +220,8 @@ def _draw_grid(folder: Path, pairs, records) -> bool:
     anchors = np.arange(len(grids))
     drawn = grids.draw(np.zeros_like(anchors), anchors)
     edits = [SOURCES.index(name) for name in ("reciprocal", "other_edit")]
-    full = anchors[np.isin(drawn["sources"][:, 1:], edits).all(1)][:500]  # (n,)
+    is_plain = ~drawn["matches"].any((1, 2))  # off the diagonal nothing is known to be a true pair
+    full = anchors[np.isin(drawn["sources"][:, 1:], edits).all(1) & is_plain][:500]  # (n,)
     if len(full) == 0:
         return False
     image_rows, text_rows = drawn["grid_images"][full], drawn["grid_texts"][full]  # (n, 3)
@@ -236,11 +237,13 @@ def _draw_grid(folder: Path, pairs, records) -> bool:
     ]
     texts = [[grids.captions[row] for row in rows] for rows in text_rows]
     before = _cosines(DualEncoder.from_pretrained(BASE), images, texts)  # (n, 3 texts, 3 images)
-    worst = min(range(len(full)), key=lambda place: sum(map(np.sum, right_answers(before[place]))))
-    after = _cosines(
-        DualEncoder.from_pretrained(folder / "train" / "repair-0"), images[worst : worst + 1], texts[worst : worst + 1]
-    )
-    grid_picture(images[worst], texts[worst], before[worst], after[0], folder / "grid.png")
+    wrong = [place for place, cosines in enumerate(before) if sum(map(np.sum, right_answers(cosines))) <= 3]
+    if not wrong:
+        return False
+    chosen = slice(wrong[0], wrong[0] + 1)
+    trained = DualEncoder.from_pretrained(folder / "train" / "repair_mixed-0")
+    after = _cosines(trained, images[chosen], texts[chosen])
+    grid_picture(images[wrong[0]], texts[wrong[0]], before[wrong[0]], after[0], folder / "grid.png")
     return True
 
 
