@@ -33,6 +33,7 @@ class Tint:
     """An editor that only colours, each seed otherwise."""
 
     id = "tint"
+    batch_size = 4
     own_process = False
 
     def edit(self, sources, instructions, seeds):

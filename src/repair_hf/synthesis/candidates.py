@@ -44,6 +44,7 @@ class Candidates:
 
     def __init__(self, editor: ImageEditor, sources: SourceImages, folder: Path, *, count: int, seed: int) -> None:
         self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
+        self._batch_size = editor.batch_size  # here, so that an editor without one fails before anything waits for it
         self.made, self.found = 0, 0
         self._made: dict[tuple[int, str], asyncio.Task[list[Path | None]]] = {}
         self._waiting: asyncio.Queue[tuple[_Job, asyncio.Future]] = asyncio.Queue()
@@ -97,7 +98,7 @@ class Candidates:
     async def _serve(self, executor: Executor) -> None:
         while True:
             batch = [await self._waiting.get()]
-            while len(batch) < self.editor.batch_size and not self._waiting.empty():
+            while len(batch) < self._batch_size and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             jobs = [job for job, _ in batch]
             try:
