@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from repair_hf import collation
 from repair_hf.collation import DecodedImages, GridCollator
 from repair_hf.pairs import load_pairs
 from repair_hf.preprocessing import Preprocessor
@@ -51,36 +52,67 @@ def looked_up(batch: dict[str, torch.Tensor], name: str) -> list:
     return torch.where(places >= 0, values[places], -1).tolist()
 
 
-def test_shared_items_are_in_the_batch_once_and_found_again(collator):
+def n_texts(batch: dict) -> int:
+    return sum(len(group["input_ids"]) for group in batch["texts"])
+
+
+@pytest.fixture
+def said(clip_processor):
+    """Captions that an index tensor of a batch stands for, None where it points at nothing."""
+
+    def read(batch: dict, name: str) -> list:
+        ids = [row for group in batch["texts"] for row in group["input_ids"]]
+        texts = [*(clip_processor.tokenizer.decode(row, skip_special_tokens=True).strip() for row in ids), None]
+        places = batch[name].tolist()
+        return [[texts[k] for k in place] if isinstance(place, list) else texts[place] for place in places]
+
+    return read
+
+
+def test_shared_items_are_in_the_batch_once_and_found_again(collator, said):
     rows = [row(4, 0, [4, 7, 2], [0, 1, 2]), row(2, 1, [8, 4, -1], [1, 0, -1]), row(5, 2, [5, -1, -1], [2, -1, -1])]
     batch = collator(rows)
     assert batch["pixels"][:, 0, 0, 0].tolist() == [2, 4, 5, 7, 8] and batch["pixels"].dtype == torch.uint8
-    assert len(batch["input_ids"]) == 3
+    assert n_texts(batch) == 3
     assert looked_up(batch, "anchor_images") == [4, 2, 5]
     assert looked_up(batch, "grid_images") == [[4, 7, 2], [8, 4, -1], [5, -1, -1]]
-    assert batch["grid_texts"].tolist() == [[0, 1, 2], [1, 0, -1], [2, -1, -1]]
+    assert said(batch, "anchor_texts") == [CAPTIONS[0], CAPTIONS[1], CAPTIONS[2]]
+    assert said(batch, "grid_texts") == [CAPTIONS[:3], [CAPTIONS[1], CAPTIONS[0], None], [CAPTIONS[2], None, None]]
     assert batch["present"].tolist() == [[True, True, True], [True, True, False], [True, False, False]]
 
 
 def test_an_anchor_that_stands_in_no_slot_is_in_the_batch_too(collator):
     batch = collator([row(3, 4, [8, 1, 2], [0, 1, 2])])  # slot 1 holds edits
     assert looked_up(batch, "anchor_images") == [3] and looked_up(batch, "grid_images") == [[8, 1, 2]]
-    assert len(batch["pixels"]) == 4 and len(batch["input_ids"]) == 4
+    assert len(batch["pixels"]) == 4 and n_texts(batch) == 4
 
 
-def test_without_grids_there_are_no_grid_inputs(collator):
+def test_without_grids_there_are_no_grid_inputs(collator, said):
     batch = collator([row(4, 0), row(1, 3)])
-    assert set(batch) == {"pixels", "anchor_images", "anchor_texts", "input_ids", "attention_mask"}
-    assert looked_up(batch, "anchor_images") == [4, 1]
+    assert set(batch) == {"pixels", "anchor_images", "anchor_texts", "texts"}
+    assert looked_up(batch, "anchor_images") == [4, 1] and said(batch, "anchor_texts") == [CAPTIONS[0], CAPTIONS[3]]
 
 
-@pytest.mark.parametrize("texts", [[1, 3], [0, 1], [4, 2, 0]])
-def test_captions_are_padded_to_the_longest_of_the_batch(texts, collator, clip_processor, clip):
-    batch = collator([row(k, text) for k, text in enumerate(texts)])
-    expected = Preprocessor(clip_processor, clip.config).texts([CAPTIONS[text] for text in sorted(texts)])
-    for name in ("input_ids", "attention_mask"):
-        torch.testing.assert_close(batch[name], expected[name])
-    assert batch["input_ids"].shape[1] == batch["attention_mask"].sum(1).max()
+def test_captions_come_by_length_each_group_padded_to_its_own_longest(
+    monkeypatch, collator, said, clip_processor, clip
+):
+    monkeypatch.setattr(collation, "GROUP", 2)
+    batch = collator([row(k, text) for k, text in enumerate([4, 3, 2, 0, 1])])
+    groups = [[CAPTIONS[1], CAPTIONS[3], CAPTIONS[2]], [CAPTIONS[0], CAPTIONS[4]]]
+    for group, captions in zip(batch["texts"], groups, strict=True):
+        assert list(group) == ["input_ids"]  # a causal text tower needs no mask
+        torch.testing.assert_close(
+            group["input_ids"], Preprocessor(clip_processor, clip.config).texts(captions)["input_ids"]
+        )
+    assert said(batch, "anchor_texts") == [CAPTIONS[k] for k in (4, 3, 2, 0, 1)]
+
+
+def test_a_text_tower_that_looks_both_ways_gets_its_mask(clip_processor, clip):
+    preprocessor = Preprocessor(clip_processor, clip.config)
+    preprocessor.is_causal = False
+    batch = GridCollator(preprocessor, [Table(0, 6)], CAPTIONS)([row(0, 1), row(1, 2)])
+    expected = preprocessor.texts([CAPTIONS[1], CAPTIONS[2]])
+    torch.testing.assert_close(batch["texts"], [expected])
 
 
 def test_images_decoded_on_demand_are_the_preprocessors(pairs_folder, clip_processor, clip):

@@ -47,7 +47,8 @@ def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Pat
         resumed = [*flags, str(output / "resumed"), "--resume-from-checkpoint", str(output / "whole" / "checkpoint-5")]
         if processes == 1:
             assert main(whole) == 0
-        else:
+        else:  # in chunks too, which must change nothing
+            whole, resumed = ([*words, "--chunk-size", "5"] for words in (whole, resumed))
             launch(folder / "script.py", json.dumps([whole, resumed]), processes, output / "resumed" / "summary.json")
     return {1: folder / "1", 2: folder / "2"}
 

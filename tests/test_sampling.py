@@ -24,13 +24,21 @@ def most_batches(counts: list[int], size: int) -> int:
     return batches
 
 
+def confused(images: np.ndarray, rng: np.random.Generator):
+    """Neighbours at random, half of them missing."""
+    texts = np.where(rng.random(len(images)) < 0.5, rng.integers(len(images), size=len(images)), -1)
+    pictures = np.where(rng.random(len(images)) < 0.5, rng.permutation(images), -1)
+    return lambda epoch: (texts, pictures)
+
+
+@pytest.mark.parametrize("along", ["random", "neighbours"])
 @pytest.mark.parametrize("seed", range(12))
-def test_batches_are_full_without_doubles_and_as_many_as_can_be(seed):
+def test_batches_are_full_without_doubles_and_as_many_as_can_be(seed, along):
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, (2, 6, 12)[seed % 3], size=rng.integers(5, 40))
     images = rng.permutation(np.repeat(np.arange(len(counts)), counts))
     size = int(rng.integers(1, len(counts) + 1))
-    sampler = OneCaptionPerImage(images, size, seed)
+    sampler = OneCaptionPerImage(images, size, seed, confused(images, rng) if along == "neighbours" else None)
     anchors = epoch_of(sampler, 3)
     assert len(anchors) == len(sampler) == size * most_batches(counts.tolist(), size)
     assert len(set(anchors)) == len(anchors)
@@ -75,6 +83,24 @@ def test_neighbours_in_a_batch_change():
     for batch in images[epoch_of(sampler, 0)].reshape(-1, 8):
         together[np.ix_(batch, batch)] += 1
     assert (together[np.triu_indices(64, 1)] > 0).mean() > 0.4
+
+
+def test_anchors_are_in_a_batch_with_those_that_they_are_confused_with():
+    """Images in rings of 8 that are confused with each other by caption, or by image: batches of 8 are the rings."""
+    images = np.repeat(np.arange(64), 2)
+    ring = images // 8 * 8 + (images + 1) % 8
+    nobody = np.full(128, -1)
+    for near in ((ring * 2 + np.arange(128) % 2, nobody), (nobody, ring)):
+        sampler = OneCaptionPerImage(images, 8, neighbours=lambda epoch, near=near: near)
+        batches = images[epoch_of(sampler, 1)].reshape(-1, 8)
+        assert len(batches) == 16 and all(len(set(batch // 8)) == 1 for batch in batches)
+
+
+def test_the_neighbours_of_the_epoch_are_asked_for():
+    images, asked = np.arange(16), []
+    sampler = OneCaptionPerImage(images, 4, neighbours=lambda epoch: asked.append(epoch) or (images, images))
+    epoch_of(sampler, 5)
+    assert asked == [5]
 
 
 def test_more_pairs_than_images_is_refused():

@@ -188,8 +188,8 @@ def test_a_cut_step_has_the_global_loss_of_its_halves(clip, clip_processor, pair
     trainer = make_trainer(clip, clip_processor, pairs, None, config("other", gradient_accumulation_steps=2))
     loss = []
     for batch, _ in zip(trainer.get_train_dataloader(), range(2), strict=False):
-        anchors = (batch.pop(name) for name in ("anchor_images", "anchor_texts"))
-        found = clip(pixel_values=trainer.processing_class.normalize(batch.pop("pixels")), **batch)
+        anchors = (batch[name] for name in ("anchor_images", "anchor_texts"))
+        found = clip(pixel_values=trainer.processing_class.normalize(batch["pixels"]), **batch["texts"][0])
         pair = [vectors[rows] for vectors, rows in zip((found.image_embeds, found.text_embeds), anchors, strict=True)]
         loss.append(ContrastiveLoss()(*pair, clip.logit_scale.exp())["loss"].item())
     assert curve(tmp_path / "cut")[0]["loss_global"] == pytest.approx(sum(loss) / 2, abs=1e-5)
@@ -200,7 +200,8 @@ def make_trainer(clip, clip_processor, pairs, records, config) -> RepairTrainer:
     tables = [DecodedImages(pairs.images, "image", preprocessor)]
     if records is not None:
         tables.append(DecodedImages(grids.edited_images, "edit_image", preprocessor))
-    return RepairTrainer(clip, config, GridCollator(preprocessor, tables, grids.captions), grids, preprocessor)
+    collator = GridCollator(preprocessor, tables, grids.captions, chunk_size=config.chunk_size)
+    return RepairTrainer(clip, config, collator, grids, preprocessor)
 
 
 def test_each_distinct_item_of_a_batch_is_encoded_once(clip, clip_processor, pairs, repaired, config):
@@ -218,6 +219,37 @@ def test_each_distinct_item_of_a_batch_is_encoded_once(clip, clip_processor, pai
         rows = torch.cat([batch[f"anchor_{kind}"], batch[f"grid_{kind}"].flatten()])
         assert set(rows.tolist()) - {-1} == set(range(seen[kind]))
         assert seen[kind] < 8 + int((batch[f"grid_{kind}"] >= 0).sum())
+
+
+@pytest.mark.parametrize("chunk_size", [3, 5, 100])
+def test_a_batch_in_chunks_has_the_loss_and_the_gradients_of_the_whole(
+    chunk_size, clip, clip_processor, pairs, repaired, config
+):
+    def gradients(chunk_size):
+        options = config(per_device_train_batch_size=8, chunk_size=chunk_size, grid_weight=1.0)
+        trainer = make_trainer(deepcopy(clip), clip_processor, pairs, repaired, options)
+        batch = next(iter(trainer.get_train_dataloader()))
+        sizes = []
+        trainer.model.vision_model.register_forward_hook(lambda _, args, out: sizes.append(len(out[1])))
+        loss = trainer.compute_loss(trainer.model, batch)
+        loss.backward()
+        return loss.item(), {name: p.grad for name, p in trainer.model.named_parameters()}, sizes, len(batch["texts"])
+
+    loss, expected, whole, _ = gradients(None)
+    found, grads, chunks, n_groups = gradients(chunk_size)
+    assert found == pytest.approx(loss, abs=1e-6)
+    apart = sum((grads[name] - value).square().sum() for name, value in expected.items()).sqrt()
+    assert apart < 1e-5 * sum(value.square().sum() for value in expected.values()).sqrt()
+    assert max(chunks) <= chunk_size and sum(chunks) == 2 * sum(whole)  # each twice
+    assert n_groups == len(chunks) // 2
+
+
+def test_batches_of_neighbours_encode_fewer_items(clip, clip_processor, pairs, repaired, config):
+    def items(batches):
+        trainer = make_trainer(clip, clip_processor, pairs, repaired, config(batches=batches))
+        return sum(len(batch["pixels"]) for batch in trainer.get_train_dataloader())
+
+    assert items("neighbours") < items("random")
 
 
 def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, config, tmp_path):

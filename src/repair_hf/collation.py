@@ -6,6 +6,7 @@ Out: pixels, token ids, and where in them each anchor and each grid finds its it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from datasets import Dataset
 from torch import Tensor
 
 from repair_hf.preprocessing import Preprocessor
+
+GROUP, MOST_GROUPS = 64, 4  # captions in a group at least, groups in a batch at most
 
 
 class Pixels(Protocol):
@@ -41,32 +44,44 @@ class DecodedImages:
 class GridCollator:
     """Make a batch of rows of `Grids`.
 
-    An item that several anchors or grids of the batch share is in it once. Captions are padded to the longest of the
-    batch; all of them are tokenized here, once.
+    An item that several anchors or grids of the batch share is in it once. The captions come in groups of like length,
+    each padded to its own longest; all of them are tokenized here, once.
 
     Args:
         preprocessor: Turns captions into token ids.
         images: The image table, in one or more parts that follow one another.
         captions: The caption table.
+        chunk_size: How many images or captions are encoded at once at most; by default `GROUP` or more.
 
     Shape:
-        `pixels` (n_images, 3, H, W) uint8, `input_ids` and, where the tokenizer gives one, `attention_mask`
-        (n_texts, L); `anchor_images` and `anchor_texts` (B,) point into those; with grids also `grid_images` and
-        `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3) bool.
+        `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,
+        `attention_mask` (n, L), n_texts rows in all; `anchor_images` and `anchor_texts` (B,) point into those; with
+        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3) bool.
     """
 
-    def __init__(self, preprocessor: Preprocessor, images: Sequence[Pixels], captions: Sequence[str]) -> None:
-        self.images = list(images)
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        images: Sequence[Pixels],
+        captions: Sequence[str],
+        *,
+        chunk_size: int | None = None,
+    ) -> None:
+        self.images, self.chunk_size = list(images), chunk_size
         tokens = preprocessor.texts(list(captions))
-        self._tokens = {name: ids.to(torch.int32) for name, ids in tokens.items()}  # (M, longest)
-        self._lengths = self._tokens["attention_mask"].sum(1) if "attention_mask" in tokens else None  # (M,)
+        lengths = preprocessor.lengths(tokens)  # (M,)
+        self._by_length = lengths.argsort(stable=True)  # (M,) row of each place in the table sorted by length
+        self._place = self._by_length.argsort().numpy()  # (M,) place of each row in it
+        self._tokens = {name: ids[self._by_length].to(torch.int32) for name, ids in tokens.items()}  # (M, longest)
+        self.preprocessor = preprocessor
 
     def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         images, anchor_images, grid_images = _distinct(drawn["anchor_images"], drawn.get("grid_images"))
-        texts, anchor_texts, grid_texts = _distinct(drawn["anchor_texts"], drawn.get("grid_texts"))
+        texts, anchor_texts, grid_texts = _distinct(*self._sorted(drawn["anchor_texts"], drawn.get("grid_texts")))
         batch = {"pixels": self._pixels(images), "anchor_images": anchor_images, "anchor_texts": anchor_texts}
-        batch |= self._texts(torch.from_numpy(texts))
+        groups = torch.from_numpy(texts).tensor_split(self._n_groups(len(images), len(texts)))
+        batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
         if grid_images is not None:
             batch |= {"grid_images": grid_images, "grid_texts": grid_texts}
             batch |= {"present": grid_images >= 0, "matches": torch.from_numpy(drawn["matches"])}
@@ -78,9 +93,15 @@ class GridCollator:
         parts = zip(self.images, cuts, cuts[1:], starts, strict=False)
         return torch.cat([part[rows[low:high] - start] for part, low, high, start in parts if low < high])
 
-    def _texts(self, rows: Tensor) -> dict[str, Tensor]:
-        longest = None if self._lengths is None else int(self._lengths[rows].max())
-        return {name: ids[rows, :longest].long() for name, ids in self._tokens.items()}
+    def _n_groups(self, n_images: int, n_texts: int) -> int:
+        if self.chunk_size is None:
+            return min(max(n_texts // GROUP, 1), MOST_GROUPS)
+        return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
+
+    def _sorted(self, anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows of the caption table as places in the one that is sorted by length; -1 stays -1."""
+        grids = None if grids is None else np.where(grids >= 0, self._place[grids], -1)
+        return self._place[anchors], grids
 
 
 def _distinct(anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, Tensor, Tensor | None]:

@@ -43,7 +43,17 @@ class RepairConfig(TrainingArguments):
         "Off-diagonal cells of a grid that are known to be true pairs, such as a false positive image with its own "
         "caption: take part in no softmax, or count as negatives as in the paper.",
     )
+    batches: Literal["random", "neighbours"] = opt(
+        "random",
+        "Who meets in a batch: anchors at random, or each with the anchors of its own false positives. Neighbours share "
+        "items, so that a step encodes fewer; and the negatives of L_global become harder.",
+    )
     negatives: Literal["grid", "none"] = opt("grid", "`none` trains on the pairs alone, even where there are records.")
+    chunk_size: int | None = opt(
+        None,
+        "Encode at most so many images and captions at once, each a second time for its gradients: memory for these in "
+        "place of the batch, about a third more time, the same loss and gradients.",
+    )
     cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
     cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
 
@@ -68,6 +78,10 @@ class RepairConfig(TrainingArguments):
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         super().__post_init__()
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise UserError(
+                f"`chunk_size` must be at least 1, got {self.chunk_size}; leave it out to encode all at once."
+            )
         if self.grid_weight < 0:
             raise UserError(f"`grid_weight` must not be negative, got {self.grid_weight}.")
         if self.remove_unused_columns or not self.dataloader_drop_last:

@@ -123,7 +123,7 @@ class DualEncoder:
             UserError: If a caption's vector is zero or not finite.
         """
         places: dict[str, int] = {}
-        rows = np.array([places.setdefault(caption, len(places)) for caption in captions], np.int64)  # (M,)
+        rows = np.array([places.setdefault(caption, len(places)) for caption in captions[:]], np.int64)  # (M,)
         texts = list(places)
         vectors = []
         with (
@@ -171,14 +171,11 @@ class DualEncoder:
     def _embed_some(self, texts: list[str], bar: tqdm) -> Tensor:
         """Embed by length, so that little padding is encoded, and restore the order."""
         tokens = self.preprocessor.texts(texts)  # (n, L) each
-        full = torch.full((len(texts),), tokens["input_ids"].shape[1])
-        lengths = tokens["attention_mask"].sum(1) if "attention_mask" in tokens else full  # (n,)
-        order = lengths.argsort(
-            descending=True, stable=True
-        )  # the longest first: what does not fit into memory fails at once
+        # the longest first: what does not fit into memory fails at once
+        order = self.preprocessor.lengths(tokens).argsort(descending=True, stable=True)  # (n,)
         vectors = []
         for batch in order.split(self.batch_size):
-            part = {name: ids[batch, : lengths[batch[0]]].to(self.device) for name, ids in tokens.items()}
+            part = {name: ids.to(self.device) for name, ids in self.preprocessor.text_inputs(tokens, batch).items()}
             vectors.append(self.model.get_text_features(**part).pooler_output.float().cpu())
             bar.update(len(batch))
         return torch.cat(vectors)[order.argsort()]

@@ -124,6 +124,18 @@ class Grids(torch.utils.data.Dataset):
         ]  # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 
+    def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whom each anchor is confused with in the grids of an epoch, for `OneCaptionPerImage`.
+
+        Shape:
+            Returns captions T_hn (M,) and images I_hn (M,); -1 where there is none.
+        """
+        anchors = np.arange(len(self))
+        if not self.has_grids:
+            return np.full_like(anchors, -1), np.full_like(anchors, -1)
+        drawn = self.draw(np.full_like(anchors, epoch), anchors)
+        return drawn["grid_texts"][:, 1], drawn["grid_images"][:, 2]
+
     def report(self) -> dict[str, int]:
         """Count what the grids of the first epoch are made of.
 

@@ -98,7 +98,7 @@ def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequ
 
 def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Dataset:
     """Keep the false positives of `max_queries` queries of each direction, drawn at random; the order stays."""
-    direction, query = np.array(failures["direction"]), np.array(failures["q"])
+    direction, query = np.array(failures["direction"][:]), np.array(failures["q"][:])
     kept = np.zeros(len(failures), bool)
     for place, name in enumerate(DIRECTIONS):
         queries = np.unique(query[direction == name])
@@ -110,13 +110,12 @@ def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Datase
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
     """Add `q_id`, `gt_id` and `fp_id`, the names that the items have in the pairs."""
     image_ids, caption_ids = pairs.images["image_id"][:], pairs.captions["caption_id"][:]
-    is_t2i = [direction == "t2i" for direction in failures["direction"]]
+    table, is_t2i = failures.with_format("arrow")[:], [way == "t2i" for way in failures["direction"][:]]
     for role in ("q", "gt", "fp"):
-        is_caption = is_t2i if role == "q" else [not way for way in is_t2i]
-        rows = zip(is_caption, failures[role], strict=True)
-        ids = [caption_ids[row] if caption else image_ids[row] for caption, row in rows]
-        failures = failures.add_column(f"{role}_id", ids, feature=Value("string"))
-    return failures
+        rows = zip(is_t2i, failures[role][:], strict=True)
+        ids = [caption_ids[row] if t2i == (role == "q") else image_ids[row] for t2i, row in rows]
+        table = table.append_column(f"{role}_id", pa.array(ids, pa.string()))
+    return Dataset(table)
 
 
 def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
@@ -126,7 +125,7 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
         `queries`; `false_positives`; `failed`, the queries with a false positive before their gt; and the quartiles
         `gap_25`, `gap_50`, `gap_75` of the score of a query's best false positive less its gt's (positive: it failed).
     """
-    columns = failures.with_format("numpy")[:]
+    columns = {name: np.array(failures[name][:]) for name in failures.column_names}
     table = {}
     for name in DIRECTIONS:
         rows = {key: values[columns["direction"] == name] for key, values in columns.items()}

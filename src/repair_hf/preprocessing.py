@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Their text towers read the last position, and were trained with captions padded to the full length without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
+CAUSAL = ("clip",)  # text towers that read the end token and never look at what stands behind it
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is made small
 THREADS = min(os.cpu_count() or 1, 8)
 
@@ -55,6 +56,7 @@ class Preprocessor:
         self.processor = processor
         self.max_length = min(processor.tokenizer.model_max_length, config.text_config.max_position_embeddings)
         self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
+        self.is_causal = config.model_type in CAUSAL
         self.image_shape = self._image_shape()  # (3, H, W)
         self._values = self._value_of_each_byte()  # (3, 256)
 
@@ -124,6 +126,23 @@ class Preprocessor:
                 list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut
             )
         return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
+
+    def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+        """What a model is given for some rows of `tokens`, which `texts` made: cut to the longest of them.
+
+        A causal text tower gets no mask: the padding stands behind all that it reads, and attention without a mask
+        takes a faster kernel.
+        """
+        if "attention_mask" not in tokens:
+            return {name: ids[rows].long() for name, ids in tokens.items()}
+        longest = int(self.lengths(tokens)[rows].max())
+        names = ("input_ids",) if self.is_causal else tuple(tokens)
+        return {name: tokens[name][rows, :longest].long() for name in names}
+
+    def lengths(self, tokens: dict[str, Tensor]) -> Tensor:
+        """(n,) how many tokens of each row are no padding; all of them where the model was trained with padding."""
+        ids = tokens["input_ids"]
+        return tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.full((len(ids),), ids.shape[1])
 
     def batches(self, images: Any, size: int, desc: str | None = None) -> Iterator[Tensor]:
         """All images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.

@@ -7,7 +7,7 @@ Out: for each epoch an order of (epoch, anchor) pairs in which no batch holds an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import numpy as np
@@ -28,13 +28,22 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
         anchor_images: (M,) the image that each anchor belongs to.
         batch_size: Anchors of one optimizer step.
         seed: Drawn from together with the epoch.
+        neighbours: From an epoch to whom each anchor is confused with, see `Grids.neighbours`; a batch is then filled
+            along these: with an anchor come the caption and a caption of the image, then theirs. None fills it at random.
 
     Raises:
         UserError: If there are fewer images than a batch must hold.
     """
 
-    def __init__(self, anchor_images: np.ndarray, batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        anchor_images: np.ndarray,
+        batch_size: int,
+        seed: int = 0,
+        neighbours: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
+    ) -> None:
         self.anchor_images, self.batch_size, self.seed, self.epoch = anchor_images, batch_size, seed, 0
+        self.neighbours = neighbours
         self._captions_of = np.bincount(anchor_images)  # (images,)
         n_images = int((self._captions_of > 0).sum())
         if n_images < batch_size:
@@ -59,26 +68,90 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
             yield from ((self.epoch, anchor) for anchor in batches[number])
 
     def _fill_batches(self, rng: np.random.Generator) -> list[list[int]]:
-        """Serve first the images with the most captions left: no other order fills more batches."""
-        shuffled = np.lexsort((rng.random(len(self.anchor_images)), self.anchor_images))  # (M,) grouped by image
-        images = self.anchor_images[shuffled]  # (M,)
-        starts = np.cumsum(self._captions_of) - self._captions_of  # (images,)
-        left = self._captions_of[images] - (np.arange(len(images)) - starts[images])  # (M,)
-        order = np.lexsort((rng.random(len(images)), -left))  # (M,)
-        stream = zip(images[order].tolist(), shuffled[order].tolist(), strict=True)
-        batches, late = [], []
-        for _ in range(self.batches):
-            waiting, late, batch = iter(late), [], {}
-            for image, anchor in chain(waiting, stream):
-                if image in batch:
-                    late.append((image, anchor))  # waits for the next batch
-                    continue
-                batch[image] = anchor
-                if len(batch) == self.batch_size:
-                    break
-            late.extend(waiting)
-            batches.append(list(batch.values()))
-        return batches
+        near = None if self.neighbours is None else self.neighbours(self.epoch)
+        epoch = _Epoch(self.anchor_images, self._captions_of, near, rng)
+        return [epoch.fill(self.batch_size, remaining) for remaining in range(self.batches, 0, -1)]
+
+
+class _Epoch:
+    """The anchors of one epoch on their way into batches."""
+
+    def __init__(
+        self,
+        anchor_images: np.ndarray,
+        captions_of: np.ndarray,
+        neighbours: tuple[np.ndarray, np.ndarray] | None,
+        rng: np.random.Generator,
+    ) -> None:
+        order = rng.permutation(len(anchor_images))
+        self.rng, self.left = rng, captions_of.copy()  # (images,) captions not served yet
+        self.image_of: list[int] = anchor_images.tolist()
+        self.captions: list[list[int]] = [[] for _ in captions_of]  # of each image, in an order of chance
+        for anchor in order.tolist():
+            self.captions[self.image_of[anchor]].append(anchor)
+        self.near = None if neighbours is None else [near.tolist() for near in neighbours]
+        self.served = bytearray(len(order))
+        self.stream, self.late = iter(order.tolist()), []  # late: met when its image was in the batch already
+
+    def fill(self, size: int, remaining: int) -> list[int]:
+        """The next batch, of `remaining` that are still to be filled."""
+        batch: dict[int, int] = {}  # image -> anchor
+        for image in self._due(size, remaining):
+            self._take(self._caption_of(image), batch)
+        grown = self._grow(batch, size, 0)
+        waiting, self.late = iter(self.late), []
+        candidates = chain(waiting, self.stream)
+        while len(batch) < size:
+            anchor = next(candidates)  # there is one: `_due` sees to it
+            if self.served[anchor]:
+                continue
+            if self.image_of[anchor] in batch:
+                self.late.append(anchor)
+                continue
+            self._take(anchor, batch)
+            grown = self._grow(batch, size, grown)
+        self.late.extend(waiting)
+        return list(batch.values())
+
+    def _due(self, size: int, remaining: int) -> list[int]:
+        """Images that must be served now, lest a later batch cannot be filled.
+
+        An image serves each remaining batch once at most: beyond that, its captions are of no use. Passing over an
+        image with so many left loses one; as many as are to spare may be lost.
+        """
+        full = np.flatnonzero(self.left >= remaining)
+        to_spare = int(np.minimum(self.left, remaining).sum()) - remaining * size
+        return self.rng.permutation(full)[: max(len(full) - to_spare, 0)].tolist()
+
+    def _grow(self, batch: dict[int, int], size: int, grown: int) -> int:
+        """Add the neighbours of the batch's anchors from the `grown`-th on, and theirs; how many were looked at."""
+        if self.near is None:
+            return grown
+        texts, images = self.near
+        anchors = list(batch.values())
+        while grown < len(anchors) and len(batch) < size:
+            anchor = anchors[grown]
+            grown += 1
+            caption, image = texts[anchor], images[anchor]
+            if caption >= 0 and not self.served[caption] and self.image_of[caption] not in batch:
+                anchors.append(self._take(caption, batch))
+            if image >= 0 and image not in batch and self.left[image] and len(batch) < size:
+                anchors.append(self._take(self._caption_of(image), batch))
+        return grown
+
+    def _caption_of(self, image: int) -> int:
+        """One that was not served yet; there must be one."""
+        captions = self.captions[image]
+        while self.served[captions[-1]]:
+            captions.pop()
+        return captions[-1]
+
+    def _take(self, anchor: int, batch: dict[int, int]) -> int:
+        image = self.image_of[anchor]
+        batch[image] = anchor
+        self.served[anchor] = True
+        self.left[image] -= 1
+        return anchor
 
 
 def _full_batches(captions_of: np.ndarray, batch_size: int) -> int:

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
@@ -96,6 +97,7 @@ class RepairTrainer(Trainer):
             train_dataset.anchor_images,
             args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
             args.seed if args.data_seed is None else args.data_seed,
+            train_dataset.neighbours if args.batches == "neighbours" else None,
         )
         self.first_step = 0  # of the last call of `train`; not 0 after a resume
         self._eval_pixels = eval_pixels
@@ -107,13 +109,11 @@ class RepairTrainer(Trainer):
         Here `num_items_in_batch` is the number of grids in the whole optimizer step, so that L_grid is the mean over
         those however the step is cut; None where this batch is the whole step.
         """
-        inputs = dict(inputs)
-        anchor_images, anchor_texts = inputs.pop("anchor_images"), inputs.pop("anchor_texts")
-        grid = {name: inputs.pop(name) for name in GRID_INPUTS if name in inputs}
-        outputs = model(pixel_values=self.processing_class.normalize(inputs.pop("pixels")), **inputs)
-        images, texts = outputs.image_embeds, outputs.text_embeds  # (n_images, D), (n_texts, D)
+        grid = {name: inputs[name] for name in GRID_INPUTS if name in inputs}
+        images, texts = self._encode(model, inputs["pixels"], inputs["texts"])  # (n_images, D), (n_texts, D)
         scale = self.model.logit_scale.exp()
-        anchors = _gather(torch.cat([images[anchor_images], texts[anchor_texts]], 1))  # (B * processes, 2 D)
+        anchors = torch.cat([images[inputs["anchor_images"]], texts[inputs["anchor_texts"]]], 1)  # (B, 2 D)
+        anchors = _gather(anchors)  # (B * processes, 2 D)
         loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
         terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
         if grid:
@@ -125,7 +125,36 @@ class RepairTrainer(Trainer):
             terms |= {"loss_grid": found["loss"].detach() * found["grids"], "grids": found["grids"]}
         for name, value in terms.items():
             self._sums[name] = self._sums.get(name, 0) + value
-        return (loss, outputs) if return_outputs else loss
+        return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
+
+    def _encode(self, model: nn.Module, pixels: Tensor, texts: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        """All images and captions of a batch as unit vectors: one forward per group of captions, with its share of
+        the images."""
+        # DDP meets one forward per backward: its processes may hold different numbers of groups.
+        once_more = self.model if self.args.world_size > 1 else model
+        modules = [model, *[once_more] * (len(texts) - 1)]
+        pieces = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
+        images, texts = zip(
+            *(self._encode_piece([module, once_more], *piece) for module, *piece in pieces), strict=True
+        )
+        return torch.cat(images), torch.cat(texts)
+
+    def _encode_piece(
+        self, modules: list[nn.Module], pixels: Tensor, texts: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """With `chunk_size`, of all that the forward makes only the vectors are kept; it runs again in the backward.
+
+        The vectors are all that the loss needs, so this is gradient caching (Gao et al., 2021), and exact.
+        """
+        turns = iter(modules)
+
+        def forward() -> tuple[Tensor, Tensor]:
+            found = next(turns)(pixel_values=self.processing_class.normalize(pixels), **texts)
+            return found.image_embeds, found.text_embeds
+
+        if self.args.chunk_size is None or not torch.is_grad_enabled():
+            return forward()
+        return checkpoint(forward, use_reentrant=False)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Count the grids of the whole optimizer step where it is cut into several batches."""
@@ -262,7 +291,7 @@ def train(
         if grids.edited_images is not None:
             tables.append(_pixels(grids.edited_images, "edit_image", encoder, config))
         eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
-    collator = GridCollator(encoder.preprocessor, tables, grids.captions)
+    collator = GridCollator(encoder.preprocessor, tables, grids.captions, chunk_size=config.chunk_size)
     trainer = RepairTrainer(
         encoder.model, config, collator, grids, encoder.preprocessor, validation, eval_pixels=eval_pixels
     )
