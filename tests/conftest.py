@@ -136,6 +136,62 @@ def siglip_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def vlm_folder(tmp_path_factory) -> Path:
+    """A tiny LLaVA of random weights with its processor: a vision-language model that knows bytes and says anything."""
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        CLIPImageProcessorPil,
+        CLIPVisionConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        Qwen2Config,
+        Qwen2Tokenizer,
+    )
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<image>"], special_tokens=True)
+    tokenizer.eos_token = "<|im_end|>"
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+        "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    size = {"height": 32, "width": 32}
+    processor = LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size),
+        tokenizer,
+        patch_size=16,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=template,
+    )
+    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    text = Qwen2Config(
+        vocab_size=len(tokenizer),
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        initializer_range=0.5,  # far from zero, so that what it says depends on what it is asked
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **small,
+    )
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(image_size=32, patch_size=16, **small),
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("vlm")
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def pairs_folder(tmp_path_factory) -> Path:
     """Twelve pictures of 48x40 pixels with two captions each, and their captions.jsonl; no splits."""
     folder = tmp_path_factory.mktemp("pairs")

@@ -11,16 +11,22 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 
 # From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
 LAYERS = """
-    options runs pairs.problems pairs.images pairs.sources pairs preprocessing encoder retrieval mining
+    options runs processes pairs.problems pairs.images pairs.sources pairs preprocessing encoder retrieval mining
     records.columns records
-    llm.journal llm.loading llm.cost llm.provider llm.retries llm.answers llm.client
-    synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.images
-    synthesis.candidates synthesis.selection synthesis.stream synthesis.pipeline
+    llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
+    llm.budget llm.batch_api llm.batches llm.sending llm.client
+    synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.pairing
+    synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream
+    synthesis.rows synthesis.pipeline synthesis.rehearsal
     evaluation.retrieval
-    sampling grids collation losses config training
-    analysis.drawing analysis.tables analysis.figures
-    toyworld.shipped toyworld.scenes toyworld.captions toyworld.renderer toyworld.corpus toyworld.oracle toyworld.server
+    sampling grids collation losses gathering config training
+    analysis.drawing analysis.tables analysis.figures analysis.costs
+    markup cards.rendering cards.of_records cards.of_models cards hub
+    toyworld.shipped toyworld.scenes toyworld.captions toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
+    toyworld.server
     toyworld.editor toyworld.base
+    models
+    bench.*
     commands.*
     cli
 """.split()

@@ -101,7 +101,7 @@ def encoder(tmp_path_factory) -> str:
 
 
 def test_photographs_are_mined_repaired_and_trained_on(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr("repair_hf.synthesis.images.load_editor", lambda id: Tint())
+    monkeypatch.setattr("repair_hf.synthesis.images.load_editor", lambda id, **settings: Tint())
     monkeypatch.setenv("OPENAI_API_KEY", "not-a-key")
     pairs = ["--pairs", PHOTOGRAPHS, "--split", "all", "--model", encoder]
     failures, records, trained = (str(tmp_path / name) for name in ("failures", "records", "trained"))

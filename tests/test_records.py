@@ -13,7 +13,7 @@ from PIL import Image
 from repair_hf import records as records_module
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs, load_pairs
-from repair_hf.records import build, check, load_records, record_id, save_records, summarize
+from repair_hf.records import build, check, load_dropped, load_records, record_id, save_records, summarize
 from repair_hf.records.columns import DROPPED_FEATURES, FEATURES, REASONS
 
 DESIGN = """record_id round direction q_id gt_id fp_id q_text q_image gt_text gt_image fp_text fp_image edit_text edit_image
@@ -134,6 +134,27 @@ def test_no_records_at_all_are_told_as_such(dropped, tmp_path):
     with pytest.raises(UserError, match="holds no records"):  # `datasets` cannot load a split of no rows
         load_records(tmp_path / "none")
     assert len(load_dataset(str(tmp_path / "none"), "dropped", split="train")) == len(DROPPED)
+
+
+def test_nothing_dropped_loads_as_no_rows(records, dropped, tmp_path):
+    save_records(tmp_path / "whole", records, build([], tmp_path / "empty.arrow", DROPPED_FEATURES))
+    left = load_dropped(tmp_path / "whole")
+    assert len(left) == 0 and left.features == DROPPED_FEATURES
+    assert list(load_dataset(str(tmp_path / "whole"), "dropped", split="train", streaming=True)) == []
+    assert '"dropped", split' not in (tmp_path / "whole" / "README.md").read_text()
+    save_records(tmp_path / "some", records, dropped)
+    assert load_dropped(tmp_path / "some").to_list() == dropped.to_list()
+    with pytest.raises(UserError, match="holds no records"):
+        load_dropped(tmp_path)
+
+
+def test_a_similarity_that_is_not_there_is_not_averaged(records, dropped):
+    halved = records.map(
+        lambda row, place: {"edit_similarity": None if place < 2 else 0.5}, with_indices=True, features=FEATURES
+    )
+    assert summarize(halved, dropped)["t2i"]["edit_similarity"] == 0.5
+    none = records.map(lambda row: {"edit_similarity": None}, features=FEATURES)
+    assert summarize(none, dropped)["t2i"]["edit_similarity"] is None
 
 
 def test_source_images_can_be_left_out_and_joined_back(records, dropped, pairs, tmp_path):

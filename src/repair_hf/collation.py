@@ -77,10 +77,10 @@ class GridCollator:
 
     def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        images, anchor_images, grid_images = _distinct(drawn["anchor_images"], drawn.get("grid_images"))
-        texts, anchor_texts, grid_texts = _distinct(*self._sorted(drawn["anchor_texts"], drawn.get("grid_texts")))
+        images, anchor_images, grid_images = self.distinct(drawn["anchor_images"], drawn.get("grid_images"))
+        texts, anchor_texts, grid_texts = self.distinct(*self._sorted(drawn["anchor_texts"], drawn.get("grid_texts")))
         batch = {"pixels": self._pixels(images), "anchor_images": anchor_images, "anchor_texts": anchor_texts}
-        groups = torch.from_numpy(texts).tensor_split(self._n_groups(len(images), len(texts)))
+        groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
         if grid_images is not None:
             batch |= {"grid_images": grid_images, "grid_texts": grid_texts}
@@ -93,7 +93,8 @@ class GridCollator:
         parts = zip(self.images, cuts, cuts[1:], starts, strict=False)
         return torch.cat([part[rows[low:high] - start] for part, low, high, start in parts if low < high])
 
-    def _n_groups(self, n_images: int, n_texts: int) -> int:
+    def n_groups(self, n_images: int, n_texts: int) -> int:
+        """How many groups the captions of a batch come in."""
         if self.chunk_size is None:
             return min(max(n_texts // GROUP, 1), MOST_GROUPS)
         return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
@@ -103,14 +104,13 @@ class GridCollator:
         grids = None if grids is None else np.where(grids >= 0, self._place[grids], -1)
         return self._place[anchors], grids
 
-
-def _distinct(anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, Tensor, Tensor | None]:
-    """(B,) and (B, 3) rows of a table to the distinct rows, ascending, and where in those each was found."""
-    if grids is None:
-        rows, places = np.unique(anchors, return_inverse=True)
-        return rows, torch.from_numpy(places), None
-    rows, places = np.unique(np.concatenate([anchors[:, None], grids], 1), return_inverse=True)  # places: (B, 4)
-    if rows[0] < 0:  # "absent" is no row, and stays -1
-        rows, places = rows[1:], places - 1
-    places = torch.from_numpy(places)
-    return rows, places[:, 0], places[:, 1:]
+    def distinct(self, anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, Tensor, Tensor | None]:
+        """(B,) and (B, 3) rows of a table to the distinct rows, ascending, and where in those each was found."""
+        if grids is None:
+            rows, places = np.unique(anchors, return_inverse=True)
+            return rows, torch.from_numpy(places), None
+        rows, places = np.unique(np.concatenate([anchors[:, None], grids], 1), return_inverse=True)  # places: (B, 4)
+        if rows[0] < 0:  # "absent" is no row, and stays -1
+            rows, places = rows[1:], places - 1
+        places = torch.from_numpy(places)
+        return rows, places[:, 0], places[:, 1:]

@@ -22,7 +22,7 @@ class RepairConfig(TrainingArguments):
 
     Defaults that differ from `TrainingArguments`: `learning_rate`, `weight_decay`, `warmup_steps` and
     `lr_scheduler_type` are the paper's, `num_train_epochs` and `per_device_train_batch_size` lie in its range;
-    `save_strategy` is `no` (the final model is always saved); `logging_steps` gives twenty points a run;
+    `save_strategy` is `no` (the final model is always saved); `hub_strategy` is `end`; `logging_steps` gives twenty points a run;
     `logging_nan_inf_filter` is off, so that a loss that is not a number shows.
     """
 
@@ -71,6 +71,9 @@ class RepairConfig(TrainingArguments):
         None,
         "Checkpoint to go on from; `last` takes the newest in the output folder, or starts anew if there is none.",
     )
+    push_to_hub: bool = opt(False, "Send the finished model to the Hub, with its card: `repair-hf push model`.")
+    hub_model_id: str | None = opt(None, "Its id there, such as me/clip-repair; by default the output folder's name.")
+    hub_strategy: str = opt("end", "Must stay `end`: one commit, when the model is finished.")
     dataloader_drop_last: bool = opt(True, "Must stay on: every batch has as many negatives as the others.")
     remove_unused_columns: bool = opt(False, "Must stay off: the collator makes the model's inputs.")
 
@@ -86,6 +89,11 @@ class RepairConfig(TrainingArguments):
             raise UserError(f"`grid_weight` must not be negative, got {self.grid_weight}.")
         if self.remove_unused_columns or not self.dataloader_drop_last:
             raise UserError("`remove_unused_columns` must stay false and `dataloader_drop_last` true; leave both out.")
+        if self.push_to_hub and (self.hub_strategy != "end" or self.hub_revision or self.hub_token):
+            raise UserError(
+                "`push_to_hub` sends the finished model as one commit to `main`, with the token of `hf auth login` or HF_TOKEN; "
+                "leave out `hub_strategy`, `hub_revision` and `hub_token`."
+            )
         if self.auto_find_batch_size:
             raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
         if self.fp16 and self.device.type == "cpu":

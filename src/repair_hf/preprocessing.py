@@ -157,7 +157,7 @@ class Preprocessor:
         """
         cuts = [(start, min(start + size, len(images))) for start in range(0, len(images), size)]
         with tqdm(total=len(images), desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
-            for pixels in _ahead(lambda cut: self._load(images, *cut), cuts):
+            for pixels in ahead(lambda cut: self._load(images, *cut), cuts):
                 yield pixels
                 bar.update(len(pixels))
 
@@ -246,7 +246,7 @@ class PixelStore:
         self._pixels = np.load(self.path, mmap_mode="r")
 
 
-def _ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """`map`, with a few results made in advance by threads."""
     waiting: deque = deque()
     with ThreadPoolExecutor(THREADS) as threads:

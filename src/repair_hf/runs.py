@@ -30,11 +30,16 @@ from repair_hf.options import UserError
 logger = logging.getLogger(__name__)
 
 # Where, whether and how fast a stage runs does not change what it makes.
-NOT_PART_OF_THE_RESULT = ("output", "dry_run", "concurrency", "llm_base_url")
+NOT_PART_OF_THE_RESULT = """
+    output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls batch
+    llm_base_url editor_base_url editor_batch_size editor_offload
+    push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
+""".split()
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
 """.split()
+SHORTEST_SECRET = 8  # characters; a shorter value of such a name, as `none`, is a stand-in and may be any word
 
 
 class RunStopped(RuntimeError):
@@ -93,6 +98,33 @@ def digest(obj: Any) -> str:
     """Name the content of `obj`: equal for equal values, whatever the order of keys, on any machine."""
     text = json.dumps(_jsonable(obj), sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def name_with_digest(model: str) -> str:
+    """A Hub id as it is. Of a folder the last part and a digest of its files, for other weights may come to lie under the same path.
+
+    Of a file of gigabytes a piece in each 64th is read: weights that were trained on differ everywhere.
+    """
+    if not Path(model).is_dir():
+        return model
+    folder, found, piece = Path(model).resolve(), hashlib.sha256(), 2**20
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        size = path.stat().st_size
+        found.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
+        with path.open("rb") as file:
+            for start in range(0, size, max(size // 64, piece)):
+                file.seek(start)
+                found.update(file.read(piece))
+    return f"{folder.name}@{found.hexdigest()[:12]}"
+
+
+def without_secrets(text: str) -> str:
+    """The text with every key blotted out: those that the environment holds, and whatever looks like one."""
+    for name, value in os.environ.items():
+        value = value.strip()
+        if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name.lower()):
+            text = text.replace(value, "<hidden>")
+    return _SECRET_TEXT.sub("<hidden>", text)
 
 
 def versions() -> dict[str, Any]:
@@ -168,7 +200,7 @@ def _blot(value: Any) -> Any:
         return {k: "<hidden>" if v and _SECRET_NAME.search(k) else _blot(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_blot(item) for item in value]
-    return _SECRET_TEXT.sub("<hidden>", value) if isinstance(value, str) else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _command_line() -> str:

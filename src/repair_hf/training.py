@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +29,7 @@ from repair_hf.collation import DecodedImages, GridCollator, Pixels
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.gathering import gather
 from repair_hf.grids import Grids
 from repair_hf.losses import ContrastiveLoss, GridLoss
 from repair_hf.options import UserError
@@ -70,6 +70,11 @@ class RepairTrainer(Trainer):
         *,
         eval_pixels: Pixels | None = None,
     ) -> None:
+        if args.push_to_hub:
+            raise UserError(
+                "The Trainer's own push would send the pickled arguments, and no card of ours. Leave `push_to_hub` out and call "
+                "`repair_hf.hub.push_model(folder, repo)` after the training, as `repair-hf train --push-to-hub` does."
+            )
         parameters = dict(model.named_parameters())
         if "logit_bias" in parameters:
             parameters["logit_bias"].requires_grad_(
@@ -79,6 +84,7 @@ class RepairTrainer(Trainer):
             raise UserError(
                 f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one."
             )
+        self.conductor = _Conductor(self)
         super().__init__(
             model.float(),  # the optimizer's weights are float32, whatever precision they were stored in
             args,
@@ -86,7 +92,7 @@ class RepairTrainer(Trainer):
             train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            callbacks=[_Conductor(self)],
+            callbacks=[self.conductor],
         )
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
@@ -113,7 +119,7 @@ class RepairTrainer(Trainer):
         images, texts = self._encode(model, inputs["pixels"], inputs["texts"])  # (n_images, D), (n_texts, D)
         scale = self.model.logit_scale.exp()
         anchors = torch.cat([images[inputs["anchor_images"]], texts[inputs["anchor_texts"]]], 1)  # (B, 2 D)
-        anchors = _gather(anchors)  # (B * processes, 2 D)
+        anchors = gather(anchors)  # (B * processes, 2 D)
         loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
         terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
         if grid:
@@ -216,41 +222,32 @@ class RepairTrainer(Trainer):
 
 
 class _Conductor(TrainerCallback):
-    """Tells the sampler which epoch begins, also after a resume, and keeps the logit scale within bounds."""
+    """Tells the sampler which epoch begins, also after a resume, keeps the logit scale within bounds, and takes the time
+    that goes by between steps, in which the next batch is made or waited for."""
 
     def __init__(self, trainer: RepairTrainer) -> None:
         self.trainer = trainer
+        self.waited = 0.0  # seconds
+        self._since: float | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.trainer.first_step = state.global_step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self._since is not None:
+            self.waited += time.perf_counter() - self._since
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._since = time.perf_counter()
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self._since = None
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.trainer.sampler.set_epoch(state.global_step // self.trainer.sampler.batches)
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         self.trainer.model.logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of all processes, in their order. Backward: the sum of what all processes send to this one's rows."""
-
-    @staticmethod
-    def forward(ctx, rows: Tensor) -> Tensor:
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def _gather(rows: Tensor) -> Tensor:
-    """Every process then computes the whole loss, and the mean of the processes' gradients is its exact gradient."""
-    is_alone = not dist.is_initialized() or dist.get_world_size() == 1
-    return rows if is_alone else _Gather.apply(rows)
 
 
 def train(
@@ -274,8 +271,9 @@ def train(
         validation: Pairs for the evaluation that `config.eval_strategy` asks for.
 
     Returns:
-        `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `loss` (mean over
-        the steps), `grids` (see `Grids.report`) and, where there was an evaluation, the metrics of the last.
+        `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `waiting` (share of
+        the seconds between steps, for data), `loss` (mean over the steps), `grids` (see `Grids.report`) and, where there
+        was an evaluation, the metrics of the last.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
@@ -308,6 +306,7 @@ def train(
         "processes": config.world_size,
         "seconds": seconds,
         "seconds_per_step": seconds / max(steps, 1),
+        "waiting": trainer.conductor.waited / seconds,
         "loss": result.training_loss,
         "grids": grids.report(),
     } | (logged[-1] if logged else {})

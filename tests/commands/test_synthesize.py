@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def test_leaves_a_folder_that_explains_itself(output):
     summary = json.loads((output / "summary.json").read_text())
     assert {way: found["mined"] for way, found in summary["directions"].items()} == {"t2i": 4, "i2t": 16}
     assert len(load_records(output)) == sum(found["kept"] for found in summary["directions"].values())
-    assert sum(use["calls"] for use in summary["llm"]) == len((output / "journal.jsonl").read_text().splitlines())
+    for told in ("llm", "paid"):  # by this run; by all runs in the folder
+        assert sum(use["calls"] for use in summary[told]) == len((output / "journal.jsonl").read_text().splitlines())
     assert summary["images"]["made"] == len(list((output / "candidates").rglob("*.png")))
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
@@ -70,7 +72,9 @@ def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys)
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("mined", "kept", "fp too similar", "Count", "replayed", "$0.00", "drawn"))
+    assert all(
+        word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "drawn")
+    )
     assert shown.splitlines()[-1].startswith("next: repair-hf train --pairs ")
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
@@ -81,13 +85,56 @@ def test_other_options_do_not_overwrite_a_result(inputs, output, capsys):
 
 
 def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys):
-    words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "some/editor", "--candidates", "4"]
+    words = [
+        *inputs,
+        "--llm",
+        "gemini/gemini-2.5-flash",
+        "--editor",
+        "gemini/gemini-2.5-flash-image",
+        "--candidates",
+        "4",
+    ]
+    words += ["--requests-per-minute", "10"]
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["edit", "t2i", "4", "0", "16", "$0.00"] in rows
-    assert ["edit", "i2t", "16", "64", "0", "$0.01"] in rows
-    assert ["all", "20", "104", "16", "$0.02"] in rows
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
+    assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
+    assert rows["all", "20"][1:4] == ["20", "104", "16"]
+    assert "at least 10 min, by 10 requests a minute" in shown
+    assert "come to 355K and 180K" in shown
     assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    assert synthesize(*inputs, *WORLD, "--output", str(output), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    answers = len((output / "journal.jsonl").read_text().splitlines())
+    assert "as measured in this folder" in shown and f"holds {answers} answers already, for $0.00" in shown
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_path, capsys):
+    """Random weights say nothing that could be parsed: every failure is dropped for that, counted, and none is lost."""
+    model = shutil.copytree(vlm_folder, tmp_path / "vlm")
+    settings = json.loads((model / "generation_config.json").read_text())
+    settings["eos_token_id"] = list(range(0, 260, 2))  # every other token ends its babble
+    (model / "generation_config.json").write_text(json.dumps(settings))
+    output = tmp_path / "records"
+    words = [*inputs, "--llm", str(model), "--editor", "world", "--max-error-rate", "1", "--output", str(output)]
+    assert synthesize(*words) == 0
+    summary = json.loads((output / "summary.json").read_text())
+    for direction, count in (("t2i", 4), ("i2t", 16)):
+        assert summary["directions"][direction]["dropped"] == {"llm_unparsed": count}
+    answers = [json.loads(line) for line in (output / "journal.jsonl").read_text().splitlines()]
+    assert len(answers) == sum(use["calls"] for use in summary["paid"]) == 40  # each was asked twice
+    assert {answer["model"].partition("@")[0] for answer in answers} == {"vlm"}
+    shown = capsys.readouterr().out
+    assert "llm unparsed" in shown and "$0.00" in shown
+    (model / "generation_config.json").write_text(json.dumps(settings, indent=1))
+    assert synthesize(*words) == 2  # another model lies in that folder now
+    assert "llm_digest" in capsys.readouterr().err
 
 
 def test_source_images_may_be_left_out(inputs, tmp_path):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer
+from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer, read_answer, response_format
 
 
 class Kind(StrEnum):
@@ -78,7 +79,7 @@ def test_fault_names_the_field():
         read_answer('{"kind": "count", "side": "up", "score": "1", "extra": 1}', "stop", Rich)
 
 
-@pytest.mark.parametrize("finish", ["content_filter", "refusal"])
+@pytest.mark.parametrize("finish", ["content_filter", "refusal", "rejected"])
 @pytest.mark.parametrize("text", ["", '{"valid": true}'])
 def test_refusal(finish, text):
     with pytest.raises(RefusedAnswer, match=finish) as caught:
@@ -97,3 +98,47 @@ def test_plain_text():
     assert read_answer(" two dogs\n", "stop", None) == "two dogs"
     with pytest.raises(UnparsedAnswer, match="empty"):
         read_answer(" \n", "stop", None)
+
+
+class Inner(BaseModel):
+    """Not for the model's eyes."""
+
+    title: Annotated[str, StringConstraints(min_length=1, pattern="^[a-z]+$")]
+    side: Literal["left", "right"] = "left"
+
+
+class Outer(BaseModel):
+    """Nor is this."""
+
+    reason: str
+    description: bool | None = None
+    verdicts: list[Inner]
+
+
+def test_form_is_what_strict_providers_take():
+    inner = {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "side": {"type": "string", "enum": ["left", "right"]}},
+        "required": ["title", "side"],
+        "additionalProperties": False,
+    }
+    outer = {
+        "$defs": {"Inner": inner},
+        "type": "object",
+        "properties": {
+            "reason": {"type": "string"},
+            "description": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+            "verdicts": {"type": "array", "items": {"$ref": "#/$defs/Inner"}},
+        },
+        "required": ["reason", "description", "verdicts"],
+        "additionalProperties": False,
+    }
+    asked = response_format(Outer)
+    assert asked == {"type": "json_schema", "json_schema": {"name": "Outer", "strict": True, "schema": outer}}
+    assert list(asked["json_schema"]["schema"]["properties"]) == ["reason", "description", "verdicts"]  # reasons first
+    assert json.loads(json.dumps(asked)) == asked
+
+
+def test_all_that_fills_the_form_is_read():
+    text = '{"reason": "r", "description": null, "verdicts": [{"title": "a", "side": "right"}]}'
+    assert read_answer(text, "stop", Outer).verdicts == [Inner(title="a", side="right")]

@@ -2,8 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.llm.cost import PAPER_TOKENS, Usage, estimate_cost, token_price
-from repair_hf.llm.journal import Entry
+from repair_hf.llm.cost import (
+    PAPER_TOKENS,
+    Usage,
+    estimate_cost,
+    paid_in,
+    price_per_image,
+    price_per_token,
+    token_price,
+)
+from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.options import UserError
 
 FLASH = "gemini/gemini-2.5-flash"
@@ -79,3 +87,33 @@ def test_usage_keeps_paid_and_replayed_apart():
     assert usage == Usage(
         calls=2, replayed=2, prompt_tokens=200, completion_tokens=20, dollars=0.25, unpriced=1, dollars_saved=0.25
     )
+
+
+def test_batches_cost_half():
+    full, half = price_per_token(FLASH), price_per_token(FLASH, batch=True)
+    assert half == pytest.approx((full[0] / 2, full[1] / 2))
+    assert price_per_token("openai/my-local-model", batch=True) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "dollars"),
+    [("gemini/gemini-2.5-flash-image", 0.039), ("openai/gpt-image-1", 0.042), ("openai/my-editor", None)],
+)
+def test_price_of_an_image(model, dollars):
+    assert price_per_image(model) == (dollars and pytest.approx(dollars, abs=0.001))
+
+
+def test_all_runs_of_a_folder_are_paid_for(tmp_path):
+    """One process, then two, and an image editor at a provider; what stands in none of the places is nothing."""
+    places = [("journal", 0, 1), ("journal", 0, 2), ("journal", 1, 2), ("images", 0, 1)]
+    for number, (name, process, processes) in enumerate(places):
+        where = ("edit", "t2i") if name == "images" else ("audit", "i2t")
+        with open_journal(tmp_path, name, process=process, processes=processes) as journal:
+            journal.put(Entry(f"key{number}", "", "stop", 100, 10, 0.25, *where, "m", "m"))
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"key": "cut o')
+    assert paid_in(tmp_path) == {
+        ("audit", "i2t"): Usage(3, 0, 300, 30, 0.75),
+        ("edit", "t2i"): Usage(1, 0, 100, 10, 0.25),
+    }
+    assert paid_in(tmp_path / "nowhere") == {}

@@ -92,6 +92,69 @@ def test_two_runs_at_once_are_refused(path):
     assert first.path == path  # still alive: it was closing it that let the journal go
 
 
+def test_choices_come_back(path):
+    entry = ENTRY._replace(key="k3", others=(("a second", "stop"), ("a third", "length")))
+    with Journal(path) as journal:
+        journal.put(entry)
+        assert journal.get("k3") == entry
+    with Journal(path) as journal:
+        assert journal.get("k3") == entry and journal.get("k0").others == ()
+
+
+def test_a_line_from_before_there_were_choices_is_read(path):
+    line = {name: value for name, value in ENTRY._asdict().items() if name != "others"}
+    path.write_text(json.dumps(line) + "\n")
+    with Journal(path) as journal:
+        assert journal.get("k0") == ENTRY
+
+
+@pytest.fixture
+def shard(path):
+    """What another process has written: one answer that it shares with `path`, and two more."""
+    shard = path.with_name("journal-1.jsonl")
+    with Journal(shard) as journal:
+        for k in (2, 3, 4):
+            journal.put(ENTRY._replace(key=f"k{k}", text="from the shard"))
+    return shard
+
+
+def test_shards_are_read_and_never_written(path, shard):
+    torn = shard.read_bytes()[:-7]
+    shard.write_bytes(torn)
+    with Journal(path, also_read=[path, shard]) as journal:
+        assert [entry.key for entry in journal] == ["k0", "k1", "k2", "k3"]
+        assert journal.get("k2") == ENTRY._replace(key="k2")  # the own one first
+        assert journal.get("k3").text == "from the shard" and journal.get("k4") is None
+        with pytest.raises(ValueError, match="already holds"):
+            journal.put(ENTRY._replace(key="k3"))
+        journal.put(ENTRY._replace(key="k4"))
+    assert shard.read_bytes() == torn
+    with Journal(path) as journal:
+        assert [entry.key for entry in journal] == ["k0", "k1", "k2", "k4"]
+
+
+def test_a_shard_may_be_read_while_its_process_writes_it(path, shard):
+    with Journal(shard) as writing, Journal(path, also_read=[shard]) as journal:
+        writing.put(ENTRY._replace(key="k5"))
+        assert journal.get("k4") is not None and journal.get("k5") is None
+        journal.read_anew([shard])
+        assert journal.get("k5") is not None and journal.get("k0") == ENTRY
+        journal.put(ENTRY._replace(key="k6"))
+        assert journal.get("k6") is not None
+
+
+def test_what_was_paid_is_counted_over_all_shards(path, shard):
+    with Journal(path, also_read=[shard]) as journal:
+        assert (len(journal), journal.calls) == (5, 6)  # two processes paid for the same
+        assert journal.dollars == pytest.approx(6 * 0.0004)
+        journal.put(ENTRY._replace(key="k7", dollars=None))
+        assert journal.calls == 7 and journal.dollars == pytest.approx(6 * 0.0004)
+        journal.put(ENTRY._replace(key="k8", stage="edit", direction="t2i", dollars=0.04))  # an edited image
+        assert journal.calls == 7 and journal.dollars == pytest.approx(6 * 0.0004 + 0.04)
+        journal.read_anew([shard])
+        assert journal.calls == 7 and journal.dollars == pytest.approx(6 * 0.0004 + 0.04)
+
+
 WRITER = """
 import sys
 from repair_hf.llm.journal import Entry, Journal

@@ -76,6 +76,31 @@ def test_hands_images_over_in_batches(sources, tmp_path):
     assert sum(map(len, editor.calls)) == 5 and max(map(len, editor.calls)) == 2
 
 
+def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
+    async def one_after_another(candidates, start: int) -> None:
+        for step in range(6):
+            assert None not in await candidates.make((start + step) % 12, f"#{start:02x}00{step:02x}")
+
+    async def work() -> None:
+        candidates = Candidates(Painter(batch_size=1), sources, tmp_path, count=1, seed=0)
+        async with candidates.open():
+            await asyncio.wait_for(asyncio.gather(*(one_after_another(candidates, start) for start in range(5))), 30)
+
+    asyncio.run(work())
+
+
+def test_batches_hold_images_of_one_shape(tmp_path):
+    for at in range(8):
+        Image.new("RGB", (64, 48) if at % 2 else (48, 64)).save(tmp_path / f"{at}.png")
+    rows = datasets.Dataset.from_dict({"image": sorted(map(str, tmp_path.glob("*.png")))})
+    sources = SourceImages(rows.cast_column("image", datasets.Image()))
+    editor, shapes = Painter(batch_size=4), []
+    paint = editor.edit
+    editor.edit = lambda images, *rest: shapes.append({image.size for image in images}) or paint(images, *rest)
+    make(editor, sources, tmp_path / "c", [(at, "red") for at in range(8)])
+    assert all(len(sizes) == 1 for sizes in shapes) and max(map(len, editor.calls)) > 1
+
+
 def test_makes_nothing_twice(sources, tmp_path):
     first, *_ = make(Painter(), sources, tmp_path, [(0, "red"), (1, "red")])
     editor = Painter()
@@ -110,6 +135,11 @@ def test_more_candidates_keep_those_that_are_there(sources, tmp_path):
 def test_an_editor_may_refuse(sources, tmp_path):
     ((refused, painted), made, _) = make(Painter(), sources, tmp_path, [(0, "nothing"), (1, "red")])
     assert refused == [None] * 3 and None not in painted and made == 3
+    editor = Painter()
+    ((refused, _), made, found) = make(editor, sources, tmp_path, [(0, "nothing"), (1, "red")])
+    assert (
+        refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []
+    )  # a rerun comes out like the first run
 
 
 def test_a_broken_editor_ends_the_run(sources, tmp_path):

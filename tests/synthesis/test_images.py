@@ -9,8 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
+from repair_hf.mining import mine_false_positives
 from repair_hf.options import UserError
-from repair_hf.synthesis.images import DiffusersEditor, _fit, load_editor
+from repair_hf.pairs import load_pairs
+from repair_hf.records import load_records
+from repair_hf.synthesis.images import DiffusersEditor, fit, load_editor
+from repair_hf.toyworld.corpus import build_world
 
 SEEDS = [7, 8, 9]
 
@@ -135,7 +141,7 @@ def near(one: Image.Image, other: Image.Image) -> bool:
 
 
 def test_gives_one_image_per_seed_whatever_else_is_asked(editor, photographs):
-    both = editor.edit(photographs, ["make it red", "make it blue"], [SEEDS, [5]])
+    both = list(editor.edit(photographs, ["make it red", "make it blue"], [SEEDS, [5]]))
     assert [len(row) for row in both] == [3, 1]
     assert len({image.tobytes() for image in both[0]}) == 3
     ((second,),) = editor.edit(photographs[:1], ["make it red"], [[SEEDS[1]]])
@@ -156,12 +162,12 @@ def test_is_quiet(editor, photographs, caplog):
     diffusers_logging.enable_propagation()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        editor.edit(photographs[:1], ["make it red"], [SEEDS])
+        list(editor.edit(photographs[:1], ["make it red"], [SEEDS]))
     assert not caplog.records
 
 
 def test_a_sliver_cannot_be_edited(editor):
-    assert editor.edit([Image.new("RGB", (900, 100))], ["make it red"], [SEEDS]) == [[None] * 3]
+    assert list(editor.edit([Image.new("RGB", (900, 100))], ["make it red"], [SEEDS])) == [[None] * 3]
 
 
 def test_a_blacked_out_image_is_none(pix2pix_folder, photographs, monkeypatch):
@@ -172,12 +178,66 @@ def test_a_blacked_out_image_is_none(pix2pix_folder, photographs, monkeypatch):
     assert [image is None for image in row] == flags
 
 
+def test_an_image_that_came_out_black_is_none(pix2pix_folder, photographs, monkeypatch):
+    editor = load_editor(str(pix2pix_folder), steps=1, size=64, device="cpu")
+    monkeypatch.setattr(editor.pipeline, "image_processor", Blackener(editor.pipeline.image_processor))
+    assert list(editor.edit(photographs[:1], ["make it red"], [[1, 2]])) == [[None, None]]
+
+
+class Blackener:
+    """What overflows in half precision becomes black."""
+
+    def __init__(self, processor) -> None:
+        self.preprocess, self._processor = processor.preprocess, processor
+
+    def postprocess(self, *args, **kwargs):
+        images = self._processor.postprocess(*args, **kwargs)
+        return [Image.new("RGB", image.size) for image in images]
+
+
+@pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
+def test_a_batch_gives_what_single_calls_give(folder, photographs, request, monkeypatch):
+    """Above all: no image of a batch is shown to another's prompt, as FLUX.2 would, and none is brought to another's size."""
+    id = str(request.getfixturevalue(folder))
+    one, many = (load_editor(id, steps=2, size=64, batch_size=size, device="cpu") for size in (1, 8))
+    assert (one.batch_size, many.batch_size) == (1, 8)
+    wide, tall = photographs
+    sources = [wide, tall, wide.transpose(Image.Transpose.FLIP_LEFT_RIGHT), wide]
+    words, seeds = ["make it red", "turn it", "make it blue", "add a dog"], [[1, 2], [3, 4], [5, 6], [7]]
+    calls = []
+    call = type(many.pipeline).__call__
+    monkeypatch.setattr(type(many.pipeline), "__call__", lambda self, **how: calls.append(how) or call(self, **how))
+    together = list(many.edit(sources, words, seeds))
+    assert len(calls) == 3  # two of one size and as many seeds; one of another size; one of fewer seeds
+    for source, word, row, images in zip(sources, words, seeds, together, strict=True):
+        ((*singles,),) = one.edit([source], [word], [row])
+        assert all(near(image, single) for image, single in zip(images, singles, strict=True))
+    assert len({image.tobytes() for row in together for image in row}) == 7
+
+
 def test_the_id_tells_what_changes_the_images(flux_folder):
-    ids = {
-        load_editor(f"diffusers:{flux_folder}", steps=steps, size=size, device="cpu").id
-        for steps, size in ((8, 512), (4, 512), (8, 256))
-    }
-    assert len(ids) == 3 and all(id.startswith(str(flux_folder)) for id in ids)
+    settings = [{}, {"steps": 4}, {"size": 256}, {"dtype": "bfloat16"}, {"batch_size": 2}]
+    ids = [load_editor(f"diffusers:{flux_folder}", device="cpu", **changed).id for changed in settings]
+    assert len(set(ids)) == 4 and ids[0] == ids[-1] and all(id.startswith(f"{flux_folder.name}@") for id in ids)
+
+
+def test_offloading_needs_an_accelerator(flux_folder):
+    with pytest.raises(UserError, match="`editor_offload` \\(model\\).*runs on the CPU"):
+        load_editor(str(flux_folder), offload="model", device="cpu")
+
+
+@pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
+def test_a_folder_edits_images_for_the_command(folder, request, clip_folder, tmp_path):
+    world = build_world(tmp_path / "world", splits={"train": 6, "validation": 1, "test": 1})
+    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(clip_folder)
+    mined = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=1)
+    mined.filter(lambda row: row["direction"] == "t2i" and row["q"] % 10 == 0).to_parquet(tmp_path / "f.parquet")
+    words = f"synthesize --pairs {world} --failures {tmp_path / 'f.parquet'} --model {clip_folder} --llm world/oracle"
+    words += f" --editor {request.getfixturevalue(folder)} --editor-size 64 --editor-steps 1 --editor-batch-size 2"
+    assert main([*words.split(), "--candidates", "2", "--output", str(tmp_path / "out")]) == 0
+    records = load_records(tmp_path / "out")
+    assert len(records) > 0 and all(row["edit_image"].size == (64, 64) for row in records)
+    assert all(row["editor"].startswith(request.getfixturevalue(folder).name + "@") for row in records)
 
 
 @pytest.mark.parametrize("id", ["no/such-pipeline", "/no/such/folder"])
@@ -197,8 +257,8 @@ def test_a_pipeline_that_takes_no_image_is_refused():
 @pytest.mark.parametrize(
     ("size", "side"), [((512, 512), 512), ((640, 480), 512), ((4000, 500), 512), ((10, 10), 64), ((1, 7), 64)]
 )
-def test_fits_the_area_of_a_square(size, side):
-    width, height = _fit(size, side)
+def testfits_the_area_of_a_square(size, side):
+    width, height = fit(size, side)
     assert width % 16 == height % 16 == 0 and min(width, height) >= 64
     if min(width, height) > 64:
         assert width * height == pytest.approx(side**2, rel=0.06)

@@ -1,10 +1,12 @@
-"""Killed at any moment and started again: the same records, and nothing is asked twice but what was in flight.
+"""Killed at any moment and started again, with another concurrency and another number of processes: the same records, and nothing is
+asked twice but what was in flight.
 
 The real command over real HTTP: the toy world's oracle behind an OpenAI-compatible server with some latency.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -26,8 +28,14 @@ from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
 
-CONCURRENCY = 8
-KILLS = 3
+CONCURRENCY = 8  # of the first run
+LAUNCH = """
+import sys
+from repair_hf.cli import main
+
+if __name__ == "__main__":  # the editor has a process of its own, which reads this file too
+    sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,7 @@ def words(clip_folder, tmp_path_factory) -> list[str]:
     failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
     failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 2 == 0).to_parquet(folder / "failures.parquet")
     return ["synthesize", "--pairs", str(world), "--failures", str(folder / "failures.parquet"), "--model", str(clip_folder),
-            "--llm", "openai/world", "--editor", "world", "--concurrency", str(CONCURRENCY)]  # fmt: skip
+            "--llm", "openai/world", "--editor", "world"]  # fmt: skip
 
 
 def served(log: Path) -> ChatServer:
@@ -61,45 +69,80 @@ def saved(folder: Path, config: str) -> list[dict]:
     return read_table(folder / config).to_pylist()
 
 
+def answers(folder: Path) -> int:
+    """In all journals: each process has one of its own."""
+    return sum(lines(path) for path in folder.glob("journal*.jsonl"))
+
+
 def test_kill_and_go_on(words, tmp_path, monkeypatch, capsys):
+    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY), (1, 3)])
+
+
+@pytest.mark.slow
+def test_kill_and_go_on_with_other_processes(words, tmp_path, monkeypatch, capsys):
+    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY), (2, 6), (1, 16), (2, 4)])
+
+
+def kill_and_go_on(words, tmp_path, monkeypatch, capsys, *, kills: list[tuple[int, int]]) -> None:
+    """Against an uninterrupted run: one that is killed so often, each time with so many processes and requests at once."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with served(tmp_path / "whole.jsonl") as server:
-        assert main([*words, "--llm-base-url", server.base_url, "--output", str(whole)]) == 0, capsys.readouterr().err
+        first = ["--concurrency", str(CONCURRENCY), "--output", str(whole)]
+        assert main([*words, "--llm-base-url", server.base_url, *first]) == 0, capsys.readouterr().err
     asked = requests(tmp_path / "whole.jsonl")
     assert len(asked) == len(set(asked)) > 100
 
-    log, journal, in_flight = tmp_path / "killed.jsonl", killed / "journal.jsonl", 0
+    log, in_flight = tmp_path / "killed.jsonl", 0
     with served(log) as server:
         same = [*words, "--llm-base-url", server.base_url, "--output", str(killed)]
-        for kill in range(KILLS):
-            moment = random.uniform(kill + 0.1, kill + 0.9) / KILLS  # a random moment of each third
-            before = lines(log) - lines(journal)
-            kill_at(same, journal, round(moment * len(asked)))
-            in_flight += lines(log) - lines(journal) - before
-        assert main(same) == 0, capsys.readouterr().err
+        for kill, (processes, concurrency) in enumerate(kills):
+            moment = random.uniform(kill + 0.1, kill + 0.9) / len(kills)  # a random moment of each part
+            before = lines(log) - answers(killed)
+            command = [*same, "--concurrency", str(concurrency)]
+            kill_at(command, processes, killed, round(moment * len(asked)))
+            lost = lines(log) - answers(killed) - before
+            assert lost <= concurrency
+            in_flight += lost
+        assert main([*same, "--concurrency", "5"]) == 0, capsys.readouterr().err
 
     assert saved(killed, "records") == saved(whole, "records") and len(saved(whole, "records")) > 20
     assert saved(killed, "dropped") == saved(whole, "dropped") and len(saved(whole, "dropped")) > 0
     again = requests(log)
     assert set(again) == set(asked)
-    assert len(again) - len(asked) <= in_flight <= KILLS * CONCURRENCY
+    assert len(again) - len(asked) <= in_flight
 
 
-def kill_at(words: list[str], journal: Path, answers: int) -> None:
-    """Start the command in a process of its own and kill it, without warning, once so many answers are in the journal."""
+def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
+    """Start the command in processes of its own and kill them, without warning, once so many answers are in the journals."""
     alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process: sums in another order would round differently
     command = [sys.executable, "-m", "repair_hf", *words]
-    process = subprocess.Popen(command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if processes > 1:
+        (folder.parent / "launch.py").write_text(LAUNCH)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+        command = [sys.executable, *torchrun, str(folder.parent / "launch.py"), *words]
+    process = subprocess.Popen(
+        command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 120
-    while lines(journal) < answers:
+    while answers(folder) < count:
         assert process.poll() is None, f"ended before it could be killed:\n{process.communicate()[1]}"
         assert time.monotonic() < deadline, "made no progress"
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    kill_family(process.pid)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     time.sleep(0.1)  # what had reached the server is in its log by now
+
+
+def kill_family(leader: int) -> None:
+    """Kill the processes of a session at once; those that `torchrun` starts are the leaders of sessions of their own."""
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(leader)], capture_output=True, text=True
+    ).stdout.split()
+    for pid in [leader, *map(int, children)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL) if os.getpgid(pid) == pid else os.kill(pid, signal.SIGKILL)
 
 
 def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys):
@@ -114,7 +157,8 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys):
     finger = threading.Thread(target=interrupt_at, args=(30,), daemon=True)
     with served(log) as server:
         finger.start()
-        code = main([*words, "--llm-base-url", server.base_url, "--output", str(out)])
+        limit = ["--concurrency", str(CONCURRENCY)]
+        code = main([*words, *limit, "--llm-base-url", server.base_url, "--output", str(out)])
     assert code == 130
     assert capsys.readouterr().err.strip().splitlines()[-1] == (
         "repair-hf synthesize: interrupted; the same command goes on from here."

@@ -1,21 +1,34 @@
-"""Images on their way to a provider: small PNGs untouched, the rest upright JPEG, broken ones refused."""
+"""Images on their way to a provider: drawn anew without metadata, at the size that was asked for; what could do harm is refused."""
 
 from __future__ import annotations
 
 import base64
 import io
+import struct
+import tracemalloc
+import zlib
 
 import datasets
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.synthesis.sources import LONGEST_SIDE, SourceImages, UnreadableImage
+from repair_hf.options import UserError
+from repair_hf.pairs.images import MAX_BYTES, MAX_PIXELS, inspect_images
+from repair_hf.synthesis.sources import LONGEST_SIDE, SMALL_PNG, SourceImages, UnreadableImage, open_picture
 
 
-def sources_of(*cells: dict | str) -> SourceImages:
+def sources_of(*cells: dict | str, **options) -> SourceImages:
     features = datasets.Features({"image": datasets.Image()})
-    return SourceImages(datasets.Dataset.from_dict({"image": list(cells)}, features=features))
+    return SourceImages(datasets.Dataset.from_dict({"image": list(cells)}, features=features), **options)
+
+
+def noise(size: tuple[int, int] = (8, 8)) -> Image.Image:
+    return Image.merge("RGB", [Image.effect_noise(size, 90) for _ in range(3)])
+
+
+def pixels(data: bytes) -> bytes:
+    return Image.open(io.BytesIO(data)).tobytes()
 
 
 def encoded(image: Image.Image, format: str, **options) -> bytes:
@@ -29,30 +42,55 @@ def sent(sources: SourceImages, index: int = 0) -> tuple[str, bytes]:
     return head, base64.b64decode(body)
 
 
-def test_sends_a_small_png_with_its_metadata(tmp_path):
+def test_a_small_png_stays_a_png_with_the_toy_worlds_scene_and_nothing_else(tmp_path):
     notes = PngInfo()
     notes.add_text("scene", "a red circle")
-    data = encoded(Image.new("RGB", (8, 8), "red"), "PNG", pnginfo=notes)
+    notes.add_text("Author", "the painter's name")
+    notes.add_itxt("XML:com.adobe.xmp", "the painter's street")
+    exif = Image.Exif()
+    exif[0x010F] = "the camera's maker"
+    data = encoded(noise(), "PNG", pnginfo=notes, exif=exif, icc_profile=b"the painter's screen") + b"the end and more"
+    assert all(word in data for word in (b"painter", b"maker", b"and more"))
     (tmp_path / "a.png").write_bytes(data)
     sources = sources_of({"bytes": data, "path": None}, str(tmp_path / "a.png"))
-    assert sent(sources, 0) == sent(sources, 1) == ("data:image/png", data)
-    assert sources.picture(0).info["scene"] == "a red circle"
+    head, body = sent(sources)
+    assert (head, body) == sent(sources, 1) and head == "data:image/png"
+    assert b"tEXtscene\0a red circle" in body
+    assert not any(word in body for word in (b"painter", b"maker", b"and more"))
+    assert pixels(body) == pixels(data) and Image.open(io.BytesIO(body)).info == {"scene": "a red circle"}
+    assert sources.picture(0).info == {"scene": "a red circle"}
 
 
-def test_sends_a_photograph_upright_and_without_its_exif():
+def test_sends_a_photograph_upright_and_without_its_metadata():
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = 6, "the camera's maker"  # orientation: turn by 90 degrees
-    data = encoded(Image.new("RGB", (40, 20), "red"), "JPEG", exif=exif)
+    exif.get_ifd(0x8825)[1] = "N"  # a place on the map
+    data = encoded(noise((40, 20)), "JPEG", exif=exif, comment=b"a remark", icc_profile=b"a profile", xmp=b"a <xmp/>")
     head, body = sent(sources_of({"bytes": data, "path": None}))
     image = Image.open(io.BytesIO(body))
     assert head == "data:image/jpeg" and image.size == (20, 40)
-    assert not image.getexif() and b"maker" not in body
+    assert set(image.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"} and not image.getexif()
+    assert not any(word in body for word in (b"maker", b"remark", b"profile", b"xmp"))
 
 
 @pytest.mark.parametrize("image", [Image.new("L", (LONGEST_SIDE + 50, 30)), Image.new("RGBA", (30, LONGEST_SIDE * 2))])
 def test_shrinks_what_is_large(image):
-    head, body = sent(sources_of({"bytes": encoded(image, "PNG"), "path": None}))
-    assert head == "data:image/jpeg" and max(Image.open(io.BytesIO(body)).size) == LONGEST_SIDE
+    _, body = sent(sources_of({"bytes": encoded(image, "PNG"), "path": None}))
+    assert max(Image.open(io.BytesIO(body)).size) == LONGEST_SIDE
+
+
+def test_the_size_is_an_option():
+    photograph = encoded(noise((600, 300)), "JPEG")
+    for side, size in ((384, (384, 192)), (900, (600, 300))):
+        _, body = sent(sources_of({"bytes": photograph, "path": None}, longest_side=side))
+        assert Image.open(io.BytesIO(body)).size == size
+    with pytest.raises(UserError, match="`image_side` must be at least 32 pixels, got 31"):
+        sources_of({"bytes": photograph, "path": None}, longest_side=31)
+
+
+def test_a_large_png_becomes_a_jpeg():
+    data = encoded(noise((400, 400)), "PNG")
+    assert len(data) > SMALL_PNG and sent(sources_of({"bytes": data, "path": None}))[0] == "data:image/jpeg"
 
 
 def test_makes_a_url_once(tmp_path):
@@ -81,3 +119,56 @@ def test_names_an_image_by_its_bytes():
     red, blue = (encoded(Image.new("RGB", (4, 4), colour), "PNG") for colour in ("red", "blue"))
     sources = sources_of(*({"bytes": data, "path": None} for data in (red, blue, red)))
     assert sources.digest(0) == sources.digest(2) != sources.digest(1)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few hundred bytes that promises so many pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(100_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def compressed_text() -> bytes:
+    """A PNG whose text chunk unfolds to a hundred times its size."""
+    notes = PngInfo()
+    notes.add_text("note", "a" * (PngImagePlugin.MAX_TEXT_CHUNK + 1), zip=True)
+    return encoded(Image.new("RGB", (8, 8)), "PNG", pnginfo=notes)
+
+
+HARMFUL = {
+    "more pixels than fit": (bomb(MAX_PIXELS // 1000 + 1, 1000), "pixels; at most"),
+    "far more pixels than fit": (bomb(2**31 - 1, 2**31 - 1), "decompression bomb"),
+    "a text that unfolds": (compressed_text(), "too large"),
+    "a program": (encoded(Image.new("RGB", (8, 8)), "EPS"), "cannot identify"),
+    "too many bytes": (encoded(Image.new("RGB", (8, 8)), "PNG") + bytes(MAX_BYTES), "bytes; at most"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("what", HARMFUL)
+def test_what_could_do_harm_is_not_decoded(what, tmp_path):
+    data, complaint = HARMFUL[what]
+    (tmp_path / "a.png").write_bytes(data)
+    tracemalloc.start()
+    with pytest.raises(UnreadableImage, match=complaint):
+        open_picture(data)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    with pytest.raises(UnreadableImage, match="at most" if what == "too many bytes" else complaint):
+        sources_of(str(tmp_path / "a.png")).url(0)
+    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows)
+    assert looked_at[0].problem == "corrupt_image"
+
+
+def test_a_path_that_never_ends_is_not_read():
+    with pytest.raises(UnreadableImage, match="no image file"):
+        sources_of("/dev/zero").file(0)
+
+
+def test_an_address_is_not_fetched():
+    with pytest.raises(UnreadableImage, match="No such file"):
+        sources_of("http://127.0.0.1:9/a.png").file(0)

@@ -8,7 +8,7 @@ import random
 import pytest
 from PIL import Image
 
-from repair_hf.llm.answers import AnswerError
+from repair_hf.llm.answers import AnswerError, RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.options import UserError
@@ -93,6 +93,22 @@ def test_candidates_differ_by_seed(ask):
     assert len(set(drawn[0])) > 1
     shown = ask(edit_caption, fp, instruction, candidates=2, seed=0, image=url(THREE))
     assert all("three" in edited or "trio" in edited for edited in shown)
+
+
+def test_choices_of_one_request_differ_like_those_of_several(ask):
+    fp = "two small red circles racing along by day"
+    messages = prompts.chat(
+        "edit_i2t",
+        query_image=None,
+        false_positive_caption=fp,
+        edit_instruction="Therefore, replace 'two' with 'three'.",
+    )
+    texts = oracle.choices(oracle.answer, {"messages": messages, "seed": 7, "n": 4})
+    assert texts == [oracle.answer(messages, seed) for seed in (7, 8, 9, 10)] and len(set(texts)) > 1
+    reply = asyncio.run(oracle.provider()({"messages": messages, "seed": 7, "n": 4}))
+    assert [reply.text, *(text for text, _ in reply.others)] == texts
+    assert reply.completion_tokens == sum(map(oracle.count_tokens, texts))
+    assert reply.prompt_tokens == oracle.count_tokens(messages)
 
 
 def test_a_caption_that_is_true_gets_an_edit_that_changes_nothing(ask):
@@ -192,7 +208,7 @@ def test_litellm_knows_it(tmp_path):
         with Journal(tmp_path / name) as journal:
             chat = ChatModel(oracle.MODEL, journal=journal, **door)
             verdict = await audit(chat, "i2t", **case)
-            with pytest.raises(ProviderError, match="not a caption of the toy world"):
+            with pytest.raises(RefusedAnswer, match="not a caption of the toy world"):  # it has answered others
                 await audit(chat, "i2t", **{**case, "fp": "a cat"})
             usage = chat.usage["audit", "i2t"]
             return verdict, usage.prompt_tokens, usage.completion_tokens

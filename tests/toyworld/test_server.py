@@ -49,6 +49,12 @@ def test_answers_in_the_openai_shape(connect):
     assert reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
 
 
+def test_several_choices_are_billed_for_one_prompt(connect):
+    status, _, reply = post(connect(lambda body: ["YES", "NO, NEVER"][: body["n"]]), {**BODY, "n": 2})
+    assert [(one["index"], one["message"]["content"]) for one in reply["choices"]] == [(0, "YES"), (1, "NO, NEVER")]
+    assert (status, reply["usage"]) == (200, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
+
+
 def test_one_connection_serves_many_requests_without_delay(connect):
     connection = connect(lambda body: "yes")
     post(connection)
@@ -173,6 +179,9 @@ def test_serve_is_the_oracle():
             "a trio of red stars",
         )
         assert post(connection)[0] == 400
+        more = {**BODY, "messages": [{"role": "user", "content": edit}], "n": 4, "seed": 1}
+        texts = [choice["message"]["content"] for choice in post(connection, more)[2]["choices"]]
+        assert set(texts) == {"three red stars", "a trio of red stars"} and len(texts) == 4
     finally:
         process.terminate()
         process.wait()

@@ -15,6 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from repair_hf.models import (
+    EditorOptions,
+    LLMOptions,
+    find_editor,
+    find_llm,
+    local_weights,
+    open_chat,
+    open_editor,
+)
 from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
 
 EPILOG = """examples:
@@ -35,59 +44,50 @@ class SynthesizeOptions:
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
-    llm: str = need(
-        "Audits, instructs and edits captions: a LiteLLM id, or world/oracle for the toy world (litellm:world/oracle goes through LiteLLM)."
-    )
-    editor: str = need("Edits images: a diffusers Hub id or folder, or `world` for the toy world.")
-    llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
     candidates: int = opt(3, "Edits made of each false positive; the one nearest to it is kept.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
-    concurrency: int = opt(16, "LLM requests under way at once.")
     seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    verdict_noise: float = opt(0.0, "Toy world: share of audits that come to the opposite verdict.")
-    malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.")
-    drift: float = opt(0.0, "Toy world: share of edited images in which too much changes.")
+    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request, not each in its own.")
+    candidates_in_one_request: bool = opt(False, "Ask for a caption's edits in one request, where the provider can.")
+    image_side: int = opt(1024, "Longest side, in pixels, of the images that are sent to the LLM.")
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "concurrency"):
-            if vars(self)[name] < 1:
-                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")
-        for name in ("verdict_noise", "malformed_rate", "drift"):
-            if not 0 <= vars(self)[name] <= 1:
-                raise UserError(f"`{name}` is a share between 0 and 1, got {vars(self)[name]}.")
-        if (self.verdict_noise or self.malformed_rate) and not (
-            _is_oracle(self) or self.llm == "litellm:world/oracle"
-        ):
-            raise UserError(
-                "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm world/oracle."
-            )
-        if self.drift and self.editor != "world":
-            raise UserError("`drift` is a fault of the toy world's editor; use it with --editor world.")
+        for name, least in (("candidates", 1), ("image_side", 64)):
+            if vars(self)[name] < least:
+                raise UserError(f"`{name}` must be at least {least}, got {vars(self)[name]}.")
 
 
-OPTIONS = (PairsOptions, StageOptions, SynthesizeOptions)
+OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
 
 
-def run(pairs_options: PairsOptions, stage: StageOptions, options: SynthesizeOptions) -> None:
+def run(
+    pairs_options: PairsOptions,
+    stage: StageOptions,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    options: SynthesizeOptions,
+) -> None:
     """Repair the failures, or say what that would take."""
     from datasets import Dataset
     from pyarrow.parquet import read_table
 
     from repair_hf.encoder import DualEncoder
     from repair_hf.pairs import load_pairs
+    from repair_hf.processes import processes
     from repair_hf.runs import finished, open_stage
     from repair_hf.synthesis.prompts import prompt_digest
     from repair_hf.toyworld.shipped import locate
 
     file = _failures_file(Path(options.failures))
     failures = Dataset(read_table(file))
-    if stage.dry_run:
-        return _print_estimate(failures, options)
     arguments = asdict(pairs_options)
     pairs = load_pairs(arguments.pop("pairs"), **arguments)
+    if stage.dry_run:
+        return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
     encoder = DualEncoder.from_pretrained(locate(options.model))
-    resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
+    resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
+    resolved |= local_weights(llm, editor)
     resolved |= {
         "failures_digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
         "pairs_fingerprint": pairs.fingerprint,
@@ -97,49 +97,58 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: SynthesizeOpt
     summary = finished(stage.output, resolved)
     if summary is None:
         folder = open_stage(stage.output, command="synthesize", options=resolved)
-        summary = _synthesize(pairs, encoder, failures, folder, options)
-    _print_summary(summary)
-    print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
-    words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
-    print(f"next: repair-hf train {shlex.join(words)} --output runs/train")
+        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options)
+    if processes().is_main:
+        _print_summary(summary)
+        print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
+        words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
+        print(f"next: repair-hf train {shlex.join(words)} --output runs/train")
 
 
-def _synthesize(pairs: Any, encoder: Any, failures: Any, folder: Path, options: SynthesizeOptions) -> dict[str, Any]:
-    from repair_hf.llm.client import ChatModel
-    from repair_hf.llm.journal import Journal
+def _synthesize(
+    pairs: Any,
+    encoder: Any,
+    failures: Any,
+    folder: Path,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    options: SynthesizeOptions,
+) -> dict[str, Any]:
+    from repair_hf.llm.cost import paid_in
+    from repair_hf.llm.journal import open_journal
+    from repair_hf.processes import processes
     from repair_hf.records import save_records, summarize
     from repair_hf.runs import finish_stage
     from repair_hf.synthesis.pipeline import Synthesizer
 
-    start = time.perf_counter()
-    editor = _editor(options)
-    with Journal(folder / "journal.jsonl") as journal:
-        chat = ChatModel(
-            _litellm_id(options),
-            journal=journal,
-            base_url=options.llm_base_url,
-            concurrency=options.concurrency,
-            provider=_oracle(options) if _is_oracle(options) else None,
-        )
-        synthesizer = Synthesizer(
-            pairs,
-            encoder,
-            chat,
-            editor,
-            candidates=options.candidates,
-            seed=options.seed,
-            attach_image=options.attach_image,
-        )
+    start, everyone = time.perf_counter(), processes()
+    images = open_editor(editor, llm)
+    with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
+        chat = open_chat(llm, journal)
+        how = {name: vars(options)[name] for name in _SYNTHESIZER}
+        synthesizer = Synthesizer(pairs, encoder, chat, images, **how)
         records, dropped = synthesizer.run(failures, folder)
+    if not everyone.is_main:
+        return {}
     save_records(folder, records, dropped, embed_source_images=options.embed_source_images)
     summary = {
         "directions": summarize(records, dropped),
-        "llm": [{"stage": stage, "direction": way} | asdict(use) for (stage, way), use in sorted(chat.usage.items())],
+        "llm": _listed(chat.usage),
         "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
+        "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
     finish_stage(folder, summary)
     return summary
+
+
+_SYNTHESIZER = "candidates seed attach_image grouped_audit candidates_in_one_request image_side".split()
+
+
+def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+    return [
+        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
+    ]
 
 
 def _failures_file(path: Path) -> Path:
@@ -149,55 +158,54 @@ def _failures_file(path: Path) -> Path:
     return file
 
 
-def _is_oracle(options: SynthesizeOptions) -> bool:
-    """The oracle in this process; with an endpoint, the id is only a name that its server knows."""
-    return options.llm.startswith("world/") and options.llm_base_url is None
+def _print_estimate(
+    pairs: Any, failures: Any, output: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
+) -> None:
+    from repair_hf.analysis import costs
+    from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
+    from repair_hf.synthesis.rehearsal import ENOUGH, Protocol, estimate_run
 
-
-def _litellm_id(options: SynthesizeOptions) -> str:
-    """The id without `litellm:`; the oracle asked for in that way becomes one of LiteLLM's providers, as slow as any."""
-    if options.llm == "litellm:world/oracle":
-        from repair_hf.toyworld import oracle
-
-        oracle.register(verdict_noise=options.verdict_noise, malformed_rate=options.malformed_rate)
-    return options.llm.removeprefix("litellm:")
-
-
-def _oracle(options: SynthesizeOptions) -> Any:
-    from repair_hf.toyworld import oracle
-
-    return oracle.provider(verdict_noise=options.verdict_noise, malformed_rate=options.malformed_rate)
-
-
-def _editor(options: SynthesizeOptions) -> Any:
-    if options.editor == "world":
-        from repair_hf.toyworld.editor import WorldEditor
-
-        return WorldEditor(drift=options.drift)
-    from repair_hf.synthesis.images import load_editor
-
-    return load_editor(options.editor)
-
-
-def _print_estimate(failures: Any, options: SynthesizeOptions) -> None:
-    from repair_hf.llm.cost import estimate_cost
-
-    count = Counter(failures["direction"])
-    model = None if "world/oracle" in options.llm else options.llm.removeprefix("litellm:")
-    estimate = estimate_cost(count["i2t"], count["t2i"], candidates=options.candidates, model=model)
-    rows = [
-        (s.stage, s.direction, count[s.direction], s.llm_calls, s.image_calls, _dollars(s.dollars))
-        for s in estimate.stages
-    ]
-    total = ("all", "", count.total(), estimate.llm_calls, estimate.image_calls, _dollars(estimate.dollars))
-    _print_table(("at most", "", "triplets", "LLM calls", "images", "dollars"), [*rows, total])
-    print(
-        "Calls: as if every triplet passed the audit.\n"
-        "Dollars: the LLM's list price for the tokens that the RePair paper reports per mined triplet of Flickr30K."
+    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
+    earlier = paid_in(output)
+    estimate = estimate_run(
+        pairs,
+        failures.to_list(),
+        Protocol(
+            llm_name,
+            candidates=options.candidates,
+            attach_image=options.attach_image,
+            grouped=options.grouped_audit,
+            together=options.candidates_in_one_request,
+            image_side=options.image_side,
+        ),
+        price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
+        image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
+        measured=earlier,
     )
+    mined = Counter(failures["direction"])
+    _print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined))
+    is_measured = any(use.calls >= ENOUGH for use in earlier.values())
+    print(
+        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your failures, images by the "
+        "rule of the model's provider. A model that thinks before it answers writes several times as much.\n"
+        f"Calls: {'as many as pass the audit in this folder' if is_measured else 'at most, as if every triplet passed the audit'}; "
+        "answers of no use are asked for once more.\n"
+        "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
+    )
+    limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
+    print(costs.time_at_limits(estimate, **limits))
+    print(costs.papers_counting(mined, options.candidates))
+    if earlier:
+        answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
+        print(
+            f"Of this {output} holds {answers:,} answers already, for {costs.dollars(spent)}; they are not asked for again."
+        )
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
+    from repair_hf.analysis import costs
+    from repair_hf.llm.cost import Usage
+
     directions = summary["directions"]
     reasons = list(dict.fromkeys(reason for found in directions.values() for reason in found["dropped"]))
     rows = []
@@ -212,15 +220,16 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
         if found["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items())
             print(f"errors named in {direction} instructions: {shares}")
-    uses = summary["llm"]
-    rows = [(use["stage"], use["direction"], *(use[name] for name in _COUNTS), _spent([use])) for use in uses]
-    total = ("all", "", *(sum(use[name] for use in uses) for name in _COUNTS), _spent(uses))
-    _print_table(("LLM", "", "asked", "replayed", "tokens in", "tokens out", "dollars"), [*rows, total])
+    paid = {(use["stage"], use["direction"]): Usage(**_without_place(use)) for use in summary["paid"]}
+    _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
+    asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
+    print(f"LLM: {asked:,} answers are new, {replayed:,} were there from an earlier run or an equal question")
     images = summary["images"]
     print(f"images: {images['made']:,} drawn, {images['found']:,} were there from an earlier run")
 
 
-_COUNTS = ("calls", "replayed", "prompt_tokens", "completion_tokens")
+def _without_place(use: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in use.items() if name not in ("stage", "direction")}
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:
@@ -234,11 +243,3 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, l
     for row in rows:
         table.add_row(*(cell if isinstance(cell, str) else f"{cell:,}" for cell in row))
     Console().print(table)
-
-
-def _spent(uses: Sequence[Mapping[str, Any]]) -> str:
-    return _dollars(None if any(use["unpriced"] for use in uses) else sum(use["dollars"] for use in uses))
-
-
-def _dollars(amount: float | None) -> str:
-    return "unknown" if amount is None else f"${amount:,.2f}"

@@ -7,6 +7,7 @@ Out: a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (`t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from repair_hf.config import RepairConfig
@@ -42,6 +43,9 @@ class TrainOptions:
     records: str | None = opt(
         None, "Folder of `repair-hf synthesize` or Hub id of records; none trains on the pairs alone."
     )
+    records_revision: str | None = opt(
+        None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
+    )
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
 
 
@@ -52,7 +56,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     """Train, or say on what."""
     _settle_output(stage, config)
     pairs = _load(pairs_options, pairs_options.split)
-    records = None if options.records is None else load_records(options.records)
+    records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if stage.dry_run:
         grids = Grids(pairs, records, counterparts=config.counterparts, slot1=config.slot1)
         return _print_grids(grids.report()) if config.process_index == 0 else None
@@ -62,16 +66,20 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
     summary = finished(stage.output, resolved)
     is_first = config.process_index == 0
+    repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
             open_stage(stage.output, command="train", options=resolved)
         validation = None if config.eval_strategy == "no" else _load(pairs_options, options.validation_split)
+        config.push_to_hub = False  # the push is ours, when the numbers are there
         summary = train(encoder, pairs, records, config, validation=validation)
         if is_first:
             finish_stage(stage.output, summary)
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
+        if repo is not None:
+            _push(stage.output, repo, config)
         print(
             f"next: repair-hf evaluate --pairs {pairs_options.pairs} --model {stage.output} "
             f"--output {stage.output}-test"
@@ -84,6 +92,22 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
             f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone."
         )
     config.output_dir = stage.output
+
+
+def _repository(config: RepairConfig) -> str | None:
+    """Where the model will be pushed, if it will. Asked before the training: what forbids it is better known then."""
+    if not config.push_to_hub:
+        return None
+    from repair_hf.hub import prepare
+
+    return prepare(config.hub_model_id or Path(config.output_dir).name, "model", private=bool(config.hub_private_repo))
+
+
+def _push(folder: str, repo: str, config: RepairConfig) -> None:
+    from repair_hf.hub import push_model
+
+    pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
+    print(f"push    revision {pushed.revision[:8]}   -> {pushed.url}")
 
 
 def _load(options: PairsOptions, split: str) -> Pairs:
@@ -100,7 +124,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     _print_grids(summary["grids"])
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms a step   "
-        f"loss {summary['loss']:.4f}"
+        f"{summary['waiting']:.1%} waiting for data   loss {summary['loss']:.4f}"
     )
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")

@@ -1,7 +1,8 @@
-"""Answers: from what a model said to what was asked for, or to the reason why it cannot be used.
+"""Answers: what to ask for, and from what a model said to what was asked for, or to the reason why it cannot be used.
 
-In:  the text of an answer, why the model stopped, and the pydantic model that the answer must fill (or none, for plain text).
-Out: the filled model, or the text; else `UnparsedAnswer` or `RefusedAnswer`. An empty, cut-off or malformed answer is never a verdict.
+In:  the pydantic model that an answer must fill (or none, for plain text); the text of an answer, and why the model stopped.
+Out: the form to ask for; the filled model, or the text, else `UnparsedAnswer` or `RefusedAnswer`. An empty, cut-off or malformed answer
+     is never a verdict, whatever form was asked for: not every provider holds its model to it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 Schema = TypeVar("Schema", bound=BaseModel)
+
+# What the strict form of the OpenAI protocol knows of JSON schema. The rest (lengths, patterns) is checked when the answer has come;
+# titles and descriptions would be instructions beside the prompt.
+_SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs")
 
 _OBJECT_BEGINS = re.compile(r'\{\s*"')
 
@@ -38,6 +44,13 @@ class RefusedAnswer(AnswerError):
     drop_reason = "llm_refused"
 
 
+@cache
+def response_format(schema: type[BaseModel]) -> dict[str, Any]:
+    """The form of answers that fill `schema`, as the OpenAI protocol asks for it. Equal for equal schemas; do not change it."""
+    shape = _shape(schema.model_json_schema())
+    return {"type": "json_schema", "json_schema": {"name": schema.__name__, "strict": True, "schema": shape}}
+
+
 def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
     """What an answer says.
 
@@ -49,13 +62,30 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
     Raises:
         AnswerError: If the answer cannot be used.
     """
-    if finish in ("content_filter", "refusal"):
+    if finish in ("content_filter", "refusal", "rejected"):
         raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
     if finish == "length":
         raise UnparsedAnswer("the answer was cut off at the limit of its length")
     if not text.strip():
         raise UnparsedAnswer("the answer was empty")
     return text.strip() if schema is None else _parse(text, schema)
+
+
+def _shape(node: Any) -> Any:
+    """A JSON schema without what the strict form does not know; every property required, none beside them allowed."""
+    if not isinstance(node, dict):
+        return node
+    kept = {name: value for name, value in node.items() if name in _SHAPE}
+    for name in ("properties", "$defs"):  # their keys are names of ours, not of JSON schema
+        if name in kept:
+            kept[name] = {key: _shape(value) for key, value in kept[name].items()}
+    if "items" in kept:
+        kept["items"] = _shape(kept["items"])
+    if "anyOf" in kept:
+        kept["anyOf"] = [_shape(value) for value in kept["anyOf"]]
+    if "properties" in kept:
+        kept |= {"required": list(kept["properties"]), "additionalProperties": False}
+    return kept
 
 
 def _parse(text: str, schema: type[Schema]) -> Schema:

@@ -4,26 +4,34 @@ In:  messages in the OpenAI chat format, and what the answer must look like.
 Out: the answer, checked; from the journal where the same was asked before, else from the provider. What an answer cost is counted
      by stage and direction.
 
-Who does what: `provider` sends, `retries` insists, `journal` remembers, `answers` reads and checks; this file joins them: at most so
-many requests at once, one request for equal questions, one second attempt where an answer is of no use.
+Who does what: `sending` gets a reply, `journal` remembers, `answers` reads and checks; this file joins them: one request for equal
+questions, one second attempt where an answer is of no use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
 
-from repair_hf.llm.answers import AnswerError, RefusedAnswer, Schema, UnparsedAnswer, read_answer
-from repair_hf.llm.cost import Usage
+from repair_hf.llm.answers import AnswerError, RefusedAnswer, Schema, UnparsedAnswer, read_answer, response_format
+from repair_hf.llm.batches import Batches, Deferred, Question
+from repair_hf.llm.budget import Budget, BudgetSpent
+from repair_hf.llm.cost import Usage, price_per_token
+from repair_hf.llm.failures import ProviderError, RejectedRequest
 from repair_hf.llm.journal import Entry, Journal, request_key
-from repair_hf.llm.provider import LiteLLM, Provider, ProviderError, Reply
-from repair_hf.llm.retries import Retries, insist
-from repair_hf.options import UserError
+from repair_hf.llm.limits import Limits
+from repair_hf.llm.provider import LiteLLM, Provider, Reply
+from repair_hf.llm.retries import Retries
+from repair_hf.llm.sending import Sender
 
-__all__ = ["AnswerError", "ChatModel", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
+__all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
 MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens: some models think before they write
+BATCH_SHARE = 0.5  # of the list price
 
 
 class ChatModel:
@@ -31,15 +39,22 @@ class ChatModel:
 
     Args:
         model: LiteLLM model id, such as `gemini/gemini-2.5-flash`; `openai/NAME` with `base_url` for a server of that protocol.
-        journal: Where answers are kept.
+        journal: Where answers are kept. What it has paid counts as spent.
         base_url: Of a custom endpoint.
-        concurrency: How many requests may be under way at once.
         timeout: Seconds until a request counts as failed.
         retries: How long to believe in a provider that fails.
-        provider: Who answers instead of LiteLLM: a model that lives in this process.
+        provider: Who answers instead of LiteLLM: a model that lives in this process, and costs nothing.
+        limits: How much may be asked at once and per minute.
+        budget: What may be paid.
+        max_error_rate: The share of recent attempts that may fail, or bring answers of no use, before the run stops.
+        batches: Takes the questions that the journal cannot answer, in place of asking them at once.
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
+        budget: What may be paid; whoever else costs money for the same run is to hold to it too.
+
+    Raises:
+        UserError: If the budget is in dollars and the model has no known price.
     """
 
     def __init__(
@@ -48,21 +63,29 @@ class ChatModel:
         *,
         journal: Journal,
         base_url: str | None = None,
-        concurrency: int = 16,
         timeout: float = 120.0,
         retries: Retries | None = None,
         provider: Provider | None = None,
+        limits: Limits | None = None,
+        budget: Budget | None = None,
+        max_error_rate: float = 0.5,
+        batches: Batches | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise UserError(f"`concurrency` must be at least 1, got {concurrency}.")
-        self.model, self.journal = model, journal
+        self.model, self.journal, self.batches = model, journal, batches
         self.usage: dict[tuple[str, str], Usage] = {}
-        self._provider = provider or LiteLLM(model, base_url=base_url, timeout=timeout)
-        self._retries = retries or Retries()
-        self._concurrency = concurrency
-        self._slots_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self.budget = budget or Budget()
+        self.budget.count(journal.dollars, journal.calls)
+        self._sender = Sender(
+            model,
+            provider or LiteLLM(model, base_url=base_url, timeout=timeout),
+            price=(0.0, 0.0) if provider else price_per_token(model),
+            retries=retries or Retries(),
+            limits=limits or Limits(),
+            budget=self.budget,
+            max_error_rate=max_error_rate,
+        )
         self._pending: dict[str, asyncio.Task[Entry]] = {}
-        self._on_wire: set[asyncio.Task] = set()
+        self._has_deferred = False
         self._is_draining = False
 
     async def ask(
@@ -94,23 +117,78 @@ class ChatModel:
 
         Raises:
             AnswerError: If the answer cannot be used: the row's fault, the run goes on.
-            ProviderError: If there is no answer: the run's end.
+            Deferred: If the answer comes with a batch.
+            RunStopped: If there is none: the run's end.
         """
-        request = {
-            "model": self.model,
-            "messages": messages,
-            "temperature": temperature,
-            "max_tokens": max_tokens,
-            "seed": _request_seed(seed, sample, attempt=0),
-        }
-        entry = await self._answer(request, sample, stage, direction)
+        request = self._request(messages, temperature, max_tokens, _request_seed(seed, sample, attempt=0))
+        if schema is not None:
+            request["response_format"] = response_format(schema)
+        entry, is_new = await self._answer(request, sample, stage, direction)
         try:
-            return read_answer(entry.text, entry.finish, schema)
+            return self._read(entry.text, entry.finish, schema, is_new)
         except UnparsedAnswer as fault:
             change = _second_attempt(request, entry, fault)
         request = {**request, "seed": _request_seed(seed, sample, attempt=1), **change}
-        entry = await self._answer(request, sample, stage, direction)
-        return read_answer(entry.text, entry.finish, schema)
+        entry, is_new = await self._answer(request, sample, stage, direction)
+        return self._read(entry.text, entry.finish, schema, is_new)
+
+    async def ask_many(
+        self,
+        messages: list[dict],
+        *,
+        samples: int,
+        together: bool,
+        stage: str,
+        direction: str,
+        temperature: float,
+        max_tokens: int = 1024,
+        seed: int = 0,
+    ) -> list[str | AnswerError]:
+        """Ask for several texts in answer to the same messages; for each get the text, or why it cannot be used.
+
+        Args:
+            messages: As in `ask`, like all that is not told here.
+            samples: How many texts.
+            together: Ask for all in one request, which pays for the messages once. Those that do not come with it, or are of no
+                use, are asked for one by one.
+            stage: For the accounts only.
+            direction: For the accounts only.
+            temperature: Of the model's draws.
+            max_tokens: Bound on the length of each.
+            seed: Fixes the draws, where the provider takes a seed.
+
+        Raises:
+            Deferred: If the answers come with a batch.
+            RunStopped: If there are none: the run's end.
+        """
+        found: dict[int, str | AnswerError] = {}
+        if together and samples > 1:
+            request = self._request(messages, temperature, max_tokens, _request_seed(seed, 0, attempt=0))
+            said, is_new = [], False
+            with suppress(RefusedAnswer):  # to a server that knows no `n`
+                entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
+                said = [(entry.text, entry.finish), *entry.others]
+            for sample, (text, finish) in enumerate(said):
+                try:
+                    found[sample] = self._read(text, finish, None, is_new)
+                except RefusedAnswer as refusal:
+                    found[sample] = refusal
+                except UnparsedAnswer:
+                    continue  # a second attempt, below
+        ask = partial(self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed)
+        missing = [sample for sample in range(samples) if sample not in found]
+        asked = (ask(max_tokens=max_tokens, sample=sample) for sample in missing)
+        for sample, answer in zip(missing, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
+                raise answer  # not the fault of what was asked
+            found[sample] = answer
+        return [found[sample] for sample in range(samples)]
+
+    def keep(self, question: Question, reply: Reply) -> None:
+        """Take in an answer that came with a batch, unless it is here already."""
+        if self.journal.get(question.key) is None:
+            self._keep(question, reply)
+            self.budget.count(reply.dollars or 0.0, calls=1)
 
     async def drain(self) -> None:
         """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early.
@@ -118,62 +196,84 @@ class ChatModel:
         Whoever waits for an answer that is given up is cancelled.
         """
         pending = list(self._pending.values())
-        for task in pending:
-            if task not in self._on_wire:
-                task.cancel()
+        for task in set(pending) - self._sender.on_wire:
+            task.cancel()
         self._is_draining = True
         try:
             await asyncio.gather(*pending, return_exceptions=True)
         finally:
             self._is_draining = False
 
-    async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> Entry:
-        """From the journal, from an equal request that is under way, or from the provider."""
+    def _request(self, messages: list[dict], temperature: float, max_tokens: int, seed: int) -> dict[str, Any]:
+        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+        return {"model": self.model, "messages": messages, **sampling}
+
+    async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> tuple[Entry, bool]:
+        """From the journal, from an equal request that is under way, or from the provider; and whether it was just paid for."""
         key = request_key(request, sample)
         entry = self.journal.get(key)
         is_new = entry is None and key not in self._pending
-        if is_new and self._is_draining:  # an answer of no use has just come, and this is its second attempt
-            raise asyncio.CancelledError
         if is_new:
-            self._pending[key] = asyncio.create_task(self._pay(key, request, stage, direction))
-            self._pending[key].add_done_callback(lambda task: self._settle(key, task))
-        if entry is None:  # shielded: whoever waits may be cancelled, the answer is paid for all the same
-            entry = await asyncio.shield(self._pending[key])
-        self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=not is_new)
-        return entry
+            self._begin(Question(key, request, stage, direction))
+        if entry is None:
+            try:  # shielded: whoever waits may be cancelled, the answer is paid for all the same
+                entry = await asyncio.shield(self._pending[key])
+            except RejectedRequest as error:
+                if not self.journal.calls:  # never answered anything: hardly the fault of this request alone
+                    raise
+                if is_new:
+                    self._sender.circuit.note(str(error))
+                raise RefusedAnswer(str(error)) from error
+        if not is_new:
+            self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=True)
+        return entry, is_new
 
-    async def _pay(self, key: str, request: dict[str, Any], stage: str, direction: str) -> Entry:
-        async with self._slots():
-            reply = await insist(lambda: self._send(request), self._retries, self.model)
-        entry = Entry(
-            key=key,
-            text=reply.text,
-            finish=reply.finish,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            dollars=reply.dollars,
-            stage=stage,
-            direction=direction,
-            model=self.model,
-            answered_by=reply.answered_by,
-        )
+    def _begin(self, question: Question) -> None:
+        """Ask what nobody has asked yet."""
+        if self.batches is not None:
+            self._defer(question, self.batches)
+        if self._is_draining:  # an answer of no use has just come, and this is its second attempt
+            raise asyncio.CancelledError
+        task = self._pending[question.key] = asyncio.create_task(self._pay(question))
+        task.add_done_callback(lambda task: self._settle(question.key, task))
+
+    def _defer(self, question: Question, batches: Batches) -> NoReturn:
+        """Leave a question to the next batch. What the budget has no room for waits until those before it have their bills."""
+        if not self._has_deferred:
+            self._has_deferred = True
+            self.budget.count(batches.promised, batches.waiting)
+        if not batches.holds(question.key):
+            dollars = BATCH_SHARE * self._sender.worst_case(question.request)
+            try:
+                self.budget.commit(dollars)
+            except BudgetSpent:
+                if not batches.waiting:
+                    raise
+            else:
+                batches.defer(replace(question, dollars=dollars))
+        raise Deferred("the answer comes with a batch")
+
+    async def _pay(self, question: Question) -> Entry:
+        return self._keep(question, await self._sender.send(question.request))
+
+    def _keep(self, question: Question, reply: Reply) -> Entry:
+        stage, direction = question.stage, question.direction
+        entry = Entry(key=question.key, stage=stage, direction=direction, model=self.model, **vars(reply))
         self.journal.put(entry)
+        self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=False)
         return entry
 
-    async def _send(self, request: dict[str, Any]) -> Reply:
-        task = asyncio.current_task()
-        self._on_wire.add(task)
+    def _read(self, text: str, finish: str, schema: type[Schema] | None, is_new: bool) -> Schema | str:
+        """What an answer says; of a new one the circuit learns whether it was of use."""
         try:
-            return await self._provider(request)
-        finally:
-            self._on_wire.discard(task)
-
-    def _slots(self) -> asyncio.Semaphore:
-        """Those of the running event loop: a semaphore serves one loop only, and each run of a synthesis has its own."""
-        loop = asyncio.get_running_loop()
-        if self._slots_of is None or self._slots_of[0] is not loop:
-            self._slots_of = loop, asyncio.Semaphore(self._concurrency)
-        return self._slots_of[1]
+            answer = read_answer(text, finish, schema)
+        except AnswerError as fault:
+            if is_new:
+                self._sender.circuit.note(f"an answer of no use: {fault}")
+            raise
+        if is_new:
+            self._sender.circuit.note(None)
+        return answer
 
     def _settle(self, key: str, task: asyncio.Task) -> None:
         del self._pending[key]

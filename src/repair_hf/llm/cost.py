@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from repair_hf.llm.journal import Entry
+from repair_hf.llm.journal import Entry, read_entries, shards
 from repair_hf.llm.loading import load_litellm
 from repair_hf.options import UserError
 
@@ -32,6 +33,7 @@ PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
     },
 }
 PAPER_CANDIDATES = 3
+TOKENS_PER_IMAGE = 1_056  # of OpenAI's at medium quality and 1024 x 1024; Gemini's have a price each
 
 
 @dataclass
@@ -126,14 +128,40 @@ def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> f
 
 
 @cache
-def price_per_token(model: str) -> tuple[float, float] | None:
-    """US dollars per prompt token and per completion token; None if LiteLLM's price map does not hold the model."""
+def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] | None:
+    """US dollars per prompt token and per completion token; None if LiteLLM's price map does not hold the model.
+
+    Args:
+        model: LiteLLM model id.
+        batch: The price of the provider's batch API: half, where the map does not tell.
+    """
     litellm = load_litellm()
     try:
         prices = litellm.get_model_info(model)
     except litellm.exceptions.ModelNotMappedError:
         return None
-    return prices["input_cost_per_token"], prices["output_cost_per_token"]
+    listed = prices["input_cost_per_token"], prices["output_cost_per_token"]
+    if not batch:
+        return listed
+    in_batch = prices.get("input_cost_per_token_batches"), prices.get("output_cost_per_token_batches")
+    return (listed[0] / 2, listed[1] / 2) if None in in_batch else in_batch
+
+
+def price_per_image(model: str) -> float | None:
+    """US dollars for an image that a model makes, as far as LiteLLM's price map tells; what is sent to it comes on top."""
+    prices = load_litellm().model_cost
+    listed = prices.get(model) or prices.get(model.partition("/")[2], {})
+    if "output_cost_per_image_token" in listed:
+        return listed.get("output_cost_per_image") or TOKENS_PER_IMAGE * listed["output_cost_per_image_token"]
+    return listed.get("output_cost_per_image")
+
+
+def paid_in(folder: Path) -> dict[tuple[str, str], Usage]:
+    """What all runs in a folder have paid so far, by stage and direction: the LLM's answers, and the images of a provider."""
+    found: dict[tuple[str, str], Usage] = {}
+    for entry in read_entries([*shards(folder), *shards(folder, "images")]):
+        found.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
+    return found
 
 
 def estimate_cost(

@@ -6,6 +6,8 @@ Out: the answer again whenever the same request comes, in this run or a later on
 One JSON line per answer, appended and handed to the system before the answer is used: it survives the death of the process (`kill -9`),
 though not a power cut. A line that was being written at that moment is cut off again, and its request asked anew. Answers that were of
 no use (empty, cut off, refused) stand here too: they were paid for, and a rerun must come out like the first run.
+
+Where several processes share a run each appends to a file of its own and reads those of the others as well.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import filelock
 
@@ -29,7 +32,7 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class Entry(NamedTuple):
-    """One answer.
+    """One answer, which may hold several choices.
 
     Args:
         key: Names the request; see `request_key`.
@@ -42,6 +45,7 @@ class Entry(NamedTuple):
         direction: `i2t` or `t2i`.
         model: Model that was asked.
         answered_by: Model that answered, in the provider's words.
+        others: Text and finish of the further choices, where a request asked for more than one.
     """
 
     key: str
@@ -54,6 +58,12 @@ class Entry(NamedTuple):
     direction: str
     model: str
     answered_by: str
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it stands for an image that a provider has edited; `text` is the name of its file."""
+        return (self.stage, self.direction) == ("edit", "t2i")
 
 
 def request_key(request: dict, sample: int) -> str:
@@ -70,12 +80,17 @@ class Journal:
 
     Args:
         path: A `.jsonl` file; made if missing. Only one run at a time may hold it (`path` + `.lock`).
+        also_read: Journals of other processes or earlier runs. They are read as they stand now, and never written to.
+
+    Attributes:
+        calls: How many answers of the LLM were paid for, by whichever run or process, as far as these files tell.
+        dollars: What these and the edited images cost, as far as prices are known.
 
     Raises:
         UserError: If another run holds the journal.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, also_read: Sequence[str | Path] = ()) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = filelock.FileLock(f"{self.path}.lock", blocking=False)
@@ -87,8 +102,8 @@ class Journal:
             ) from error
         self._appender = self.path.open("ab")
         self._reader = self.path.open("rb")
-        self._offsets: dict[str, int] = {}  # the texts stay on disk: a paper-sized run has half a million answers
-        self._index()
+        self._shards: list[BinaryIO] = []
+        self.read_anew(also_read)
 
     def __enter__(self) -> Journal:
         return self
@@ -97,50 +112,68 @@ class Journal:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Entry]:
-        """All answers, in the order in which they came."""
-        return (self._read(offset) for offset in list(self._offsets.values()))
+        """All answers, those of this very file first, in the order in which they came."""
+        return (self._read(*place) for place in list(self._places.values()))
 
     def get(self, key: str) -> Entry | None:
         """The answer to a request, if there is one."""
-        offset = self._offsets.get(key)
-        return None if offset is None else self._read(offset)
+        place = self._places.get(key)
+        return None if place is None else self._read(*place)
 
     def put(self, entry: Entry) -> None:
         """Keep an answer. When this returns, the death of the process cannot lose it."""
-        if entry.key in self._offsets:
+        if entry.key in self._places:
             raise ValueError(f"{self.path} already holds an answer to {entry.key}; look with `get` before asking.")
         offset = self._appender.tell()
         self._appender.write(json.dumps(entry._asdict()).encode("ascii") + b"\n")
         self._appender.flush()
-        self._offsets[entry.key] = offset
+        self._note(entry, self._reader, offset)
+
+    def read_anew(self, also_read: Sequence[str | Path]) -> None:
+        """Forget what is known and read it again, with what other processes have written meanwhile."""
+        for shard in self._shards:
+            shard.close()
+        others = [Path(other) for other in also_read if Path(other).resolve() != self.path.resolve()]
+        self._shards = [other.open("rb") for other in others]
+        self.calls, self.dollars = 0, 0.0
+        # The texts stay on disk: a paper-sized run has half a million answers.
+        self._places: dict[str, tuple[BinaryIO, int]] = {}
+        self._reader.seek(0)
+        for file in (self._reader, *self._shards):
+            self._index(file)
 
     def close(self) -> None:
         """Let other runs have the journal."""
-        self._appender.close()
-        self._reader.close()
+        for file in (self._appender, self._reader, *self._shards):
+            file.close()
         self._lock.release()
 
-    def _index(self) -> None:
-        """Learn where each answer stands; mend the end of the file if a run died while writing it."""
+    def _index(self, file: BinaryIO) -> None:
+        """Learn where each answer stands; mend the end of our own file if a run died while writing it."""
         offset, foreign = 0, 0
-        for line in self._reader:
+        for line in file:
             entry = _parse(line)
             if entry is not None:
-                self._offsets.setdefault(entry.key, offset)
+                self._note(entry, file, offset)
             elif line.endswith(b"\n"):
                 foreign += 1
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n") and file is self._reader:
                 self._mend(offset, whole=entry is not None)
             offset += len(line)
         if foreign:
             logger.warning(
                 "%s: %d lines are no answers of this program; they are left alone, and what they may have held is asked again.",
-                self.path,
+                file.name,
                 foreign,
             )
+
+    def _note(self, entry: Entry, file: BinaryIO, offset: int) -> None:
+        self._places.setdefault(entry.key, (file, offset))
+        self.calls += not entry.is_image  # also where two processes paid for the same
+        self.dollars += entry.dollars or 0.0
 
     def _mend(self, offset: int, *, whole: bool) -> None:
         if whole:  # only its line break is missing
@@ -151,27 +184,59 @@ class Journal:
             logger.info("%s: cut off the last line, which a dying run had not finished.", self.path)
         self._appender.seek(0, 2)
 
-    def _read(self, offset: int) -> Entry:
-        self._reader.seek(offset)
-        entry = _parse(self._reader.readline())
+    def _read(self, file: BinaryIO, offset: int) -> Entry:
+        file.seek(offset)
+        entry = _parse(file.readline())
         if entry is None:
-            raise RuntimeError(f"{self.path} was changed by something else while it was open; start the run again.")
+            raise RuntimeError(f"{file.name} was changed by something else while it was open; start the run again.")
         return entry
+
+
+def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0, processes: int = 1) -> Journal:
+    """One process's journal in the folder of a run. It knows what all of them wrote, in this run and in earlier ones.
+
+    Args:
+        folder: Of the run.
+        name: What the files' names begin with.
+        process: Which process this is, from 0.
+        processes: How many there are; earlier runs may have had more or fewer.
+    """
+    folder = Path(folder)
+    own = f"{name}.jsonl" if processes == 1 else f"{name}-{process}.jsonl"
+    return Journal(folder / own, also_read=shards(folder, name))
+
+
+def shards(folder: Path, name: str = "journal") -> list[Path]:
+    """The journals of all processes that ever wrote into the folder of a run."""
+    return sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")])
+
+
+def read_entries(paths: Iterable[Path]) -> Iterator[Entry]:
+    """The answers in some journals, whoever may be writing into them."""
+    for path in paths:
+        with path.open("rb") as file:
+            yield from (entry for line in file if (entry := _parse(line)) is not None)
 
 
 def _parse(line: bytes) -> Entry | None:
     try:
-        return Entry(**json.loads(line))
+        entry = Entry(**json.loads(line))
+        return entry._replace(others=tuple((text, finish) for text, finish in entry.others))
     except (ValueError, TypeError):  # no JSON; no object, or one of other fields
         return None
 
 
 def _fold(value: object) -> object:
     """The same value with each long string replaced by its digest."""
-    if isinstance(value, str):
-        return (
-            value if len(value) <= LONG else ["long text", hashlib.blake2b(value.encode(), digest_size=32).hexdigest()]
-        )
-    if isinstance(value, dict):
+    kind = type(value)  # quicker than to ask whether it is an instance, and there are dozens in a request
+    if kind is str:
+        return value if len(value) <= LONG else ["long text", _digest(value)]
+    if kind is dict:
         return {key: _fold(item) for key, item in value.items()}
-    return [_fold(item) for item in value] if isinstance(value, list) else value
+    return [_fold(item) for item in value] if kind is list else value
+
+
+@lru_cache(64)
+def _digest(text: str) -> str:
+    """One image is asked about many times, mostly in a row."""
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

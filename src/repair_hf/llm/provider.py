@@ -1,6 +1,6 @@
 """The provider: sends one request over LiteLLM, once.
 
-In:  a request in the OpenAI chat format: model, messages, temperature, max_tokens, seed.
+In:  a request in the OpenAI chat format: model, messages, temperature, max_tokens, seed; `n` and `response_format` where wanted.
 Out: a `Reply`; or `PassingFailure` where another attempt may succeed (no connection, time-out, 429, 5xx); or `ProviderError` where
      none will (a wrong key, no credit, a request that is not accepted), in the provider's words.
 
@@ -9,33 +9,28 @@ Retries belong to `retries` alone: those of LiteLLM and of the SDKs below it are
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 
 from repair_hf.llm.cost import price_per_token
+from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.loading import load_litellm
 from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
 
+__all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
-class ProviderError(RunStopped):
-    """The provider does not serve; the run stops, and the same command goes on when it serves again."""
-
-
-class PassingFailure(Exception):
-    """A request failed in a way that may pass; `named_wait` are the seconds that the provider asks to wait, if it does."""
-
-    def __init__(self, reason: str, named_wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.named_wait = named_wait
+# Their servers hold any model to a JSON schema, though LiteLLM's table, which goes by model, does not say so.
+_TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for one request; see `journal.Entry` for the fields."""
+    """What came back for one request; see `journal.Entry` for the fields.
+
+    `others` are the text and the finish of further answers, where the request asked for `n` of them; the tokens are those of all.
+    """
 
     text: str
     finish: str
@@ -43,6 +38,7 @@ class Reply:
     completion_tokens: int
     dollars: float | None
     answered_by: str
+    others: tuple[tuple[str, str], ...] = ()
 
 
 # Whoever can answer a request: LiteLLM below, or a model in this process.
@@ -65,75 +61,87 @@ class LiteLLM:
         self.base_url, self.timeout = base_url, timeout
         litellm = load_litellm()
         try:
-            litellm.get_llm_provider(model)
+            name, provider, _, _ = litellm.get_llm_provider(model)
         except litellm.BadRequestError as error:
             raise UserError(
                 f"{model!r} names no provider. Write it as provider/model, such as gemini/gemini-2.5-flash, or as openai/NAME "
                 "with the base URL of a server that speaks that protocol."
             ) from error
+        self._form = _answer_form(litellm, model, name, provider)
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         litellm = load_litellm()
         import openai  # LiteLLM's exceptions are this library's
 
+        model, raw = request["model"], []
         try:
             response = await litellm.acompletion(
-                **request,
+                **self.fitted(request),
                 api_base=self.base_url,
                 timeout=self.timeout,
                 drop_params=True,  # not every provider takes a seed
                 max_retries=0,
                 num_retries=0,
+                logger_fn=lambda details: raw.append(details.get("original_response")),
             )
-        except litellm.ContentPolicyViolationError as error:
-            return Reply(_reason(error), "content_filter", 0, 0, 0.0, request["model"])
         except openai.APIError as error:
-            if _may_pass(error):
-                raise PassingFailure(_reason(error), _named_wait(error)) from error
-            raise ProviderError(f"{request['model']} does not accept the request: {_reason(error)}") from error
-        return _reply(response, request["model"], litellm)
+            failure = as_failure(error, model)
+            if isinstance(failure, Blocked):
+                return Reply(str(failure), "content_filter", 0, 0, 0.0, model)
+            raise failure from None  # the traceback of the one below would show the provider's words uncensored
+        return read_reply(response, model, litellm, raw)
+
+    def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The request with as much of its `response_format` as the model takes."""
+        fitted = dict(request)
+        if "response_format" not in fitted or self._form == "schema":
+            return fitted
+        del fitted["response_format"]
+        return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
 
 
-def _may_pass(error: Any) -> bool:
-    """LiteLLM gives a refused or broken connection, and a response that is no JSON, the status 500."""
-    if "insufficient_quota" in str(vars(error).get("body")):  # a 429 too, but no wait brings the credit back
-        return False
-    return error.status_code in (408, 409, 429) or error.status_code >= 500
+def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:
+    """What the form of an answer can be bound to. A model that LiteLLM does not know might refuse to be bound at all."""
+    if provider in _TAKE_ANY_SCHEMA or litellm.supports_response_schema(model=name, custom_llm_provider=provider):
+        return "schema"
+    takes = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ()
+    return "object" if "response_format" in takes and price_per_token(model) is not None else "free"
 
 
-def _named_wait(error: Any) -> float | None:
-    """Seconds by the header Retry-After, which holds a number or a date."""
-    headers = vars(error).get("litellm_response_headers") or {}  # absent where no response came
-    value = headers.get("retry-after", "")
-    if value.replace(".", "", 1).isdecimal():
-        return float(value)
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
-
-
-def _reason(error: Any) -> str:
-    """The first line of what the provider says; LiteLLM may add a traceback below."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line if len(line) <= 300 else line[:297] + "..."
-
-
-def _reply(response: Any, model: str, litellm: Any) -> Reply:
+def read_reply(response: Any, model: str, litellm: Any, raw: list[Any]) -> Reply:
     usage = response.get("usage") or litellm.Usage()
     # By the model that was asked for; LiteLLM's own figure goes by the name that stands in the response.
     is_priced = price_per_token(model) is not None
     dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_priced else None
-    text, finish = "", "empty"
-    if response.choices:
-        choice = response.choices[0]
-        refusal = (choice.message.get("provider_specific_fields") or {}).get("refusal")
-        text, finish = choice.message.content or refusal or "", "refusal" if refusal else choice.finish_reason
+    said = [_said(choice) for choice in response.choices] or [("", "empty")]
+    text, finish = said[0]
+    if finish == "content_filter" and not text:
+        text = _why_blocked(raw)
     return Reply(
-        text=text.encode("utf-8", "replace").decode(),  # half a surrogate pair comes in JSON, but cannot be sent again
-        finish=finish or "stop",
+        text=text,
+        finish=finish,
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         dollars=dollars,
         answered_by=response.model or model,
+        others=tuple(said[1:]),
     )
+
+
+def _said(choice: Any) -> tuple[str, str]:
+    """Text and finish of one answer."""
+    refusal = (choice.message.get("provider_specific_fields") or {}).get("refusal")
+    text = choice.message.content or refusal or ""
+    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair comes in JSON, but cannot be sent again
+    return text, "refusal" if refusal else choice.finish_reason or "stop"
+
+
+def _why_blocked(raw: list[Any]) -> str:
+    """Why Gemini's filter stepped in; LiteLLM passes on no more than that it did."""
+    try:
+        body = json.loads(raw[-1])
+        told = [body.get("promptFeedback", {}), *body.get("candidates", [])]
+    except (IndexError, TypeError, ValueError, AttributeError):  # another provider's shape
+        return ""
+    names = ("blockReason", "blockReasonMessage", "finishReason", "finishMessage")
+    return ": ".join(part[name] for part in told for name in names if part.get(name))

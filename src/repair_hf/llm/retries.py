@@ -1,6 +1,6 @@
 """Retries: believe in a provider that fails, for a while.
 
-In:  a coroutine function that sends a request once.
+In:  a coroutine function that sends a request once, for a text or for an image.
 Out: its reply; or a `ProviderError` when patience ends.
 
 The waits grow exponentially with full jitter (each is drawn between zero and a bound that doubles), unless the provider names a time.
@@ -13,10 +13,13 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from repair_hf.llm.provider import PassingFailure, ProviderError, Reply
+from repair_hf.llm.failures import PassingFailure, ProviderError
 
 logger = logging.getLogger(__name__)
+
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True)

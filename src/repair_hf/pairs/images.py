@@ -25,6 +25,10 @@ from tqdm.auto import tqdm
 
 # What Pillow raises for a file that it cannot decode; SyntaxError comes from broken PNG chunks.
 UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, PIL.Image.DecompressionBombError)
+# What photographs and drawings come in. Pillow knows more; of that, EPS starts another program.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+MAX_BYTES = 64 * 2**20
+MAX_PIXELS = 2**28 // 3  # a quarter of a gigabyte once decoded, however small the file
 THREADS = 8  # opening files waits for the disk more than for the processor
 
 
@@ -69,6 +73,22 @@ def on_white(images: Dataset, rows: set[int]) -> Dataset:
     return images.map(lay, with_indices=True, features=images.features, desc="Laying transparent images on white")
 
 
+def open_image(source: bytes | str) -> PIL.Image.Image:
+    """Open an image file, or its bytes, without decoding it yet.
+
+    Raises:
+        OSError: If it is too large, or of no format of ours. Of what else may come, see `UNDECODABLE`.
+    """
+    size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
+    if size > MAX_BYTES:
+        raise OSError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read")
+    image = PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    if image.width * image.height > MAX_PIXELS:
+        image.close()
+        raise OSError(f"the image has {image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are decoded")
+    return image
+
+
 def content_digest(images: Dataset, column: str = "image") -> str:
     """Name the content of a column of images: their bytes or, of files, size and time of change."""
     digest = hashlib.sha256()
@@ -92,7 +112,7 @@ def _references(images: Dataset, column: str) -> Iterator[list[dict | None]]:
 
 
 def _open(reference: dict) -> PIL.Image.Image:
-    return PIL.Image.open(reference["path"] if reference["bytes"] is None else io.BytesIO(reference["bytes"]))
+    return open_image(reference["path"] if reference["bytes"] is None else reference["bytes"])
 
 
 def _inspect(reference: dict | None) -> Inspection:

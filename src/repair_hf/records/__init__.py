@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, Image, load_dataset
+from datasets import Dataset, Features, Image, load_dataset_builder
 from datasets.arrow_writer import ArrowWriter
-from datasets.exceptions import DatasetNotFoundError
+from datasets.exceptions import DatasetsError
 from datasets.table import embed_table_storage
 
 from repair_hf.options import UserError
@@ -30,7 +30,17 @@ from repair_hf.pairs import Pairs
 from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.runs import write_atomically
 
-__all__ = ["DROPPED_FEATURES", "FEATURES", "build", "check", "load_records", "record_id", "save_records", "summarize"]
+__all__ = [
+    "DROPPED_FEATURES",
+    "FEATURES",
+    "build",
+    "check",
+    "load_dropped",
+    "load_records",
+    "record_id",
+    "save_records",
+    "summarize",
+]
 
 _ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
 _BYTES_PER_FILE = 400 * 2**20
@@ -91,25 +101,35 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
             old.unlink()
 
 
-def load_records(path_or_repo: str | Path, *, pairs: Pairs | None = None) -> Dataset:
+def load_records(path_or_repo: str | Path, *, pairs: Pairs | None = None, revision: str | None = None) -> Dataset:
     """Load the `records` config of a folder or Hub dataset.
 
     Args:
         path_or_repo: What `save_records` wrote, or where it was pushed.
         pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
+        revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
 
     Raises:
         UserError: If there are no records there, they lack a column or an edit, or `pairs` lack an image that they name.
     """
-    try:
-        records = load_dataset(str(path_or_repo), "records", split="train")
-    except (DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
-        raise UserError(
-            f"{path_or_repo} holds no records: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
-            "the folder or Hub id of records."
-        ) from error
+    records = _load(path_or_repo, "records", FEATURES, revision)
+    if not len(records):
+        raise UserError(f"{path_or_repo} holds no records: no failure was kept. `dropped` tells why, one by one.")
     check(records)
     return records if pairs is None else _join_images(records, pairs)
+
+
+def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
+    """Load the `dropped` config of a folder or Hub dataset; it has no rows if every failure was repaired.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed.
+        revision: Tag, branch or commit of a Hub dataset; its newest by default.
+
+    Raises:
+        UserError: If there are no records there.
+    """
+    return _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
 
 
 def check(records: Dataset) -> None:
@@ -149,7 +169,7 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
 
     Returns:
         direction -> `mined`, `kept`, `dropped` (reason -> count), `error_types` (type -> share of the kept records that name
-        it; a record may name several), `edit_similarity` (mean over the kept records, None if there are none).
+        it; a record may name several), `edit_similarity` (mean over the kept records that have one, None if none has).
     """
     kept = records.select_columns(["direction", "error_types", "edit_similarity"]).to_list()
     left = dropped.select_columns(["direction", "reason"]).to_list()
@@ -157,15 +177,36 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
     for direction in DIRECTIONS:
         rows = [row for row in kept if row["direction"] == direction]
         reasons = Counter(row["reason"] for row in left if row["direction"] == direction)
-        types = Counter(name for row in rows for name in row["error_types"])
+        types = Counter(name for row in rows for name in row["error_types"] or ())
+        similarities = [row["edit_similarity"] for row in rows if row["edit_similarity"] is not None]
         found[direction] = {
             "mined": len(rows) + reasons.total(),
             "kept": len(rows),
             "dropped": {reason: reasons[reason] for reason in REASONS if reasons[reason]},
             "error_types": {name: count / len(rows) for name, count in types.most_common()},
-            "edit_similarity": sum(row["edit_similarity"] for row in rows) / len(rows) if rows else None,
+            "edit_similarity": sum(similarities) / len(similarities) if similarities else None,
         }
     return found
+
+
+def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
+    try:
+        builder = load_dataset_builder(str(path_or_repo), config, revision=revision)
+        builder.download_and_prepare()
+        if not builder.info.splits[
+            "train"
+        ].num_examples:  # `as_dataset` and `load_dataset` refuse a split without rows
+            return Dataset.from_dict({name: [] for name in features}, features=features)
+        return builder.as_dataset(split="train")
+    except (
+        OSError,
+        ValueError,
+        DatasetsError,
+    ) as error:  # no such dataset, revision or config; no network; damaged files
+        raise UserError(
+            f"{path_or_repo} holds no records: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
+            "the folder or Hub id of records."
+        ) from error
 
 
 def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:

@@ -92,7 +92,10 @@ def readme(records: int, dropped: int, files: dict[str, str]) -> str:
     """
     table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
     reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())
-    return _README.format(records=records, dropped=dropped, files=files, columns=table, reasons=reasons)
+    # `load_dataset` refuses a split without rows
+    load_dropped = 'dropped = load_dataset("<this folder or repository>", "dropped", split="train")' if dropped else ""
+    blanks = {"columns": table, "reasons": reasons, "load_dropped": load_dropped}
+    return _README.format(records=records, dropped=dropped, files=files, **blanks)
 
 
 _README = """---
@@ -116,7 +119,7 @@ edited until it fits the query. {dropped:,} failures were dropped; they stand in
 from datasets import load_dataset
 
 records = load_dataset("<this folder or repository>", "records", split="train")
-dropped = load_dataset("<this folder or repository>", "dropped", split="train")
+{load_dropped}
 ```
 
 | column | meaning |

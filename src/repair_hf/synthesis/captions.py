@@ -6,8 +6,6 @@ Out: M candidates, drawn from the LLM with different seeds; None where an answer
 
 from __future__ import annotations
 
-import asyncio
-
 from repair_hf.llm.client import AnswerError, ChatModel
 from repair_hf.synthesis import prompts
 
@@ -18,7 +16,14 @@ _QUOTATION_MARKS = {'"': '"', "“": "”", "«": "»", "`": "`"}
 
 
 async def edit_caption(
-    chat: ChatModel, caption: str, instruction: str, *, candidates: int, seed: int, image: str | None = None
+    chat: ChatModel,
+    caption: str,
+    instruction: str,
+    *,
+    candidates: int,
+    seed: int,
+    image: str | None = None,
+    together: bool = False,
 ) -> list[str | None]:
     """Ask for M edited captions.
 
@@ -29,6 +34,7 @@ async def edit_caption(
         candidates: M.
         seed: Fixes the draws; the m-th candidate is the same in every run.
         image: The query image, shown to the editor.
+        together: Ask for all M in one request, which pays for the prompt once, where the provider can.
 
     Raises:
         AnswerError: If not one of the answers could be used; the first one's fault.
@@ -36,22 +42,16 @@ async def edit_caption(
     messages = prompts.chat(
         "edit_i2t", query_image=image, false_positive_caption=caption, edit_instruction=instruction
     )
-    asked = (
-        chat.ask(
-            messages,
-            stage="edit",
-            direction="i2t",
-            temperature=TEMPERATURE,
-            max_tokens=MAX_TOKENS,
-            sample=sample,
-            seed=seed,
-        )
-        for sample in range(candidates)
+    answers = await chat.ask_many(
+        messages,
+        samples=candidates,
+        together=together,
+        stage="edit",
+        direction="i2t",
+        temperature=TEMPERATURE,
+        max_tokens=MAX_TOKENS,
+        seed=seed,
     )
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
-            raise answer  # not this caption's fault
     if all(isinstance(answer, AnswerError) for answer in answers):
         raise answers[0]
     return [clean(answer) if isinstance(answer, str) else None for answer in answers]

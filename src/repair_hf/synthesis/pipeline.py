@@ -6,35 +6,45 @@ Out: records, and what was dropped with its reason, both in the order of the fai
 What was paid or drawn is on disk before it is used (the LLM's journal, the candidate images). So a run that was killed goes on with the
 same call, asks again only what was in flight, and gives the same records. The candidates are chosen at the end, embedded in
 batches.
+
+Several processes (`accelerate launch`) share the failures out among them, so that equal work falls to one. Each leaves its answers and
+images in the folder; when all are done the main process goes through all failures once more, finds everything there, and builds the
+records. So it does not matter how many processes an earlier run had.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
+from repair_hf.llm.cost import Usage
+from repair_hf.llm.journal import Journal, open_journal, shards
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
-from repair_hf.records import build, record_id
-from repair_hf.records.columns import DROPPED_FEATURES, MODALITIES, SOURCES
+from repair_hf.processes import processes
+from repair_hf.records import build
+from repair_hf.records.columns import DROPPED_FEATURES, MODALITIES
+from repair_hf.runs import RunStopped
 from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.prompts import prompt_digest
+from repair_hf.synthesis.rows import Rows
 from repair_hf.synthesis.selection import choose_captions, choose_images
-from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.sources import LONGEST_SIDE, SourceImages, UnreadableImage
 from repair_hf.synthesis.stream import Repair, Stream
 
 ROUND = 1  # of repair; later rounds start from the repaired retriever
-SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
+RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 
 
 class Synthesizer:
@@ -48,7 +58,15 @@ class Synthesizer:
         candidates: M, how many edits to make of each false positive.
         seed: Fixes the draws of the LLM and of the editor.
         attach_image: Show the query image to the LLM that edits a caption.
+        grouped_audit: Audit all false positives of an image in one request.
+        candidates_in_one_request: Ask for the M edits of a caption in one request.
+        image_side: Longest side of the images that the LLM is sent, in pixels.
         workers: Failures in flight per direction.
+
+    Attributes:
+        images_made: How many candidate images the last run has made, all processes together.
+        images_found: How many an earlier one had left.
+        image_usage: What the last run has paid for images at a provider.
 
     Example:
         >>> records, dropped = Synthesizer(pairs, encoder, chat, editor).run(failures, "runs/synthesize")
@@ -60,21 +78,31 @@ class Synthesizer:
         pairs: Pairs,
         encoder: DualEncoder,
         chat: ChatModel,
-        editor: ImageEditor,
+        editor: ImageEditor | HostedEditor,
         *,
         candidates: int = 3,
         seed: int = 0,
         attach_image: bool = False,
+        grouped_audit: bool = False,
+        candidates_in_one_request: bool = False,
+        image_side: int = LONGEST_SIDE,
         workers: int = 64,
     ) -> None:
         if candidates < 1 or workers < 1:
             raise UserError(f"`candidates` and `workers` must be at least 1, got {candidates} and {workers}.")
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
-        self.candidates, self.seed, self.attach_image, self.workers = candidates, seed, attach_image, workers
-        self.images_made, self.images_found = 0, 0  # by the last run: new, and left by an earlier one
-        self.sources = SourceImages(pairs.images)
-        self.captions: list[str] = pairs.captions["caption"][:]
-        self.ids = {"text": pairs.captions["caption_id"][:], "image": pairs.images["image_id"][:]}
+        self.candidates, self.seed, self.workers = candidates, seed, workers
+        self.grouped_audit = grouped_audit
+        self._asking = {
+            "attach_image": attach_image,
+            "grouped_audit": grouped_audit,
+            "together": candidates_in_one_request,
+        }
+        self.images_made, self.images_found, self.image_usage = 0, 0, Usage()
+        self._counted: set[Path] = set()  # journals whose payments the budget knows
+        self.sources = SourceImages(pairs.images, longest_side=image_side)
+        self.rows = Rows(pairs, self.sources)
+        self.captions = self.rows.captions
         self.image_of = pairs.caption_image  # (M,)
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
@@ -85,17 +113,56 @@ class Synthesizer:
             folder: Gets the candidate images, and the files behind the two datasets.
 
         Returns:
-            records and dropped, to be saved with `save_records`.
+            records and dropped, to be saved with `save_records`; the same in every process.
 
         Raises:
             UserError: If the failures were mined from other pairs.
-            RunStopped: If the provider or the editor's process failed for good; the same call goes on from there.
+            RunStopped: If a provider, the budget or the editor's process gave out, or answers come with a batch; the same call goes
+                on from there.
         """
-        self._check(failures)
+        self.rows.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         repairs = [self._repair(row) for row in failures.to_list()]
-        _run(self._stream(repairs, folder))
+        everyone = processes()
+        self._share(repairs, folder)
+        if everyone.is_main:
+            self._build(repairs, folder)
+        everyone.gather(None)  # the files are there
+        return Dataset.from_file(str(folder / RECORDS)), Dataset.from_file(str(folder / DROPPED))
+
+    def _share(self, repairs: list[Repair], folder: Path) -> None:
+        """Take all failures through: this process its own, and then the main process all, which finds them done."""
+        everyone, stopped = processes(), None
+        own = [repair for repair in repairs if everyone.count == 1 or everyone.owns(self._work_name(repair))]
+        with self._image_journal(folder) as journal:
+            images = self._candidates(folder, journal)
+            everyone.gather(None)  # all know what earlier runs have paid before one of them pays more
+            try:
+                _run(self._stream(own, images))
+            except RunStopped as stop:  # the others may still finish their own; what they have is kept
+                if everyone.count == 1:
+                    raise
+                stopped = str(stop)
+        self._add_up(everyone.gather((stopped, images.made, images.found, images.usage, self.chat.usage)))
+        if everyone.count > 1 and everyone.is_main:
+            usage = self.chat.usage
+            self.chat.usage = {}
+            self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
+            _run(self._stream(repairs, self._candidates(folder, None)))
+            self.chat.usage = usage
+
+    def _add_up(self, said: list[tuple[str | None, int, int, Usage, dict]]) -> None:
+        """What the processes did, together. Where one could not finish, none goes on."""
+        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(said) if why is not None]:
+            raise RunStopped(f"{len(reasons)} of {len(said)} processes stopped. {' '.join(reasons)}")
+        _, made, found, image_usage, usages = zip(*said, strict=True)
+        self.images_made, self.images_found, self.image_usage = sum(made), sum(found), _sum(image_usage)
+        keys = {key for usage in usages for key in usage}
+        self.chat.usage = {key: _sum([usage[key] for usage in usages if key in usage]) for key in keys}
+
+    def _build(self, repairs: list[Repair], folder: Path) -> None:
+        """Choose among the candidates, and write the files behind the two datasets."""
         self._select(repairs)
         made_by = {
             "round": ROUND,
@@ -105,32 +172,21 @@ class Synthesizer:
             "prompt_digest": prompt_digest(),
             "seed": self.seed,
         }
-        records = (self._record(repair) | made_by for repair in repairs if repair.reason is None)
-        dropped = (self._told(repair) | made_by for repair in repairs if repair.reason is not None)
-        return build(records, folder / "records.arrow"), build(dropped, folder / "dropped.arrow", DROPPED_FEATURES)
+        records = (self.rows.record(repair) | made_by for repair in repairs if repair.reason is None)
+        dropped = (self.rows.told(repair) | made_by for repair in repairs if repair.reason is not None)
+        build(records, folder / RECORDS)
+        build(dropped, folder / DROPPED, DROPPED_FEATURES)
 
-    def _check(self, failures: Dataset) -> None:
-        if missing := {"direction", *SOURCES, *SCORES} - set(failures.column_names):
-            raise UserError(
-                f"Failures lack {sorted(missing)}; they have {failures.column_names}. Make them with `repair-hf mine`."
-            )
-        rows = failures.select_columns(["direction", *SOURCES]).to_list()
-        counts = {kind: len(ids) for kind, ids in self.ids.items()}
-        for role in SOURCES:
-            is_outside = [row[role] >= counts[MODALITIES[row["direction"]][role]] for row in rows]
-            named = failures[f"{role}_id"][:] if f"{role}_id" in failures.column_names else None
-            is_other = [
-                outside or (named is not None and self._id(row["direction"], role, row[role]) != name)
-                for row, outside, name in zip(rows, is_outside, named or [None] * len(rows), strict=True)
-            ]
-            if any(is_other):
-                raise UserError(
-                    f"{sum(is_other)} of {len(rows)} failures name a {role} that these pairs do not have in that place, first in "
-                    f"row {int(np.argmax(is_other))}: they were mined from other pairs. Give the pairs and the split that `repair-hf mine` had."
-                )
-
-    def _id(self, direction: str, role: str, index: int) -> str:
-        return self.ids[MODALITIES[direction][role]][index]
+    def _work_name(self, repair: Repair) -> str:
+        """Failures of one name share questions or edits: those of one false positive, or of one query where they are audited together."""
+        role = "q" if self.grouped_audit and repair.direction == "i2t" else "fp"
+        at = repair.at[role]
+        if MODALITIES[repair.direction][role] == "text":
+            return self.captions[at]
+        try:
+            return self.sources.digest(at)
+        except UnreadableImage:
+            return self.rows.ids["image"][at]
 
     def _repair(self, row: dict) -> Repair:
         """The audit's ground truth is, for a caption, its own image, and for an image its first caption."""
@@ -138,22 +194,48 @@ class Synthesizer:
         gt = self.image_of[row["q"]] if is_t2i else self.pairs.captions_of(row["q"])[0]
         return Repair(row, {"q": row["q"], "gt": int(gt), "fp": row["fp"]})
 
-    async def _stream(self, repairs: list[Repair], folder: Path) -> None:
-        count, seed = self.candidates, self.seed
-        images = Candidates(self.editor, self.sources, folder / "candidates", count=count, seed=seed)
-        with tqdm(total=len(repairs), desc="Repairing", unit=" failures", smoothing=0.05, disable=None) as bar:
+    async def _stream(self, repairs: list[Repair], images: Candidates) -> None:
+        batches = self.chat.batches
+        is_quiet = None if processes().is_main else True
+        if batches is not None:
+            await batches.collect(self.chat.keep)
+        with tqdm(total=len(repairs), desc="Repairing", unit=" failures", smoothing=0.05, disable=is_quiet) as bar:
             stream = Stream(
                 self.chat,
                 images,
                 self.sources,
                 self.captions,
-                candidates=count,
-                seed=seed,
-                attach_image=self.attach_image,
+                candidates=self.candidates,
+                seed=self.seed,
                 bar=bar,
+                **self._asking,
             )
             await stream.run(repairs, self.workers)
-        self.images_made, self.images_found = images.made, images.found
+        if stream.waiting:
+            await batches.submit()
+            raise batches.stopped()
+
+    def _candidates(self, folder: Path, journal: Journal | None) -> Candidates:
+        return Candidates(
+            self.editor,
+            self.sources,
+            folder / "candidates",
+            count=self.candidates,
+            seed=self.seed,
+            budget=self.chat.budget,
+            journal=journal,
+        )
+
+    def _image_journal(self, folder: Path) -> Journal | nullcontext[None]:
+        """Where payments for images are written down; what stands there counts as spent."""
+        if not isinstance(self.editor, HostedEditor):
+            return nullcontext()
+        everyone = processes()
+        journal = open_journal(folder, "images", process=everyone.index, processes=everyone.count)
+        if journal.path not in self._counted:
+            self._counted.add(journal.path)
+            self.chat.budget.count(journal.dollars)
+        return journal
 
     def _select(self, repairs: list[Repair]) -> None:
         edited = [repair for repair in repairs if repair.reason is None]
@@ -170,37 +252,9 @@ class Synthesizer:
             if choice.candidate is None:
                 repair.drop("no_op", "no candidate differs from the false positive")
 
-    def _record(self, repair: Repair) -> dict:
-        row = self._told(repair)
-        for role in SOURCES:
-            if MODALITIES[repair.direction][role] == "image":
-                row[f"{role}_image"] = self.sources.reference(repair.at[role])
-        choice, edit = repair.choice, repair.candidates[repair.choice.candidate]
-        if repair.direction == "t2i":
-            row["edit_image"] = {"bytes": None, "path": str(edit.absolute())}
-            row["record_id"] = record_id(row, edit.read_bytes())
-        else:
-            row["edit_text"] = edit
-            row["record_id"] = record_id(row, edit)
-        return row | {
-            "edit_similarity": choice.similarity,
-            "candidate_similarities": list(choice.similarities),
-            "candidate": choice.candidate,
-        }
 
-    def _told(self, repair: Repair) -> dict:
-        """The columns that records and dropped failures share."""
-        row = {"direction": repair.direction} | {name: repair.row[name] for name in SCORES}
-        for role in SOURCES:
-            index = repair.at[role]
-            row[f"{role}_id"] = self._id(repair.direction, role, index)
-            if MODALITIES[repair.direction][role] == "text":
-                row[f"{role}_text"] = self.captions[index]
-        if repair.verdict is not None:
-            row |= {"gt_reason": repair.verdict.gt_reason, "fp_reason": repair.verdict.fp_reason}
-        if repair.reason is not None:
-            row |= {"reason": repair.reason, "detail": repair.detail}
-        return row | {"edit_instruction": repair.instruction, "error_types": repair.error_types}
+def _sum(uses: Iterable[Usage]) -> Usage:
+    return Usage(*map(sum, zip(*(vars(use).values() for use in [Usage(), *uses]), strict=True)))
 
 
 def _name(encoder: DualEncoder) -> str:

@@ -20,7 +20,10 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.pairs import bare_caption
+from repair_hf.preprocessing import ahead
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
+
+AT_ONCE = 64  # pictures opened together; a few such pieces are in memory
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,12 @@ class _Embedded:
 def _embed(
     encoder: DualEncoder, keys: list, open_one: Callable[[Any], Image.Image], desc: str
 ) -> dict[Any, _Embedded]:
-    """Open and embed images a few hundred at a time, so that their number does not matter."""
+    """Open and embed images a few at a time, so that their number does not matter; threads open the next ones meanwhile."""
     found = {}
+    size = min(encoder.batch_size, AT_ONCE)
+    pieces = [keys[start : start + size] for start in range(0, len(keys), size)]
     with tqdm(total=len(keys), desc=desc, unit=" images", delay=1, disable=None) as bar:
-        for start in range(0, len(keys), encoder.batch_size):
-            some = keys[start : start + encoder.batch_size]
-            pictures = [open_one(key) for key in some]
+        for some, pictures in zip(pieces, ahead(lambda keys: [open_one(key) for key in keys], pieces), strict=True):
             vectors = encoder.embed_images(pictures)  # (B, D)
             for key, vector, picture in zip(some, vectors, pictures, strict=True):
                 found[key] = _Embedded(vector, _pixels(picture))

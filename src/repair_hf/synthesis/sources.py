@@ -3,7 +3,8 @@
 In:  the pairs' `images`, which stay encoded.
 Out: bytes, data URLs, pictures and names of single images. A data URL is made once and kept while its image is in use.
 
-What is sent: a small PNG as it is, everything else as an upright RGB JPEG of at most `LONGEST_SIDE` pixels, without metadata.
+Files come from strangers: they are opened within limits (see `pairs.images.open_image`), and what leaves the machine is always drawn
+anew from the pixels, so that it holds no place, no name and no thumbnail of what was cropped away.
 """
 
 from __future__ import annotations
@@ -16,22 +17,34 @@ from pathlib import Path
 
 import datasets
 from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.pairs.images import UNDECODABLE
+from repair_hf.options import UserError
+from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, open_image
 
 LONGEST_SIDE = 1024  # beyond this, providers scale down themselves and bill for more tiles
+SMALLEST_SIDE = 32  # pixels; of less, no model tells what it shows
 SMALL_PNG = 256 * 1024  # bytes
 URLS_KEPT = 1024  # about 150 MB of photographs
+SCENE = "scene"  # the one text of a PNG that stays: the toy world's oracle and editor read it
 
 
 class UnreadableImage(Exception):
-    """An image file that is missing or cannot be decoded; the failures that need it are dropped."""
+    """An image file that is missing, too large, or cannot be decoded; the failures that need it are dropped."""
 
 
 class SourceImages:
-    """Access by row to the images of the pairs."""
+    """Access by row to the images of the pairs.
 
-    def __init__(self, images: datasets.Dataset) -> None:
+    Args:
+        images: Their `images`.
+        longest_side: Data URLs hold no more pixels than this on a side. Providers bill by size, each by its own rule.
+    """
+
+    def __init__(self, images: datasets.Dataset, *, longest_side: int = LONGEST_SIDE) -> None:
+        if longest_side < SMALLEST_SIDE:
+            raise UserError(f"`image_side` must be at least {SMALLEST_SIDE} pixels, got {longest_side}.")
+        self.longest_side = longest_side
         self._rows = images.select_columns(["image"]).cast_column("image", datasets.Image(decode=False))
         self.url = lru_cache(URLS_KEPT)(self._url)
         self.digest = lru_cache(None)(self._digest)
@@ -46,7 +59,10 @@ class SourceImages:
         if reference["bytes"] is not None:
             return reference["bytes"]
         try:
-            return Path(reference["path"]).read_bytes()
+            path = Path(reference["path"])
+            if path.stat().st_size > MAX_BYTES or not path.is_file():  # a device, a pipe: they may never end
+                raise UnreadableImage(f"{path} is no image file of at most {MAX_BYTES:,} bytes")
+            return path.read_bytes()
         except OSError as error:
             raise UnreadableImage(str(error)) from error
 
@@ -58,29 +74,50 @@ class SourceImages:
         return hashlib.sha256(self.file(index)).hexdigest()
 
     def _url(self, index: int) -> str:
-        data = self.file(index)
-        picture = open_picture(
-            data
-        )  # also for a file that is sent as it is: the provider must not be who finds it broken
-        is_small = len(data) <= SMALL_PNG and max(picture.size) <= LONGEST_SIDE
-        if data.startswith(b"\x89PNG\r\n\x1a\n") and is_small:
-            return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
-        picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=90)
-        return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+        kind, data = redrawn(self.file(index), self.longest_side)
+        return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Decode an image file: upright, RGB, its text metadata kept in `.info`.
+    """Decode an image file: upright, RGB, `.info` empty but for a scene of the toy world.
 
     Raises:
         UnreadableImage: If the file is broken, cut off or far too large.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
-            return image if image.mode == "RGB" else image.convert("RGB")
+            picture = image if image.mode == "RGB" else image.convert("RGB")
     except UNDECODABLE as error:
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
+    # Pillow writes some of `info` (comments, colour profiles) into whatever file the picture is saved as
+    picture.info = {SCENE: picture.info[SCENE]} if isinstance(picture.info.get(SCENE), str) else {}
+    return picture
+
+
+def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:
+    """The same picture as a new file without metadata: of a small PNG a PNG, of everything else a JPEG.
+
+    Args:
+        data: An image file.
+        longest_side: It is scaled down to at most so many pixels on a side.
+
+    Returns:
+        `png` or `jpeg`, and the file.
+
+    Raises:
+        UnreadableImage: If the file cannot be opened.
+    """
+    picture = open_picture(data)
+    is_small_png = data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= SMALL_PNG
+    picture.thumbnail((longest_side, longest_side))
+    buffer = io.BytesIO()
+    if is_small_png:
+        notes = PngInfo()
+        for name, text in picture.info.items():
+            notes.add_text(name, text)
+        picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
+        return "png", buffer.getvalue()
+    picture.save(buffer, "JPEG", quality=90)
+    return "jpeg", buffer.getvalue()

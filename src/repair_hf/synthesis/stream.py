@@ -5,6 +5,8 @@ Out: the same, filled in: with candidates to choose from, or with the reason why
 
 Captions and images have workers of their own, so that slow image editing does not hold up the captions. Identical work is done
 once: equal questions are one to the LLM's client, and equal edits one to `Candidates`.
+
+Where the LLM answers in batches, a failure whose answer has not come waits: it is neither filled in nor dropped.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.records.columns import DIRECTIONS, MODALITIES
-from repair_hf.synthesis.audit import Verdict, audit
+from repair_hf.synthesis.audit import Verdict, audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import error_types, instruct, is_no_change
@@ -69,7 +71,12 @@ class Stream:
         candidates: M, for captions.
         seed: Fixes the draws of the edited captions.
         attach_image: Show the query image to the editor of a caption.
+        grouped_audit: Audit all false positives of an image in one request.
+        together: Ask for all candidates of a caption in one request.
         bar: Told of every failure that is through.
+
+    Attributes:
+        waiting: How many failures are not through, because their answers come with a batch.
     """
 
     def __init__(
@@ -82,11 +89,15 @@ class Stream:
         candidates: int,
         seed: int,
         attach_image: bool,
+        grouped_audit: bool = False,
+        together: bool = False,
         bar: tqdm,
     ) -> None:
         self.chat, self.images, self.sources, self.captions, self.bar = chat, images, sources, captions, bar
         self.candidates, self.seed, self.attach_image = candidates, seed, attach_image
+        self.grouped_audit, self.together = grouped_audit, together
         self.outcomes: Counter[str] = Counter()
+        self.waiting = 0
 
     async def run(self, repairs: Iterable[Repair], workers: int) -> None:
         """Take all failures through, `workers` of each direction at a time.
@@ -94,9 +105,18 @@ class Stream:
         If something fails that is not one failure's fault, or the run is interrupted, nothing new is asked; what is on its
         way may arrive, then all ends.
         """
-        queues = [iter([repair for repair in repairs if repair.direction == direction]) for direction in DIRECTIONS]
+        queues = [iter(self._groups(repairs, direction)) for direction in DIRECTIONS]
         async with self.images.open():
             await self._drain([self._work(queue) for queue in queues for _ in range(workers)])
+
+    def _groups(self, repairs: Iterable[Repair], direction: str) -> list[list[Repair]]:
+        """What one worker takes at a time: a failure, or all that are audited together."""
+        groups: dict[int, list[Repair]] = {}
+        for number, repair in enumerate(repairs):
+            if repair.direction == direction:
+                is_shared = self.grouped_audit and direction == "i2t"
+                groups.setdefault(repair.at["q"] if is_shared else number, []).append(repair)
+        return list(groups.values())
 
     async def _drain(self, workers: list[Coroutine]) -> None:
         tasks = [asyncio.create_task(worker) for worker in workers]
@@ -111,21 +131,45 @@ class Stream:
         for task in done:
             task.result()  # raises what the worker raised
 
-    async def _work(self, queue: Iterator[Repair]) -> None:
-        for repair in queue:
-            try:
-                await self._repair(repair)
-            except AnswerError as error:
-                repair.drop(error.drop_reason, str(error))
-            except UnreadableImage as error:
-                repair.drop("unreadable_image", str(error))
-            self.outcomes[repair.reason or "edited"] += 1
-            self._show()
-            await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
+    async def _work(self, queue: Iterator[list[Repair]]) -> None:
+        for group in queue:
+            if len(group) > 1 and not await self._audit_together(group):
+                continue
+            for repair in group:
+                await self._take(repair)
+                await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
+
+    async def _audit_together(self, group: list[Repair]) -> bool:
+        """Ask for the verdicts of a group; False if they come with a batch. Without an answer of use, each is audited later."""
+        try:
+            shown = self._shown(group[0], "q", "gt")
+            verdicts = await audit_group(self.chat, **shown, fps=[self.captions[repair.at["fp"]] for repair in group])
+        except Deferred:
+            self.waiting += len(group)
+            return False
+        except UnreadableImage:
+            return True  # each of them will meet it
+        for repair, verdict in zip(group, verdicts or [], strict=False):
+            repair.verdict = verdict
+        return True
+
+    async def _take(self, repair: Repair) -> None:
+        try:
+            await self._repair(repair)
+        except Deferred:
+            self.waiting += 1
+            return
+        except AnswerError as error:
+            repair.drop(error.drop_reason, str(error))
+        except UnreadableImage as error:
+            repair.drop("unreadable_image", str(error))
+        self.outcomes[repair.reason or "edited"] += 1
+        self._show()
 
     async def _repair(self, repair: Repair) -> None:
         direction = repair.direction
-        repair.verdict = await audit(self.chat, direction, **self._shown(repair, "q", "gt", "fp"))
+        if repair.verdict is None:
+            repair.verdict = await audit(self.chat, direction, **self._shown(repair, "q", "gt", "fp"))
         if reason := repair.verdict.drop_reason:
             return repair.drop(reason)
         repair.instruction = await instruct(self.chat, direction, **self._shown(repair, "q", "fp"))
@@ -150,6 +194,7 @@ class Stream:
             candidates=self.candidates,
             seed=self.seed,
             image=self.sources.url(repair.at["q"]) if self.attach_image else None,
+            together=self.together,
         )
 
     def _shown(self, repair: Repair, *roles: str) -> dict[str, str]:

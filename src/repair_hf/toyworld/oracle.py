@@ -20,7 +20,7 @@ from typing import Any
 
 from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.provider import Provider, ProviderError, Reply
+from repair_hf.llm.provider import Provider, RejectedRequest, Reply
 from repair_hf.options import UserError
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
@@ -28,7 +28,9 @@ from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
 MODEL = "world/oracle"
 IMAGE_TOKENS = 258  # what Gemini bills for a small picture
 
-_LABEL = re.compile(r'((?:Query|Ground-truth|False-positive) (?:image|caption)|Edit instruction):(?: (".*"))?')
+_LABEL = re.compile(
+    r'((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction):(?: (".*"))?'
+)
 _DATA_URL = "data:image/png;base64,"
 
 
@@ -45,7 +47,8 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
         ValueError: If the oracle cannot make sense of the messages.
     """
     shown = _read(messages)
-    rng = random.Random(request_key({"messages": messages}, seed))
+    is_chancy = verdict_noise or malformed_rate or "Edit instruction" in shown
+    rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # a digest takes its time
     if "Edit instruction" in shown:
         return captions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
     is_audit = "Ground-truth caption" in shown or "Ground-truth image" in shown
@@ -65,6 +68,11 @@ def with_faults(verdict_noise: float, malformed_rate: float) -> Callable[[list[d
     return partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
 
 
+def choices(ask: Callable[[list[dict], int], str], request: Mapping[str, Any]) -> list[str]:
+    """As many answers as a request asks for (`n`, or one): the k-th is what a request of its own would get whose seed is k higher."""
+    return [ask(request["messages"], request.get("seed", 0) + k) for k in range(request.get("n") or 1)]
+
+
 def count_tokens(said: str | list[dict]) -> int:
     """About how many tokens a text, or all messages, would be billed as: a quarter of the characters, and a flat rate per image."""
     if isinstance(said, str):
@@ -79,10 +87,12 @@ def provider(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> Prov
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
-            text = ask(request["messages"], request["seed"])
+            text, *others = texts = choices(ask, request)
         except ValueError as error:
-            raise ProviderError(f"{MODEL} does not accept the request: {error}") from error
-        return Reply(text, "stop", count_tokens(request["messages"]), count_tokens(text), 0.0, MODEL)
+            raise RejectedRequest(f"{MODEL} does not accept the request: {error}") from error
+        tokens_in, tokens_out = count_tokens(request["messages"]), sum(map(count_tokens, texts))
+        more = tuple((other, "stop") for other in others)
+        return Reply(text, "stop", tokens_in, tokens_out, 0.0, MODEL, others=more)
 
     return reply
 
@@ -95,12 +105,15 @@ def register(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> None
     class Oracle(litellm.CustomLLM):
         async def acompletion(self, *, messages, optional_params, model_response, **_):
             try:
-                text = ask(messages, optional_params.get("seed", 0))
+                texts = choices(ask, {"messages": messages, **optional_params})
             except ValueError as error:
                 raise litellm.BadRequestError(str(error), model=MODEL, llm_provider="world") from error
-            tokens_in, tokens_out = count_tokens(messages), count_tokens(text)
+            tokens_in, tokens_out = count_tokens(messages), sum(map(count_tokens, texts))
             model_response.model = MODEL
-            model_response.choices[0].message.content = text
+            model_response.choices = [
+                litellm.Choices(index=k, finish_reason="stop", message=litellm.Message(content=text))
+                for k, text in enumerate(texts)
+            ]
             model_response.usage = litellm.Usage(tokens_in, tokens_out, tokens_in + tokens_out)
             return model_response
 
@@ -151,7 +164,9 @@ def _wrong(caption: str, scene: Scene) -> tuple[Difference, ...]:
     return differences(captions.parse(caption), scene)
 
 
-def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, str | bool]:
+def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
+    if "False-positive caption 1" in shown:
+        return _audit_group(shown, rng, verdict_noise)
     if "Query image" in shown:
         gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
         fp = _wrong(shown["False-positive caption"], shown["Query image"])
@@ -172,6 +187,19 @@ def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str,
         "fp_reason": _reason(fp),
         "fp_too_similar": fp_too_similar,
     }
+
+
+def _audit_group(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
+    """All captions of one image; noise turns the verdict on each caption by itself."""
+    gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
+    reply: dict[str, Any] = {"gt_reason": _reason(gt), "gt_valid": not gt}
+    number = 1
+    while (label := f"False-positive caption {number}") in shown:
+        fp = _wrong(shown[label], shown["Query image"])
+        is_turned = rng.random() < verdict_noise
+        reply[f"caption_{number}"] = {"fp_reason": _reason(fp), "fp_too_similar": (not fp) != is_turned}
+        number += 1
+    return reply
 
 
 def _reason(wrong: tuple[Difference, ...]) -> str:

@@ -1,7 +1,8 @@
 """An OpenAI-compatible chat server on loopback: the toy world's oracle, or any scripted answer, over real HTTP.
 
-In:  a function from the body of a request to a text (what the model says) or to a whole `Response` (what the server does).
-Out: `POST /v1/chat/completions` on 127.0.0.1. With `log`, one JSON line per request (time, digest of its body) is written before the
+In:  a function from the body of a request to a text (what the model says; a list of texts for several choices) or to a whole
+     `Response` (what the server does).
+Out: `POST /v1/chat/completions` and the batch API on 127.0.0.1. With `log`, one JSON line per request (time, digest of its body) is written before the
      answer leaves, so that whoever reads it can tell how often each request came.
 
 Connections stay open until the client or the server closes; there is no idle limit for a client's next request to run into.
@@ -18,31 +19,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from repair_hf.llm.journal import request_key
 from repair_hf.options import UserError
 from repair_hf.toyworld import oracle
+from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
+
+__all__ = ["ChatServer", "Hangup", "Response", "serve"]
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Response:
-    """A whole HTTP response, for what a provider does when it does not simply answer."""
-
-    status: int = 200
-    body: dict | bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-class Hangup(Exception):
-    """Raised by an answer function: the connection closes without a response."""
-
-
-Answer = Callable[[dict], str | Response]
+Answer = Callable[[dict], str | list[str] | Response]
 
 
 class ChatServer:
@@ -52,11 +42,15 @@ class ChatServer:
         answer: Gets the body of each request, in a thread of that connection. A ValueError becomes status 400 with its text.
         port: 0 takes a free one.
         latency: Seconds that each request takes longer.
-        log: File to which each request adds a line.
+        log: File to which each request adds a line; those of a batch too.
+
+    Attributes:
+        batches: The batch API; its `delay` is how long a batch takes.
     """
 
     def __init__(self, answer: Answer, *, port: int = 0, latency: float = 0.0, log: str | Path | None = None) -> None:
         self._http = _Server(port, answer, latency, log)
+        self.batches = self._http.batches
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
@@ -85,9 +79,7 @@ def serve(
 ) -> None:
     """Serve the oracle until interrupted; `ready` gets the base URL once requests are welcome."""
     ask = oracle.with_faults(verdict_noise, malformed_rate)
-    with ChatServer(
-        lambda body: ask(body["messages"], body.get("seed", 0)), port=port, latency=latency, log=log
-    ) as server:
+    with ChatServer(lambda body: oracle.choices(ask, body), port=port, latency=latency, log=log) as server:
         ready(server.base_url)
         threading.Event().wait()
 
@@ -104,6 +96,7 @@ class _Server(ThreadingHTTPServer):
                 f"Port {port} cannot be served ({error.strerror}); give another, or 0 for a free one."
             ) from error
         self.answer, self.latency, self._log = answer, latency, log
+        self.batches = BatchService(self.respond, self.note)
         self.connections: set[socket.socket] = set()
         self._log_lock = threading.Lock()
 
@@ -114,6 +107,14 @@ class _Server(ThreadingHTTPServer):
         line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
         with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
             file.write(line + "\n")
+
+    def respond(self, body: dict) -> Response:
+        """What comes back for the body of a request."""
+        try:
+            answer = self.answer(body)
+        except ValueError as fault:
+            return error(400, str(fault))
+        return answer if isinstance(answer, Response) else _completion(answer, body["model"], body["messages"])
 
     def close_all(self) -> None:
         """Close the port and every open connection: from here on a client finds nobody."""
@@ -141,25 +142,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections.discard(self.connection)
         super().finish()
 
+    def do_GET(self) -> None:
+        self._send(self.server.batches.get(self.path))
+
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path != "/v1/chat/completions":
-            return self._send(_error(404, f"{self.path} is not served; ask /v1/chat/completions."))
+        if self.path != ENDPOINT:
+            taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
+            return self._send(taken or error(404, f"{self.path} is not served; ask {ENDPOINT}."))
         try:
             body = json.loads(data)
-            model, messages = body["model"], body["messages"]
-        except (ValueError, TypeError, KeyError) as error:
-            return self._send(_error(400, f"The body must be JSON with `model` and `messages`: {error!r}"))
+            body["model"], body["messages"]
+        except (ValueError, TypeError, KeyError) as fault:
+            return self._send(error(400, f"The body must be JSON with `model` and `messages`: {fault!r}"))
         self.server.note(body)
         time.sleep(self.server.latency)
         try:
-            answer = self.server.answer(body)
+            self._send(self.server.respond(body))
         except Hangup:
             self.close_connection = True
-            return None
-        except ValueError as error:
-            return self._send(_error(400, str(error)))
-        self._send(answer if isinstance(answer, Response) else _completion(answer, model, messages))
 
     def _send(self, response: Response) -> None:
         body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
@@ -174,19 +175,19 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *args)
 
 
-def _error(status: int, message: str) -> Response:
-    return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
-
-
-def _completion(text: str, model: str, messages: list[dict]) -> Response:
-    tokens_in, tokens_out = oracle.count_tokens(messages), oracle.count_tokens(text)
+def _completion(said: str | list[str], model: str, messages: list[dict]) -> Response:
+    texts = [said] if isinstance(said, str) else said
+    tokens_in, tokens_out = oracle.count_tokens(messages), sum(map(oracle.count_tokens, texts))
     return Response(
         body={
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+            "choices": [
+                {"index": k, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+                for k, text in enumerate(texts)
+            ],
             "usage": {
                 "prompt_tokens": tokens_in,
                 "completion_tokens": tokens_out,

@@ -6,7 +6,7 @@ Out: messages in the OpenAI chat format. A file holds the system message, a line
      a provider can reuse the beginning of a request.
 
 Captions come from strangers. They enter as JSON string literals on a line of their own, so that no caption can close its quotation
-marks, start a new line or pose as a label.
+marks, start a new line, pose as a label, or hold letters that a model reads and a person does not see.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 from repair_hf.runs import digest
 
-NAMES = ("audit_i2t", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+NAMES = ("audit_i2t", "audit_i2t_grouped", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
 
 _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
-_LINE_BREAKS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})  # json.dumps leaves these
+# What json.dumps leaves as it is: other line breaks and control characters, marks that turn the direction of writing, tags, which are
+# invisible, and halves of surrogate pairs, which cannot be sent at all.
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
 
 
 class _Template(NamedTuple):
@@ -30,13 +32,14 @@ class _Template(NamedTuple):
     lines: tuple[tuple[str, str], ...]  # (label, blank)
 
 
-def chat(name: str, **blanks: str | None) -> list[dict]:
+def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
     """The messages of one request.
 
     Args:
         name: Which prompt, such as `audit_i2t`.
         blanks: What fills the prompt's blanks. A blank that ends in `_image` takes a data URL; any other takes a text,
-            which is quoted. A line whose blank is None is left out.
+            which is quoted, or a list of texts: each gets a line, its label numbered from 1. A line whose blank is None is
+            left out.
     """
     template = _template(name)
     parts: list[dict] = []
@@ -47,10 +50,12 @@ def chat(name: str, **blanks: str | None) -> list[dict]:
         if blank.endswith("_image"):
             parts.append({"type": "text", "text": label})
             parts.append({"type": "image_url", "image_url": {"url": value}})
-        elif parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break between them
-            parts[-1]["text"] += f"\n{label} {quote(value)}"
         else:
-            parts.append({"type": "text", "text": f"{label} {quote(value)}"})
+            text = _lines(label, value)
+            if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break between them
+                parts[-1]["text"] += f"\n{text}"
+            else:
+                parts.append({"type": "text", "text": text})
     return [{"role": "system", "content": template.system}, {"role": "user", "content": parts}]
 
 
@@ -61,13 +66,20 @@ def image_prompt(edit_instruction: str) -> str:
 
 def quote(text: str) -> str:
     """`text` as a JSON string literal that takes one line whatever is in it."""
-    return json.dumps(text, ensure_ascii=False).translate(_LINE_BREAKS)
+    return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
 
 
 @cache
 def prompt_digest() -> str:
     """Names the wording of all prompts; kept with every record, so that records made by other words can be told apart."""
     return digest({name: _read(name) for name in NAMES})
+
+
+def _lines(label: str, value: str | list[str]) -> str:
+    if isinstance(value, str):
+        return f"{label} {quote(value)}"
+    name = label.removesuffix(":")
+    return "\n".join(f"{name} {number}: {quote(text)}" for number, text in enumerate(value, start=1))
 
 
 @cache

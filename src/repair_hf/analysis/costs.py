@@ -1,0 +1,119 @@
+"""What a synthesis will cost, and what it has cost, as rows of tables.
+
+In:  an `Estimate` before the run; what the journals say was paid after it.
+Out: heads and rows for a terminal, tokens in thousands; and a few sentences: the time at the given limits, the paper's own counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost
+
+ESTIMATE_HEADS = ("", "", "triplets", "LLM calls", "images", "K tokens in", "K out", "dollars")
+PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
+PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
+STAGES, DIRECTIONS = ("audit", "instruct", "edit"), ("i2t", "t2i")
+
+Row = tuple[str | int, ...]
+
+
+def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
+    """One row per stage and direction, one for all.
+
+    Args:
+        estimate: What is to be paid.
+        mined: Triplets of each direction.
+    """
+    rows = [
+        (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *_estimated(stage))
+        for stage in estimate.stages
+        if mined[stage.direction]
+    ]
+    total = sum(mined[direction] for direction in DIRECTIONS)
+    return [*rows, ("all", "", total, estimate.llm_calls, estimate.image_calls, *_estimated(estimate))]
+
+
+def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
+    """As the paper counts: the tokens of each stage, of each direction in all, and of both.
+
+    Args:
+        paid: By stage and direction.
+    """
+    rows: list[Row] = []
+    for direction in DIRECTIONS:
+        found = [(stage, paid[stage, direction]) for stage in STAGES if (stage, direction) in paid]
+        rows += [(stage, direction, *_paid([use])) for stage, use in found]
+        if found:
+            rows.append(("all", direction, *_paid([use for _, use in found])))
+    return [*rows, ("all", "both", *_paid(list(paid.values())))]
+
+
+def dollars(amount: float | None) -> str:
+    """An amount; cents for what is worth dollars, more digits for less."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
+
+
+def time_at_limits(
+    estimate: Estimate, *, concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
+) -> str:
+    """How long the LLM's part takes if nothing but the given limits holds it up.
+
+    Args:
+        estimate: What is to be asked.
+        concurrency: Requests at once.
+        requests_per_minute: Limit, if there is one.
+        tokens_per_minute: Limit, if there is one.
+    """
+    minutes = {}
+    if requests_per_minute is not None:
+        minutes[f"{requests_per_minute:,} requests"] = estimate.llm_calls / requests_per_minute
+    if tokens_per_minute is not None:
+        tokens = estimate.prompt_tokens + estimate.completion_tokens
+        minutes[f"{tokens_per_minute:,} tokens"] = tokens / tokens_per_minute
+    each = (
+        f"{_span(estimate.llm_calls / concurrency / 60)} for each second that an answer takes, {concurrency:,} at once"
+    )
+    if not minutes:
+        return f"Time of the LLM: {each}."
+    limit = max(minutes, key=minutes.__getitem__)
+    return f"Time of the LLM: at least {_span(minutes[limit])}, by {limit} a minute; and {each}."
+
+
+def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
+    """The calls as the paper's cost table counts them, which knows retained samples only.
+
+    Args:
+        mined: Triplets of each direction.
+        candidates: M.
+    """
+    ours = estimate_cost(mined["i2t"], mined["t2i"], candidates=candidates)
+    paper = estimate_cost(PAPER_RETAINED["i2t"], PAPER_RETAINED["t2i"])
+    kept = " + ".join(f"{count // 1000}K {direction.upper()}" for direction, count in PAPER_RETAINED.items())
+    return (
+        f"As the RePair paper counts, by retained samples: {ours.llm_calls:,} LLM calls and {ours.image_calls:,} images if all were "
+        f"retained; its own {kept} come to {paper.llm_calls // 1000}K and {paper.image_calls // 1000}K."
+    )
+
+
+def _estimated(cost: StageCost | Estimate) -> tuple[str, str, str]:
+    return _thousands(cost.prompt_tokens), _thousands(cost.completion_tokens), dollars(cost.dollars)
+
+
+def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:
+    tokens_in, tokens_out = (sum(vars(use)[name] for use in uses) for name in ("prompt_tokens", "completion_tokens"))
+    amount = None if any(use.unpriced for use in uses) else sum(use.dollars for use in uses)
+    counts = _thousands(tokens_in), _thousands(tokens_out), _thousands(tokens_in + tokens_out)
+    return sum(use.calls for use in uses), *counts, dollars(amount)
+
+
+def _thousands(tokens: float) -> str:
+    return f"{tokens / 1000:,.1f}"
+
+
+def _span(minutes: float) -> str:
+    if minutes < 1:
+        return f"{60 * minutes:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

@@ -1,0 +1,227 @@
+"""A vision-language model of transformers as provider: nothing leaves the machine.
+
+In:  requests in the OpenAI chat format, from many tasks at once.
+Out: a `Reply` to each. Requests of one kind that wait at the same time are answered as one batch, padded on the left.
+
+Each answer has a temperature and a random generator of its own, so it depends on its own seed and not on who shares its batch (but for
+rounding: a batch is padded to its longest). Control tokens that stand in the messages are encoded as plain text: no caption can end its
+turn, or claim to be an image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from PIL import Image
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    GenerationConfig,
+    LogitsProcessor,
+    StoppingCriteria,
+)
+
+from repair_hf.llm.provider import ProviderError, Reply
+from repair_hf.options import UserError
+from repair_hf.runs import name_with_digest
+
+GATHERING = 0.01  # seconds in which further requests may join a batch: nothing beside the time of an answer
+
+
+class LocalModel:
+    """A vision-language model in this process, on its GPU or else on the CPU.
+
+    Args:
+        model: Hub id or folder of an image-text-to-text model whose processor has a chat template.
+        batch_size: Requests answered at once.
+
+    Attributes:
+        id: Hub id, or a folder's name with a digest of its files.
+
+    Raises:
+        UserError: If there is no such model.
+    """
+
+    def __init__(self, model: str, *, batch_size: int) -> None:
+        device = PartialState().device
+        try:
+            self._processor = AutoProcessor.from_pretrained(model)
+            self._model = AutoModelForImageTextToText.from_pretrained(
+                model, dtype=torch.float32 if device.type == "cpu" else "auto", use_safetensors=True
+            )
+        except (OSError, ValueError, ImportError) as error:  # ImportError: some processors need torchvision
+            raise UserError(
+                f"--llm {model}: no vision-language model could be loaded: {' '.join(str(error).split())[:300]} "
+                "Give a Hub id such as Qwen/Qwen2.5-VL-7B-Instruct (it needs torchvision), a folder, or a LiteLLM id such as "
+                "gemini/gemini-2.5-flash."
+            ) from error
+        if self._processor.chat_template is None:
+            raise UserError(
+                f"--llm {model} has no chat template, so it cannot be asked; give an instruction-tuned model."
+            )
+        self._model.to(device).eval()
+        self.id = name_with_digest(model)
+        self._batch_size = batch_size
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="local-llm")
+        self._waiting: list[_Question] = []
+        self._server: asyncio.Task | None = None
+
+    async def __call__(self, request: Mapping[str, Any]) -> Reply:
+        question = _Question(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(question)
+        if self._server is None:
+            self._server = asyncio.create_task(self._serve())
+        return await question.answered
+
+    async def _serve(self) -> None:
+        try:
+            await asyncio.sleep(GATHERING)
+            while batch := self._next_batch():
+                await self._answer_in_thread(batch)
+                await asyncio.sleep(GATHERING)
+        finally:
+            self._server = None
+
+    def _next_batch(self) -> list[_Question]:
+        """Those who wait longest, of one kind."""
+        self._waiting = [question for question in self._waiting if not question.answered.done()]
+        alike = [question for question in self._waiting if question.kind == self._waiting[0].kind]
+        batch = alike[: self._batch_size]
+        self._waiting = [question for question in self._waiting if question not in batch]
+        return batch
+
+    async def _answer_in_thread(self, batch: list[_Question]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            replies = await loop.run_in_executor(self._thread, self._answer, batch)
+        except torch.OutOfMemoryError as error:
+            fault = ProviderError(
+                f"{self.id} ran out of memory with {len(batch)} requests in a batch; go on with a lower --concurrency. {error}"
+            )
+            replies = [fault] * len(batch)
+        except Exception as error:  # whatever it is, those who wait must not wait for ever; it ends the run
+            replies = [error] * len(batch)
+        for question, reply in zip(batch, replies, strict=True):
+            if question.answered.done():  # called off meanwhile
+                continue
+            if isinstance(reply, Exception):
+                question.answered.set_exception(reply)
+            else:
+                question.answered.set_result(reply)
+
+    @torch.inference_mode()
+    def _answer(self, batch: list[_Question]) -> list[Reply]:
+        inputs = self._processor.apply_chat_template(
+            [_conversation(question.request["messages"]) for question in batch],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            sanitize_control_tokens=True,
+            processor_kwargs={"padding": True, "padding_side": "left"},
+        ).to(self._model.device, dtype=self._model.dtype)  # the dtype is for pixels only
+        said = self._model.generate(
+            **inputs,
+            generation_config=self._settings(batch[0].request["max_tokens"]),
+            logits_processor=[_Draws([question.request for question in batch], self._model.device)],
+            stopping_criteria=[_CalledOff([question.answered.done for question in batch])],
+        )
+        start = inputs["input_ids"].shape[1]
+        prompt_tokens = inputs["attention_mask"].sum(1).tolist()
+        return [self._reply(row[start:].tolist(), count) for row, count in zip(said, prompt_tokens, strict=True)]
+
+    def _settings(self, max_tokens: int) -> GenerationConfig:
+        """Greedy: what is to be drawn at random, `_Draws` draws."""
+        of_model = self._model.generation_config
+        return GenerationConfig(
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            eos_token_id=self._ends(),
+            pad_token_id=self._ends()[0] if of_model.pad_token_id is None else of_model.pad_token_id,
+        )
+
+    def _ends(self) -> list[int]:
+        ends = self._model.generation_config.eos_token_id
+        if ends is None:
+            ends = self._processor.tokenizer.eos_token_id
+        return ends if isinstance(ends, list) else [ends]
+
+    def _reply(self, tokens: list[int], prompt_tokens: int) -> Reply:
+        end = next((place for place, token in enumerate(tokens) if token in self._ends()), None)
+        return Reply(
+            text=self._processor.tokenizer.decode(tokens[:end], skip_special_tokens=True),
+            finish="length" if end is None else "stop",
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(tokens) if end is None else end + 1,
+            dollars=0.0,
+            answered_by=self.id,
+        )
+
+
+@dataclass(eq=False)
+class _Question:
+    request: Mapping[str, Any]
+    answered: asyncio.Future
+    kind: tuple = field(init=False)
+    """What must be equal in a batch: images, for not every processor takes some conversations with and some without; room to answer."""
+
+    def __post_init__(self) -> None:
+        parts = [part for message in self.request["messages"] for part in _parts(message)]
+        self.kind = sum(part["type"] == "image_url" for part in parts), self.request["max_tokens"]
+
+
+class _Draws(LogitsProcessor):
+    """Turns the highest score of a row into a draw at the row's temperature, by noise from the row's own generator.
+
+    The largest of `score / temperature + Gumbel noise` is distributed as a sample of the softmax, so rows can be drawn and rows can
+    be greedy in one batch, and no row's draw depends on another's.
+    """
+
+    def __init__(self, requests: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+        self.temperatures = [request["temperature"] for request in requests]
+        self.generators = [torch.Generator(device).manual_seed(request["seed"]) for request in requests]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.float()  # (B, V); a copy unless it is float32 already
+        noise = torch.zeros_like(scores)
+        for row, (temperature, generator) in enumerate(zip(self.temperatures, self.generators, strict=True)):
+            if temperature > 0:
+                noise[row].exponential_(generator=generator).log_().mul_(-temperature)  # -log of it is Gumbel noise
+        return scores + noise
+
+
+class _CalledOff(StoppingCriteria):
+    """Ends a batch for which nobody waits any more."""
+
+    def __init__(self, are_done: Sequence[Callable[[], bool]]) -> None:
+        self.are_done = are_done
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        is_over = all(is_done() for is_done in self.are_done)
+        return torch.full((len(input_ids),), is_over, device=input_ids.device, dtype=torch.bool)
+
+
+def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict]:
+    """From the OpenAI chat format to that of transformers' templates."""
+    return [{"role": message["role"], "content": [_part(part) for part in _parts(message)]} for message in messages]
+
+
+def _parts(message: Mapping[str, Any]) -> list[dict]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _part(part: Mapping[str, Any]) -> dict:
+    if part["type"] == "text":
+        return {"type": "text", "text": part["text"]}
+    _, _, data = part["image_url"]["url"].partition(";base64,")
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:  # encoded by `synthesis.sources`, limits and all
+        return {"type": "image", "image": image.convert("RGB")}

@@ -1,0 +1,215 @@
+"""Edit images at a provider: carry out an edit instruction over LiteLLM.
+
+In:  an image file and an edit instruction.
+Out: the edited image, with what it cost; or none where the provider's filter refused. Every candidate is a request of its own: few
+     providers make several images at once, and none takes a seed.
+
+Retries, limits and the circuit are those of the LLM's client, an instance of their own: the two have different providers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import io
+from functools import cached_property
+
+from PIL import Image
+
+from repair_hf.llm.budget import Budget
+from repair_hf.llm.failures import Blocked, PassingFailure, RejectedRequest, as_failure
+from repair_hf.llm.limits import Circuit, Limits
+from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.provider import Reply
+from repair_hf.llm.retries import Retries, insist
+from repair_hf.options import UserError
+from repair_hf.synthesis.prompts import image_prompt
+from repair_hf.synthesis.sources import UnreadableImage, open_picture
+
+CONCURRENCY = 8  # a request takes ten seconds and more; providers allow some tens of images a minute to begin with
+# What an image is taken to cost before the first bill, where the price goes by tokens: the largest that providers make and take.
+IMAGE_TOKENS_OUT, TOKENS_IN = 6_300, 8_000
+GRACE = 60.0  # seconds: when a run stops, images that are on their way are paid for already, so they may still arrive
+
+
+class HostedEditor:
+    """An image editor that LiteLLM reaches: `gemini/gemini-2.5-flash-image`, `openai/gpt-image-1`, or a custom endpoint.
+
+    Use it in one event loop at a time.
+
+    Args:
+        model: LiteLLM model id.
+        base_url: Of a custom endpoint that speaks the protocol of the model id's provider; None for the provider's own.
+        size: Images are sent, and kept, at no more than the area of a square with this side.
+        timeout: Seconds until a request counts as failed.
+        limits: Requests at once and per minute.
+        circuit: When to give up.
+        retries: How long to believe in a provider that fails.
+
+    Raises:
+        UserError: If the model id names no provider that LiteLLM knows.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        size: int = 512,
+        timeout: float = 120.0,
+        limits: Limits | None = None,
+        circuit: Circuit | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        litellm = load_litellm()
+        try:
+            litellm.get_llm_provider(model)
+        except litellm.BadRequestError as error:
+            raise UserError(
+                f"--editor {model} names no provider. Write it as provider/model, such as gemini/gemini-2.5-flash-image, or as "
+                "openai/NAME with the base URL of a server that speaks that protocol."
+            ) from error
+        self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
+        self.id = f"{model}?size={size}"
+        self._limits, self._circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
+        self._retries = retries or Retries()
+        self._dearest = 0.0  # of the bills so far
+        self._has_served, self._is_draining = False, False
+        self._pending: set[asyncio.Task] = set()
+        self._on_wire: set[asyncio.Task] = set()
+
+    async def edit(self, source: bytes, instruction: str, budget: Budget) -> Reply:
+        """Ask for one edited image.
+
+        Args:
+            source: An image file.
+            instruction: What to change in it.
+            budget: Pays.
+
+        Returns:
+            A reply whose text is the image file in base 64, or empty; `finish` then says why.
+
+        Raises:
+            UnreadableImage: If the source cannot be opened.
+            RunStopped: If the provider does not serve, or the budget is spent.
+        """
+        task = asyncio.current_task()
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+        image = await asyncio.to_thread(self._resized, source)
+        prompt = image_prompt(instruction)
+        return await insist(lambda: self._attempt(image, prompt, budget), self._retries, self.model)
+
+    def opened(self, reply: Reply) -> Image.Image | None:
+        """The picture in a reply, no larger than asked for; None if there is none."""
+        if not reply.text:
+            return None
+        try:
+            picture = open_picture(base64.b64decode(reply.text))
+        except (UnreadableImage, binascii.Error):
+            return None
+        return self._shrunk(picture)
+
+    def judge(self, reply: Reply, *, is_of_use: bool) -> None:
+        """Tell the circuit how a reply turned out. Call it when the reply is on disk.
+
+        Raises:
+            RunStopped: If too many were of no use.
+        """
+        self._circuit.note(None if is_of_use else f"no image: {reply.finish}")
+
+    async def drain(self) -> None:
+        """Wait for the images that are being paid for, until whoever asked for them is done; give up what was not sent."""
+        pending = list(self._pending)
+        for task in pending:
+            if task not in self._on_wire:
+                task.cancel()
+        self._is_draining = True
+        try:
+            if pending:
+                await asyncio.wait(pending, timeout=GRACE)
+        finally:
+            self._is_draining = False
+
+    async def _attempt(self, image: bytes, prompt: str, budget: Budget) -> Reply:
+        if self._is_draining:  # an attempt has just failed, and this is the next
+            raise asyncio.CancelledError
+        try:
+            async with (
+                self._limits.slot(0),
+                budget.hold(lambda: max(self.price_bound, self._dearest), calls=0) as hold,
+            ):
+                reply = await self._send(image, prompt)
+                hold.paid = reply.dollars or 0.0
+        except PassingFailure as failure:
+            if not failure.is_rate_limit:  # the limits take care of those
+                self._circuit.note(str(failure))
+            raise
+        self._dearest = max(self._dearest, hold.paid)
+        return reply
+
+    async def _send(self, image: bytes, prompt: str) -> Reply:
+        litellm = load_litellm()
+        import openai  # LiteLLM's exceptions are this library's
+
+        task = asyncio.current_task()
+        self._on_wire.add(task)
+        task.add_done_callback(self._on_wire.discard)  # until then its image, which is paid for, may not be on disk
+        try:
+            # One attempt is the default here. Nothing more is given: what LiteLLM does not know becomes a field of the form it sends.
+            response = await litellm.aimage_edit(
+                model=self.model, image=image, prompt=prompt, api_base=self.base_url, timeout=self.timeout
+            )
+        except openai.APIError as error:
+            self._on_wire.discard(task)
+            failure = as_failure(error, self.model)
+            if isinstance(failure, Blocked):
+                return Reply("", f"content_filter: {failure}", 0, 0, 0.0, self.model)
+            if isinstance(failure, RejectedRequest) and self._has_served:  # others were accepted: it is this image
+                return Reply("", f"rejected: {failure}", 0, 0, 0.0, self.model)
+            raise failure from None  # the traceback of the one below would show the provider's words uncensored
+        self._has_served = True
+        return _reply(response, self.model)
+
+    def _resized(self, source: bytes) -> bytes:
+        """As a new file without metadata: lossless, for the edit must not carry the marks of a second compression."""
+        picture = self._shrunk(open_picture(source))
+        picture.info = {}
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG", compress_level=3)
+        return buffer.getvalue()
+
+    def _shrunk(self, picture: Image.Image) -> Image.Image:
+        scale = self.size / (picture.width * picture.height) ** 0.5
+        if scale >= 1:
+            return picture
+        size = tuple(max(round(edge * scale), 1) for edge in picture.size)
+        return picture.resize(size, Image.Resampling.LANCZOS)
+
+    @cached_property
+    def price_bound(self) -> float:
+        """More dollars than an image should cost, by the list price; 0 where none is known."""
+        prices = load_litellm().model_cost.get(self.model) or load_litellm().model_cost.get(
+            self.model.partition("/")[2], {}
+        )
+        per_image = prices.get("output_cost_per_image") or IMAGE_TOKENS_OUT * prices.get(
+            "output_cost_per_image_token", 0.0
+        )
+        return per_image + TOKENS_IN * max(
+            prices.get("input_cost_per_token", 0.0), prices.get("input_cost_per_image_token", 0.0)
+        )
+
+
+def _reply(response: object, model: str) -> Reply:
+    """Gemini's filter gives no image and no error; an address instead of an image is not followed."""
+    usage = response.usage
+    images = [image.b64_json for image in response.data or [] if image.b64_json]
+    return Reply(
+        text=images[0] if images else "",
+        finish="stop" if images else "content_filter: the provider sent no image",
+        prompt_tokens=(usage and usage.get("input_tokens")) or 0,
+        completion_tokens=(usage and usage.get("output_tokens")) or 0,
+        dollars=response._hidden_params.get("response_cost"),
+        answered_by=model,
+    )

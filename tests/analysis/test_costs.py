@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from repair_hf.analysis import costs
+from repair_hf.llm.cost import PAPER_TOKENS, Usage, estimate_cost, token_price
+
+FLASH = "gemini/gemini-2.5-flash"
+
+
+def test_the_papers_token_table_comes_out_of_its_counts():
+    """Its sample: 1,000 triplets of each direction; the totals are as it prints them, the dollars as it states them but for a rounding."""
+    for dataset, totals in {
+        "flickr30k": [("i2t", "2,286.6", "187.9", "2,474.5"), ("t2i", "1,343.6", "126.8", "1,470.4"), ("both", "3,630.2", "314.7", "3,944.9")],
+        "coco30k": [("i2t", "1,790.8", "125.8", "1,916.6"), ("t2i", "1,278.2", "115.9", "1,394.1"), ("both", "3,069.0", "241.7", "3,310.7")],
+    }.items():  # fmt: skip
+        paid = {}
+        for place, (tokens_in, tokens_out) in PAPER_TOKENS[dataset].items():
+            tokens = round(1000 * tokens_in), round(1000 * tokens_out)
+            paid[place] = Usage(1000, 0, *tokens, token_price(FLASH, *tokens))
+        rows = {row[:2]: row for row in costs.paid_rows(paid)}
+        assert [(way, *rows["all", way][3:6]) for way, *_ in totals] == totals
+        assert rows["all", "both"][6] == {"flickr30k": "$1.88", "coco30k": "$1.52"}[dataset]  # $1.52495: it says $1.53
+        assert rows["all", "i2t"][2] == 3000 and ("edit", "t2i") not in rows
+
+
+def test_answers_without_a_price_make_no_sum():
+    paid = {("audit", "i2t"): Usage(2, 0, 10, 1, 0.5), ("audit", "t2i"): Usage(2, 0, 10, 1, 0.0, unpriced=1)}
+    rows = {row[:2]: row[6] for row in costs.paid_rows(paid)}
+    assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.5000", "unknown", "unknown")
+
+
+def test_nothing_paid_is_a_row_of_nothing():
+    assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
+
+
+def test_an_estimate_has_a_row_for_each_place_and_a_sum():
+    rows = costs.estimate_rows(estimate_cost(1000, 0, model=FLASH), {"i2t": 1000, "t2i": 0})
+    assert [row[:5] for row in rows] == [
+        ("audit", "i2t", 1000, 1000, 0),
+        ("instruct", "i2t", 1000, 1000, 0),
+        ("edit", "i2t", 1000, 3000, 0),
+        ("all", "", 1000, 5000, 0),
+    ]
+    assert rows[-1][5:] == ("2,286.6", "187.9", "$1.16")
+    assert len(costs.ESTIMATE_HEADS) == len(rows[0]) and len(costs.PAID_HEADS) == len(costs.paid_rows({})[0])
+
+
+def test_the_papers_own_counting_is_told_beside_ours():
+    told = costs.papers_counting({"i2t": 10, "t2i": 20}, candidates=3)
+    assert "90 LLM calls and 60 images" in told and "47K I2T + 60K T2I come to 355K and 180K" in told
+
+
+def test_time_at_the_given_limits():
+    estimate = estimate_cost(1000, 0, model=FLASH)  # 5,000 calls, 2.47 M tokens
+    limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}
+    assert costs.time_at_limits(estimate, **limits) == (
+        "Time of the LLM: 5 min for each second that an answer takes, 16 at once."
+    )
+    assert "at least 10 min, by 500 requests a minute" in costs.time_at_limits(
+        estimate, **limits | {"requests_per_minute": 500}
+    )
+    both = limits | {"requests_per_minute": 500, "tokens_per_minute": 10_000}
+    assert "at least 4.1 h, by 10,000 tokens a minute" in costs.time_at_limits(estimate, **both)
+
+
+def test_small_amounts_keep_their_digits():
+    assert [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 12345.678)] == [
+        "unknown", "$0.00", "$0.0312", "$12,345.68",
+    ]  # fmt: skip

@@ -1,0 +1,202 @@
+"""Every fault by name, in the shape of OpenAI's protocol and of Gemini's, over real HTTP: what the client makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+from faulty_server import FAULTS, KEYS, LASTING, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Script
+from pydantic import BaseModel
+
+from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.retries import Retries
+
+QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
+GOOD = '{"valid": true, "reason": "it fits"}'
+QUICK = Retries(attempts=3, first_wait=0.01)
+
+both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
+
+
+class Verdict(BaseModel):
+    valid: bool
+    reason: str
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch):
+    for name in KEYS.values():
+        monkeypatch.setenv(name, "none")
+
+
+@pytest.fixture(scope="module")
+def house():
+    """A server and an event loop for all: opening connections and clients takes longer than a question."""
+    with FaultyServer(Script(GOOD)) as server, asyncio.Runner() as runner:
+        yield server, runner
+
+
+@pytest.fixture
+def ask(house, tmp_path):
+    """Asks once, by a client and a journal of its own."""
+    server, runner = house
+
+    def run(shape, script, *, schema=Verdict, timeout=1.0):
+        async def main():
+            with Journal(tmp_path / "journal.jsonl") as journal:
+                base_url = server.base_url(shape)
+                chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, timeout=timeout, retries=QUICK)
+                return await chat.ask(QUESTION, stage="audit", direction="i2t", schema=schema)
+
+        server.answer = script
+        return runner.run(main())
+
+    return run
+
+
+def kept(tmp_path) -> list[dict]:
+    """The answers in the journal."""
+    return [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+
+
+@both_shapes
+@pytest.mark.parametrize("name", PASSING)
+def test_what_passes_is_asked_again(name, shape, ask, tmp_path):
+    script = Script(FAULTS[name](shape, GOOD), GOOD)
+    assert ask(shape, script) == Verdict(valid=True, reason="it fits")
+    first, second = script.questions
+    assert first.body == second.body and len(kept(tmp_path)) == 1
+
+
+@both_shapes
+@pytest.mark.parametrize("name", [name for name in PASSING if "time-out" not in name])  # three of those take seconds
+def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
+    script = Script(FAULTS[name](shape, GOOD))
+    with pytest.raises(ProviderError, match="failed 3 times in a row.*run the same command again") as caught:
+        ask(shape, script)
+    assert len(script.questions) == 3 and not kept(tmp_path)
+    body = FAULTS[name](shape, GOOD).body
+    told = body["error"]["message"] if isinstance(body, dict) and "error" in body else ""
+    assert told in str(caught.value) and "Exception" not in str(caught.value)
+
+
+@both_shapes
+@pytest.mark.parametrize("name", ["429 with Retry-After", "429 with a wait in the body"])
+def test_a_wait_that_the_provider_names_is_kept(name, shape, ask):
+    start = time.monotonic()
+    ask(shape, Script(FAULTS[name](shape, GOOD), GOOD))
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+@both_shapes
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_is_of_no_use_is_asked_once_more(name, shape, ask, tmp_path):
+    script = Script(FAULTS[name](shape, GOOD), GOOD)
+    assert ask(shape, script).valid
+    assert len(script.questions) == 2 == len(kept(tmp_path))  # both were paid for
+
+
+@both_shapes
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_is_of_no_use_twice_is_no_verdict(name, shape, ask, tmp_path):
+    script = Script(FAULTS[name](shape, GOOD))
+    with pytest.raises(UnparsedAnswer):
+        ask(shape, script)
+    assert len(script.questions) == 2 == len(kept(tmp_path))
+
+
+@both_shapes
+@pytest.mark.parametrize("name", ["empty choices", "empty content", "null content", "cut off at the limit"])
+def test_an_empty_caption_is_no_caption(name, shape, ask):
+    with pytest.raises(UnparsedAnswer):
+        ask(shape, Script(FAULTS[name](shape, "Two dogs run.")), schema=None)
+
+
+@both_shapes
+@pytest.mark.parametrize("name", USABLE)
+def test_what_is_odd_is_read_all_the_same(name, shape, ask):
+    script = Script(FAULTS[name](shape, GOOD))
+    assert ask(shape, script).valid and len(script.questions) == 1
+
+
+@both_shapes
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_ends_the_row_at_once_and_is_remembered(name, shape, ask, tmp_path):
+    script = Script(FAULTS[name](shape, GOOD))
+    for _ in range(2):
+        with pytest.raises(RefusedAnswer) as caught:
+            ask(shape, script)
+    assert len(script.questions) == 1 == len(kept(tmp_path))
+    words = {
+        ("refusal", "openai"): "I cannot help with that.",
+        ("refusal", "gemini"): "PROHIBITED_CONTENT: I cannot help with that.",
+        ("content filter", "openai"): "content_filter",
+        ("content filter", "gemini"): "SAFETY",
+        ("prompt filter", "openai"): "The prompt triggered the content management policy.",
+        ("prompt filter", "gemini"): "PROHIBITED_CONTENT",
+    }
+    assert words[name, shape] in str(caught.value)
+
+
+@both_shapes
+@pytest.mark.parametrize("name", LASTING)
+def test_what_lasts_stops_the_run_at_once(name, shape, ask, tmp_path):
+    fault = FAULTS[name](shape, GOOD)
+    script = Script(fault)
+    with pytest.raises(ProviderError) as caught:
+        ask(shape, script)
+    assert len(script.questions) == 1 and not kept(tmp_path)
+    assert MODELS[shape] in str(caught.value) and fault.body["error"]["message"] in str(caught.value)
+
+
+@both_shapes
+def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape, tmp_path):
+    script = Script(GOOD)
+
+    async def main(base_url: str):
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, retries=QUICK)
+            for sample in range(2):
+                await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
+                time.sleep(0.3)  # the whole process is busy: the client cannot see that the server hangs up
+
+    with FaultyServer(script, idle=0.1) as server:
+        asyncio.run(main(server.base_url(shape)))
+    assert len(script.questions) == 2
+
+
+@both_shapes
+def test_a_server_that_is_not_there(shape, tmp_path):
+    async def main():
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            chat = ChatModel(MODELS[shape], journal=journal, base_url="http://127.0.0.1:9/v1", retries=QUICK)
+            await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict)
+
+    with pytest.raises(ProviderError, match=r"failed 3 times in a row.*Cannot connect to host 127\.0\.0\.1:9"):
+        asyncio.run(main())
+
+
+@both_shapes
+def test_a_key_that_is_not_set_is_asked_for_at_once(shape, ask, monkeypatch):
+    monkeypatch.delenv(KEYS[shape])
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    script = Script(GOOD)
+    with pytest.raises(ProviderError, match=f"lets nobody in with this key.*{KEYS[shape]}"):
+        ask(shape, script)
+    assert not script.questions
+
+
+@both_shapes
+def test_a_key_with_a_line_break_is_told_at_once_and_not_shown(shape, ask, monkeypatch):
+    monkeypatch.setenv(KEYS[shape], "planted-key-0123456789\n")
+    with pytest.raises(ProviderError, match="lets nobody in with this key.*header") as caught:
+        ask(shape, Script(GOOD))
+    assert "planted" not in str(caught.value)
+
+
+def test_every_fault_is_tried():
+    groups = (PASSING, UNUSABLE, USABLE, REFUSED, LASTING)
+    assert len(FAULTS) == sum(map(len, groups)) == 32

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from repair_hf.llm import limits as limits_module
+from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.limits import Circuit, Limits, _Pace
+from repair_hf.options import UserError
+from repair_hf.runs import RunStopped
+
+TOO_MANY = PassingFailure("slow down", is_rate_limit=True)
+
+
+def take(limits: Limits, requests: int, *, seconds: float = 0.0, tokens: int = 0, took: int = 0) -> list[float]:
+    """Sends so many requests at once through the limits; gives back when each was admitted, in seconds from the start."""
+    admitted = []
+
+    async def one() -> None:
+        async with limits.slot(tokens) as slot:
+            admitted.append(time.monotonic() - start)
+            await asyncio.sleep(seconds)
+            slot.tokens = took
+
+    async def main() -> None:
+        await asyncio.gather(*(one() for _ in range(requests)))
+
+    start = time.monotonic()
+    asyncio.run(main())
+    return admitted
+
+
+async def send(limits: Limits, failure: PassingFailure | None = None) -> None:
+    async with limits.slot(0):
+        if failure is not None:
+            raise failure
+
+
+def at_once(limits: Limits) -> int:
+    """How many the limits let in side by side."""
+
+    async def main() -> int:
+        inside, end = 0, asyncio.Event()
+
+        async def one() -> None:
+            nonlocal inside
+            async with limits.slot(0):
+                inside += 1
+                await end.wait()
+
+        tasks = [asyncio.create_task(one()) for _ in range(100)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return inside
+
+    return asyncio.run(main())
+
+
+def test_concurrency():
+    assert at_once(Limits(3)) == 3
+    assert at_once(Limits(8, processes=4)) == 2 and at_once(Limits(3, processes=4)) == 1
+
+
+def test_turns_come_in_order():
+    async def main() -> list[int]:
+        limits, order = Limits(1), []
+
+        async def one(number: int) -> None:
+            async with limits.slot(0):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(one(number) for number in range(20)))
+        return order
+
+    assert asyncio.run(main()) == list(range(20))
+
+
+def test_requests_per_minute_are_spread_over_it():
+    admitted = take(Limits(50, requests_per_minute=1200), 30)  # 20 a second; half a second's worth may catch up
+    assert 0.9 < admitted[-1] < 5
+    assert sum(moment < 0.25 for moment in admitted) <= 10 + 5 + 1  # the half second, the quarter, the first
+
+
+@pytest.mark.parametrize("latest", [0.0, 0.4, 30.0])
+def test_no_minute_sees_more_than_is_allowed(latest):
+    rng, pace, now, admitted = random.Random(0), _Pace(20, processes=1), 1000.0, []
+    for _ in range(500):
+        now = max(now, pace.ready_at) + rng.choice([0.0, latest * rng.random()])  # late by so many seconds at times
+        pace.take(1, now)
+        admitted.append(now)
+    assert all(later - first > 60 - 1e-6 for first, later in zip(admitted, admitted[20:], strict=False))
+    if latest < 0.5:  # a little lateness is caught up with
+        assert admitted[-1] - admitted[0] < 500 * 60.5 / 20
+
+
+def test_processes_share_the_minute():
+    alone = take(Limits(50, requests_per_minute=2400), 40)[-1]
+    shared = take(Limits(50, requests_per_minute=2400, processes=2), 40)[-1]
+    assert shared > alone + 0.5
+
+
+def test_tokens_per_minute_count_what_was_taken_not_what_was_feared():
+    feared = dict(tokens=60_000, took=600)  # a minute each, if they took it
+    assert take(Limits(1, tokens_per_minute=60_000), 4, **feared)[-1] < 10
+    used = take(Limits(50, tokens_per_minute=60_000), 6, tokens=500, took=500)  # 1,000 a second
+    assert 1.5 < used[-1] < 10
+
+
+def test_more_tokens_than_expected_are_made_up_for():
+    async def main() -> float:
+        limits = Limits(50, tokens_per_minute=60_000)
+        async with limits.slot(0) as slot:
+            slot.tokens = 1500
+        start = time.monotonic()
+        await send(limits)
+        return time.monotonic() - start
+
+    assert 0.8 < asyncio.run(main()) < 10
+
+
+def test_429_halves_and_answers_bring_back_slowly():
+    async def main(limits: Limits, outcomes: list[PassingFailure | None]) -> None:
+        for outcome in outcomes:
+            await asyncio.gather(send(limits, outcome), return_exceptions=True)
+
+    limits = Limits(16)
+    wait_for_nothing = PassingFailure("slow down", 0.0, is_rate_limit=True)
+    asyncio.run(main(limits, [wait_for_nothing]))
+    assert at_once(limits) == 8
+    asyncio.run(main(limits, [wait_for_nothing] * 5))
+    assert at_once(limits) == 1
+    asyncio.run(main(limits, [None] * 4))
+    assert 1 <= at_once(limits) <= 2
+    asyncio.run(main(limits, [None] * 1000))
+    assert at_once(limits) == 16
+
+
+def test_failures_of_another_kind_do_not_slow_down():
+    async def main(limits: Limits) -> None:
+        await asyncio.gather(*(send(limits, PassingFailure("boom")) for _ in range(20)), return_exceptions=True)
+
+    limits = Limits(16)
+    asyncio.run(main(limits))
+    assert at_once(limits) == 16
+
+
+def test_429s_that_were_under_way_together_are_one_warning():
+    async def main(limits: Limits) -> None:
+        ready = asyncio.Barrier(16)
+
+        async def one() -> None:
+            async with limits.slot(0):
+                await ready.wait()
+                raise PassingFailure("slow down", 0.0, is_rate_limit=True)
+
+        await asyncio.gather(*(one() for _ in range(16)), return_exceptions=True)
+
+    limits = Limits(16)
+    asyncio.run(main(limits))
+    assert at_once(limits) == 8
+
+
+@pytest.mark.parametrize(
+    ("failures", "pause"),
+    [
+        ([PassingFailure("slow down", 0.4, is_rate_limit=True)], 0.4),
+        ([TOO_MANY], limits_module.FIRST_PAUSE),
+        ([TOO_MANY, TOO_MANY], limits_module.FIRST_PAUSE * 2),
+    ],
+)
+def test_after_a_429_everyone_waits(failures, pause):
+    async def main() -> float:
+        limits = Limits(16)
+        for failure in failures:
+            await asyncio.gather(send(limits, failure), return_exceptions=True)
+            start = time.monotonic()
+        await asyncio.gather(*(send(limits) for _ in range(4)))
+        return time.monotonic() - start
+
+    assert pause - 0.01 <= asyncio.run(main()) < pause + 3
+
+
+def test_whoever_gives_up_leaves_his_turn():
+    async def main() -> None:
+        go = asyncio.Event()
+
+        async def hold() -> None:
+            async with limits.slot(0):
+                await go.wait()
+            waiting[0].cancel()  # it has just been admitted, and does not know yet
+            waiting[1].cancel()  # it has not
+
+        holder = asyncio.create_task(hold())
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(send(limits)) for _ in range(3)]
+        await asyncio.sleep(0)
+        go.set()
+        outcomes = await asyncio.gather(holder, *waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), *[asyncio.CancelledError] * 2, type(None)]
+
+    limits = Limits(1)
+    asyncio.run(asyncio.wait_for(main(), 5))
+    assert at_once(limits) == 1
+
+
+def test_limits_outlive_an_event_loop():
+    limits = Limits(2, requests_per_minute=6000)
+
+    async def interrupted() -> None:
+        tasks = [asyncio.create_task(send(limits)) for _ in range(200)]
+        await asyncio.wait(tasks, timeout=0.05)  # the rest is cancelled with the loop
+
+    asyncio.run(interrupted())
+    assert len(take(limits, 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"concurrency": 0}, "`concurrency` must be at least 1, got 0"),
+        ({"requests_per_minute": 0}, "`requests_per_minute` must be at least 1, got 0"),
+        ({"tokens_per_minute": -5}, "`tokens_per_minute` must be at least 1, got -5"),
+    ],
+)
+def test_limits_that_are_none(arguments, words):
+    with pytest.raises(UserError, match=words):
+        Limits(**arguments)
+
+
+def noted(circuit: Circuit, outcomes: str) -> int:
+    """Notes attempts, `.` a good one and `x` a failure; gives back after how many the circuit broke, or how many there were."""
+    for number, outcome in enumerate(outcomes, start=1):
+        try:
+            circuit.note("boom" if outcome == "x" else None)
+        except RunStopped:
+            return number
+    return len(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "broken_after"),
+    [
+        ("x" * 49, 49),
+        ("x" * 200, 50),
+        (".x" * 300, 600),  # half is not more than half
+        ("." * 200 + "x" * 200, 301),
+        ("." * 10_000 + "x" * 200, 10_101),  # a long good time does not outweigh a bad one
+        (".x" * 24 + "xxxx", 50),
+    ],
+)
+def test_circuit(outcomes, broken_after):
+    assert noted(Circuit(0.5), outcomes) == broken_after
+
+
+def test_circuit_that_puts_up_with_all_or_with_nothing():
+    assert noted(Circuit(1.0), "x" * 1000) == 1000
+    assert noted(Circuit(0.0), "." * 60 + "x") == 61
+    with pytest.raises(UserError, match="`max_error_rate` is a share between 0 and 1, got 1.5"):
+        Circuit(1.5)
+
+
+def test_circuit_says_why():
+    circuit = Circuit(0.5)
+    with pytest.raises(
+        RunStopped,
+        match=r"50 of the last 50 requests.*--max-error-rate 0.5; the last one: no such thing.*same command",
+    ):
+        for _ in range(50):
+            circuit.note("no such thing")

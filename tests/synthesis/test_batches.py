@@ -1,0 +1,353 @@
+"""Answers by the provider's batch API, over HTTP: handed in by one run, collected by a later one, never paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+
+from repair_hf.encoder import DualEncoder
+from repair_hf.llm import batches as batches_module
+from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
+from repair_hf.llm.client import ChatModel, ProviderError
+from repair_hf.llm.cost import token_price
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.provider import Reply
+from repair_hf.llm.retries import Retries
+from repair_hf.mining import mine_false_positives
+from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
+from repair_hf.records import save_records
+from repair_hf.runs import RunStopped
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.editor import WorldEditor
+from repair_hf.toyworld.server import ChatServer, Response
+
+QUICK = Retries(attempts=3, first_wait=0.01)
+
+
+class Editor(WorldEditor):
+    own_process = False
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return build_world(tmp_path_factory.mktemp("batches"), splits={"train": 8, "validation": 1, "test": 1})
+
+
+@pytest.fixture(scope="module")
+def world(source, clip_folder):
+    pairs, encoder = load_pairs(source), DualEncoder.from_pretrained(str(clip_folder))
+    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
+    return (
+        pairs,
+        encoder,
+        failures.filter(lambda row: row["q"] < 4 if row["direction"] == "i2t" else row["q"] % 10 == 0),
+    )
+
+
+def synthesize(world, folder: Path, base_url: str, *, batch: bool = True, **options):
+    """One run of the command, as far as it comes."""
+    pairs, encoder, failures = world
+    with Journal(folder / "journal.jsonl") as journal:
+        batches = Batches("openai/world", folder / "batches", base_url=base_url, retries=QUICK) if batch else None
+        chat = ChatModel("openai/world", journal=journal, base_url=base_url, batches=batches)
+        records, dropped = Synthesizer(pairs, encoder, chat, Editor(), **options).run(failures, folder)
+    save_records(folder, records, dropped)
+    return read_table(folder / "records").to_pylist(), read_table(folder / "dropped").to_pylist()
+
+
+def answer(body: dict) -> list[str]:
+    return oracle.choices(oracle.answer, body)
+
+
+def clumsy(body: dict) -> list[str]:
+    """Often broken, but never on the second attempt."""
+    is_first = len(body["messages"]) == 2
+    return oracle.choices(partial(oracle.answer, malformed_rate=0.3 if is_first else 0.0), body)
+
+
+def asked(log: Path) -> list[str]:
+    return [json.loads(line)["digest"] for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(world, tmp_path_factory):
+    """What comes of it without batches."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch, ChatServer(answer) as server:
+        patch.setenv("OPENAI_API_KEY", "none")
+        return synthesize(world, folder, server.base_url, batch=False)
+
+
+def until_done(world, folder: Path, base_url: str, **options):
+    """Run after run, as a user would come back day after day."""
+    told = []
+    while True:
+        try:
+            return *synthesize(world, folder, base_url, **options), told
+        except RunStopped as stop:
+            told.append(str(stop))
+            assert len(told) < 12, told
+
+
+@pytest.mark.parametrize("options", [{}, {"grouped_audit": True, "candidates_in_one_request": True}])
+def test_submit_leave_collect(world, whole, options, tmp_path):
+    log = tmp_path / "log.jsonl"
+    with ChatServer(clumsy, log=log) as server:
+        server.batches.delay = 3600
+        for _ in range(2):  # the second run finds nothing new to hand in
+            with pytest.raises(RunStopped, match=r"^[\d,]+ requests are with openai/world in 1 batches"):
+                synthesize(world, tmp_path / "out", server.base_url, **options)
+            first = len(asked(log))
+        server.batches.delay = 0
+        records, dropped, told = until_done(world, tmp_path / "out", server.base_url, **options)
+    assert first >= 8 and len(asked(log)) == len(set(asked(log)))
+    assert 2 <= len(told) <= 6  # instruct, edit, and second attempts of each
+    if not options:
+        assert (records, dropped) == whole
+    else:
+        assert len(records) + len(dropped) == len(whole[0]) + len(whole[1])
+    assert list((tmp_path / "out" / "batches").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_between_handing_in_and_collecting(source, world, whole, clip_folder, tmp_path):
+    """By SIGKILL, when the provider has the batch and the command does not know it yet."""
+    log, out, failures = tmp_path / "log.jsonl", tmp_path / "out", tmp_path / "failures.parquet"
+    world[2].to_parquet(failures)
+    quiet = {"env": os.environ | {"OMP_NUM_THREADS": "1"}, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with ChatServer(answer, log=log) as server:
+        words = ["synthesize", "--pairs", source, "--failures", failures, "--model", clip_folder, "--llm", "openai/world",
+                 "--editor", "world", "--batch", "--output", out, "--llm-base-url", server.base_url]  # fmt: skip
+        command = [sys.executable, "-m", "repair_hf", *map(str, words)]
+        take, has_it = server.batches.post, threading.Event()
+
+        def take_slowly(path: str, *rest):
+            response = take(path, *rest)
+            if path == "/v1/batches":
+                has_it.set()
+                time.sleep(3)
+            return response
+
+        server.batches.post = take_slowly
+        process = subprocess.Popen(command, **quiet)
+        assert has_it.wait(120), process.communicate()[1]
+        process.kill()
+        process.communicate()
+        server.batches.post = take
+        told = []
+        while (run := subprocess.run(command, text=True, **quiet)).returncode:
+            told.append(run.stderr.strip().splitlines()[-1])
+            assert (
+                run.returncode == 1 and "requests are with openai/world in 1 batches" in told[-1] and len(told) < 4
+            ), run.stderr
+    assert (read_table(out / "records").to_pylist(), read_table(out / "dropped").to_pylist()) == whole
+    assert len(told) == 2 and len(asked(log)) == len(set(asked(log)))
+
+
+class Killed(BaseException):
+    """Like a signal, nothing of ours catches it."""
+
+
+def kill(after: str, patch: pytest.MonkeyPatch):
+    """Die when the provider has just got a `POST` of this path, before its answer is written down."""
+
+    async def send(self, name, *args, **kwargs):
+        result = await unharmed(self, name, *args, **kwargs)
+        if name == after:
+            raise Killed
+        return result
+
+    unharmed = batches_module.BatchAPI._send
+    patch.setattr(batches_module.BatchAPI, "_send", send)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "create_batch",
+        "file_content",
+        pytest.param("create_file", marks=pytest.mark.slow),
+        pytest.param("retrieve_batch", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
+    log, folder = tmp_path / "log.jsonl", tmp_path / "out"
+    with ChatServer(answer, log=log) as server:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            kill(moment, patch)
+            until_done(world, folder, server.base_url)
+        records, dropped, _ = until_done(world, folder, server.base_url)
+    assert (records, dropped) == whole
+    assert len(asked(log)) == len(set(asked(log)))  # every request reached the provider once
+
+
+def test_killed_while_it_takes_answers_in(world, whole, tmp_path, monkeypatch):
+    log, folder = tmp_path / "log.jsonl", tmp_path / "out"
+    unharmed, taken = ChatModel.keep, []
+
+    def keep(self, question, reply):
+        taken.append(question)
+        if len(taken) == 4:
+            raise Killed
+        unharmed(self, question, reply)
+
+    with ChatServer(answer, log=log) as server:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(ChatModel, "keep", keep)
+            until_done(world, folder, server.base_url)
+        assert (folder / "journal.jsonl").read_text().count("\n") == 3
+        records, dropped, _ = until_done(world, folder, server.base_url)
+    assert (records, dropped) == whole and len(asked(log)) == len(set(asked(log)))
+
+
+def one_by_one(tmp_path, reply, *, model: str = "openai/gpt-4o", requests: int = 1, **server_options):
+    """Hand in questions and collect: what was kept, and the batches."""
+    kept: list[tuple[Question, Reply]] = []
+
+    async def main(base_url: str) -> Batches:
+        batches = Batches(model, tmp_path, base_url=base_url, retries=QUICK)
+        for number in range(requests):
+            batches.defer(Question(f"key-{number}", request(number), "audit", "i2t", 0.25))
+        await batches.submit()
+        later = Batches(model, tmp_path, base_url=base_url, retries=QUICK)
+        assert (later.waiting, later.promised) == (requests, 0.25 * requests) and later.holds("key-0")
+        await later.collect(lambda *answer: kept.append(answer))
+        return later
+
+    with ChatServer(reply, **server_options) as server:
+        return kept, asyncio.run(main(server.base_url))
+
+
+def request(number: int = 0) -> dict:
+    messages = [{"role": "user", "content": f"hello {number}"}]
+    return {"model": "openai/gpt-4o", "messages": messages, "temperature": 0.0, "max_tokens": 50, "seed": number}
+
+
+def test_an_answer_costs_half_and_keeps_its_accounts(tmp_path):
+    seen = []
+
+    def reply(body: dict) -> list[str]:
+        seen.append(body)
+        return ["one", "two and three"]
+
+    kept, batches = one_by_one(tmp_path, reply)
+    ((question, answered),) = kept
+    assert question == Question("key-0", {}, "audit", "i2t", 0.25)
+    assert (answered.text, answered.others) == ("one", (("two and three", "stop"),))
+    full_price = token_price("openai/gpt-4o", answered.prompt_tokens, answered.completion_tokens)
+    assert answered.dollars == pytest.approx(full_price / 2) and full_price > 0
+    assert batches.waiting == 0
+    assert seen == [request() | {"model": "gpt-4o"}]
+
+
+def test_what_a_model_calls_otherwise_is_sent_as_it_likes(tmp_path):
+    line = Batches("openai/gpt-5-mini", tmp_path)._api.line("k", request() | {"model": "openai/gpt-5-mini", "n": 2})
+    body = json.loads(line)["body"]
+    assert body["model"] == "gpt-5-mini" and body["max_completion_tokens"] == 50 and body["n"] == 2
+    assert "max_tokens" not in body and "temperature" not in body and "extra_body" not in body
+
+
+def test_failures_of_single_requests(tmp_path):
+    def reply(body: dict) -> str | Response:
+        number = body["seed"]
+        said = {
+            1: Response(500, {"error": {"message": "our fault"}}),
+            2: Response(400, {"error": {"message": "the image is too large", "type": "invalid_request_error"}}),
+            3: Response(400, {"error": {"message": "blocked", "code": "content_policy_violation"}}),
+            4: Response(429, {"error": {"message": "slow down"}}),
+        }
+        return said.get(number, "fine")
+
+    kept, batches = one_by_one(tmp_path, reply, requests=6)
+    told = {question.key: (answered.finish, answered.text) for question, answered in kept}
+    assert set(told) == {"key-0", "key-2", "key-3", "key-5"}  # the others are asked again
+    assert told["key-0"] == ("stop", "fine") and told["key-3"] == ("content_filter", "blocked")
+    assert told["key-2"][0] == "rejected" and "the image is too large" in told["key-2"][1]
+    assert not batches.holds("key-1") and not batches.holds("key-4")
+
+
+def test_a_batch_that_is_refused_stops_the_run_and_is_handed_in_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("repair_hf.llm.batch_api.ENDPOINT", "/v1/embeddings")
+    with pytest.raises(ProviderError, match="did not accept a batch: Not a request"):
+        one_by_one(tmp_path, lambda body: "fine")
+    assert Batches("openai/gpt-4o", tmp_path).waiting == 0
+
+
+def test_a_wrong_key_stops_the_run(tmp_path):
+    def reply(body: dict) -> Response:
+        return Response(401, {"error": {"message": "Incorrect API key provided."}})
+
+    with pytest.raises(ProviderError, match="Incorrect API key"):
+        one_by_one(tmp_path, reply, requests=3)
+
+
+def test_nobody_at_home(tmp_path):
+    with ChatServer(lambda body: "fine") as server:
+        base_url = server.base_url
+    batches = Batches("openai/gpt-4o", tmp_path, base_url=base_url, retries=QUICK)
+    batches.defer(Question("k", request(), "audit", "i2t"))
+    with pytest.raises(ProviderError, match="failed 3 times in a row"):
+        asyncio.run(batches.submit())
+    again = Batches("openai/gpt-4o", tmp_path, base_url=base_url, retries=QUICK)
+    assert again.waiting == 1  # whether the provider has it is not known until it can be asked
+
+
+def test_large_batches_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches_module, "MOST_REQUESTS", 4)
+    kept, _ = one_by_one(tmp_path, lambda body: "fine", requests=10)
+    assert sorted(question.key for question, _ in kept) == [f"key-{number}" for number in range(10)]
+    monkeypatch.setattr(batches_module, "MOST_BYTES", 500)
+    batches = Batches("openai/gpt-4o", tmp_path / "other")
+    for number in range(10):
+        batches.defer(Question(f"key-{number}", request(number), "audit", "i2t"))
+        batches.defer(Question(f"key-{number}", request(number), "audit", "i2t"))  # known
+    drafts = [len(path.read_bytes()) for path in (tmp_path / "other").glob("*.jsonl")]
+    assert len(drafts) == 5 and batches.waiting == 10
+
+
+@pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "anthropic/claude-sonnet-4-5"])
+def test_a_provider_without_batches_is_named(model, tmp_path):
+    with pytest.raises(UserError, match=re.escape(f"--batch: {model} has no batch API that LiteLLM reaches")):
+        Batches(model, tmp_path)
+
+
+def test_batches_that_are_out_are_not_asked_again_in_another_way(tmp_path):
+    refuse_if_waiting(tmp_path)
+    with ChatServer(lambda body: "fine") as server:
+        batches = Batches("openai/gpt-4o", tmp_path, base_url=server.base_url)
+        batches.defer(Question("k", request(), "audit", "i2t"))
+        refuse_if_waiting(tmp_path)
+        asyncio.run(batches.submit())
+    with pytest.raises(UserError, match="1 batches .* give --batch"):
+        refuse_if_waiting(tmp_path)
+
+
+def test_no_key_is_written_down(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
+    with ChatServer(lambda body: "fine") as server:
+        server.batches.delay = 3600
+        batches = Batches("openai/gpt-4o", tmp_path, base_url=server.base_url)
+        batches.defer(Question("k", request(), "audit", "i2t"))
+        assert not any(b"planted" in path.read_bytes() for path in tmp_path.iterdir())
+        asyncio.run(batches.submit())
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1 and b"planted" not in files[0].read_bytes()

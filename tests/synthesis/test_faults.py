@@ -1,0 +1,167 @@
+"""A provider that fails at random: nothing is lost, nothing comes twice, every drop has its reason, and the rest is as without faults.
+
+Real HTTP, in the shape of OpenAI's protocol and of Gemini's; the toy world's oracle answers behind the faults.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from faulty_server import KEYS, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Question, Wire
+
+from repair_hf.encoder import DualEncoder
+from repair_hf.llm import limits
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.limits import Limits
+from repair_hf.llm.retries import Retries
+from repair_hf.mining import mine_false_positives
+from repair_hf.pairs import Pairs, load_pairs
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.editor import WorldEditor
+
+FAULT_RATE = 0.1
+LASTING_RATE = 0.04  # of the audits: refused, or malformed however often they are asked
+
+
+class Editor(WorldEditor):
+    own_process = False
+
+
+class Faulty:
+    """The oracle, which fails by a draw from what is asked and how often it was asked before: the same in every run.
+
+    Attributes:
+        answered: Whole answers, by what was asked; each of them costs money.
+        faults: How often each fault came.
+        dropped: Why, by what was asked: audits that never get a verdict.
+    """
+
+    def __init__(self) -> None:
+        self.answered, self.faults, self.dropped = Counter(), Counter(), {}
+        self._seen, self._useless, self._lock = Counter(), set(), threading.Lock()
+
+    def __call__(self, question: Question) -> str | Wire:
+        name = json.dumps(question.body, sort_keys=True)
+        first = json.dumps(question.messages[:2])
+        text = oracle.answer(question.messages, question.seed)
+        with self._lock:
+            self._seen[name] += 1
+            fault = self._fault(f"{first}/{self._seen[name]}/{question.seed}", first, text)
+            self.faults[fault] += 1
+            if fault not in PASSING:
+                self.answered[name] += 1
+        return text if fault == "none" else ALL[fault](question.shape, text)
+
+    def _fault(self, draw: str, first: str, text: str) -> str:
+        rng, is_json = random.Random(draw), text.startswith("{")
+        lasting = random.Random(first)
+        if "gt_valid" in text and lasting.random() < LASTING_RATE:
+            reason, names = lasting.choice([("llm_refused", sorted(REFUSED)), ("llm_unparsed", ["wrong types"])])
+            self.dropped[first] = reason
+            return lasting.choice(names)
+        if rng.random() >= FAULT_RATE:
+            return "none"
+        # An edited caption has no form by which to tell it from a wrong one, and its second draw would be another caption.
+        fault = rng.choice(sorted(PASSING | UNUSABLE | USABLE if is_json else PASSING))
+        if fault in UNUSABLE and first in self._useless:  # twice of no use would be the row's end
+            return "none"
+        if fault in UNUSABLE:
+            self._useless.add(first)
+        return fault
+
+
+ALL = PASSING | UNUSABLE | USABLE | REFUSED
+
+
+@pytest.fixture(scope="module")
+def encoder(clip_folder) -> DualEncoder:
+    return DualEncoder.from_pretrained(str(clip_folder))
+
+
+def mined(encoder: DualEncoder, folder: Path, *, images: int, failures: int) -> tuple[Pairs, Dataset]:
+    """A world, and half of the failures from each direction."""
+    pairs = load_pairs(build_world(folder, splits={"train": images, "validation": 1, "test": 1}))
+    texts = pairs.captions["caption"][:]
+    found = mine_false_positives(
+        *encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=5, same_text_is_positive=texts
+    )
+    at = {way: [k for k, found_way in enumerate(found["direction"]) if found_way == way] for way in ("t2i", "i2t")}
+    return pairs, found.select([*at["t2i"][: failures // 2], *at["i2t"][: failures // 2]])
+
+
+def synthesize(pairs, encoder, failures, folder: Path, model: str, **chat) -> tuple[list[dict], list[dict]]:
+    """Records and dropped failures, without images."""
+    with Journal(folder / "journal.jsonl") as journal:
+        chat = ChatModel(model, journal=journal, retries=Retries(first_wait=0.01), limits=Limits(32), **chat)
+        saved = Synthesizer(pairs, encoder, chat, Editor()).run(failures, folder)
+    return tuple(dataset.remove_columns(images_of(dataset)).to_list() for dataset in saved)
+
+
+def images_of(dataset: Dataset) -> list[str]:
+    return [name for name in dataset.column_names if name.endswith("_image")]
+
+
+def triplet(row: dict) -> tuple[str, str, str]:
+    return row["direction"], row["q_id"], row["fp_id"]
+
+
+def agree(before: list[dict], after: list[dict]) -> None:
+    """The same but for the last digits of the cosines, which depend on what else was embedded in one batch."""
+    cosines = [[row.pop("edit_similarity", 0.0), *row.pop("candidate_similarities", [])] for row in [*before, *after]]
+    assert before == after
+    for one, other in zip(cosines[: len(before)], cosines[len(before) :], strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def check(tmp_path, encoder, shape, *, images: int, failures: int) -> Faulty:
+    pairs, failures = mined(encoder, tmp_path / "world", images=images, failures=failures)
+    quiet = synthesize(pairs, encoder, failures, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
+    provider = Faulty()
+    with FaultyServer(provider) as server:
+        base_url = server.base_url(shape)
+        disturbed = synthesize(
+            pairs, encoder, failures, tmp_path / "disturbed", MODELS[shape], base_url=base_url, timeout=1.0
+        )
+
+    assert len(failures) == len(quiet[0]) + len(quiet[1])
+    lost = {triplet(row): row for row in disturbed[1] if row["reason"] in ("llm_refused", "llm_unparsed")}
+    for before, after in zip(quiet, disturbed, strict=True):
+        triplets = [triplet(row) for row in after]
+        assert len(triplets) == len(set(triplets))
+        agree(*([row for row in rows if triplet(row) not in lost] for rows in (before, after)))
+    assert Counter(row["reason"] for row in lost.values()) == Counter(provider.dropped.values())
+    assert all(row["detail"] for row in lost.values())
+    assert set(provider.answered.values()) == {1}  # nothing is paid for twice
+    journal = (tmp_path / "disturbed" / "journal.jsonl").read_text().splitlines()
+    assert len(journal) == len(provider.answered)  # nothing that was paid for is lost
+    return provider
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch):
+    for name in KEYS.values():
+        monkeypatch.setenv(name, "none")
+
+
+@pytest.mark.parametrize(("shape", "failures"), [("openai", 150), ("gemini", 30)])
+def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)  # after a 429; here they come at random, whatever the pace
+    provider = check(tmp_path, encoder, shape, images=failures // 5, failures=failures)
+    assert provider.faults.total() - provider.faults["none"] > 0.05 * provider.faults.total()
+
+
+@pytest.mark.slow
+def test_records_are_as_without_faults_at_scale(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)
+    provider = check(tmp_path, encoder, "openai", images=250, failures=2000)
+    assert set(provider.faults) == {"none", *ALL}
+    assert set(provider.dropped.values()) == {"llm_refused", "llm_unparsed"}

@@ -1,0 +1,133 @@
+"""Two real processes under `accelerate launch` against one: the same records, nothing asked or drawn twice, whoever went before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+
+from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
+from repair_hf.mining import mine_false_positives
+from repair_hf.pairs import load_pairs
+from repair_hf.processes import Processes, processes
+from repair_hf.toyworld.corpus import build_world
+
+CEILING = 40  # calls, after which some runs stop
+
+
+@pytest.fixture(scope="module")
+def words(clip_folder, tmp_path_factory) -> list[str]:
+    """The command line but for the output."""
+    folder = tmp_path_factory.mktemp("processes")
+    world = build_world(folder / "world", splits={"train": 12, "validation": 1, "test": 1})
+    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(str(clip_folder))
+    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
+    failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 3 == 0).to_parquet(folder / "failures.parquet")
+    words = (
+        f"synthesize --pairs {world} --failures {folder / 'failures.parquet'} --model {clip_folder} --llm world/oracle"
+    )
+    return [*words.split(), "--editor", "world", "--verdict-noise", "0.2", "--malformed-rate", "0.1"]
+
+
+@pytest.fixture(scope="module")
+def one(words, tmp_path_factory) -> Path:
+    """What one process makes."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    assert main([*words, "--output", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def grown(words, tmp_path_factory) -> Path:
+    """Begun by one process, ended by two."""
+    folder = tmp_path_factory.mktemp("grown") / "run"
+    assert main([*words, "--output", str(folder), "--max-calls", str(CEILING)]) == 1
+    launch([*words, "--output", str(folder)])
+    assert (folder / "summary.json").is_file()
+    return folder
+
+
+def launch(words: list[str]) -> str:
+    """Run a command in two processes. Its success is told by what it saved: gloo's threads now and then abort on their way out."""
+    launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launcher += " --dynamo_backend no --main_process_port 0 -m repair_hf"
+    done = subprocess.run(
+        [sys.executable, *launcher.split(), *words],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    return done.stderr
+
+
+def journaled(folder: Path) -> dict[str, list[str]]:
+    """Journal -> keys of its answers."""
+    return {
+        path.name: [json.loads(line)["key"] for line in path.read_text().splitlines()]
+        for path in folder.glob("journal*.jsonl")
+    }
+
+
+def candidates(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "candidates").rglob("*") if path.is_file()}
+
+
+def same_records(folder: Path, one: Path) -> bool:
+    tables = [[read_table(run / config).to_pylist() for config in ("records", "dropped")] for run in (folder, one)]
+    return tables[0] == tables[1] and min(map(len, tables[0])) > 5
+
+
+def nothing_twice(folder: Path, one: Path) -> bool:
+    asked = [key for keys in journaled(folder).values() for key in keys]
+    assert len(asked) == len(set(asked)) and set(asked) == set(journaled(one)["journal.jsonl"])
+    return candidates(folder) == candidates(one) != {}
+
+
+def test_two_processes_end_what_one_began(grown, one):
+    assert same_records(grown, one) and nothing_twice(grown, one)
+
+
+def test_each_process_has_a_journal_of_its_own(grown):
+    shards = journaled(grown)
+    assert len(shards.pop("journal.jsonl")) == CEILING  # the first run's
+    assert set(shards) == {"journal-0.jsonl", "journal-1.jsonl"}
+    assert min(map(len, shards.values())) > 0.2 * sum(map(len, shards.values()))
+
+
+def test_the_summary_adds_up(grown, one):
+    whole, later = (json.loads((run / "summary.json").read_text()) for run in (one, grown))
+    assert whole["directions"] == later["directions"] and whole["paid"] == later["paid"]
+    assert sum(whole["images"].values()) == sum(later["images"].values())
+    calls = [sum(use["calls"] for use in summary["llm"]) for summary in (whole, later)]
+    assert calls[1] == calls[0] - CEILING
+
+
+@pytest.mark.slow
+def test_one_process_ends_what_two_began_under_a_ceiling_for_both(words, one, tmp_path):
+    folder = tmp_path / "shrunk"
+    told = launch([*words, "--output", str(folder), "--max-calls", str(CEILING)])
+    assert "2 of 2 processes stopped. process 0: --max-calls 40" in told and not (folder / "summary.json").exists()
+    assert [len(keys) for _, keys in sorted(journaled(folder).items())] == [CEILING / 2, CEILING / 2]
+    assert main([*words, "--output", str(folder)]) == 0
+    assert same_records(folder, one) and nothing_twice(folder, one)
+
+
+def test_every_name_belongs_to_one_process():
+    shares = []
+    for index in range(3):
+        share = Processes()
+        share.count, share.index = 3, index
+        shares.append({name for name in map(str, range(300)) if share.owns(name)})
+    assert sorted(name for share in shares for name in share) == sorted(map(str, range(300)))
+    assert min(map(len, shares)) > 60
+
+
+def test_without_a_launcher_there_is_one():
+    assert processes() is processes() and processes().is_main and processes().gather("word") == ["word"]
