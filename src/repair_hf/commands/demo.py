@@ -50,7 +50,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, 6000, 5, 1.5, 128),
+    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, 5000, 5, 1.5, 128),
     "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16),
 }
 
