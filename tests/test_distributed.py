@@ -1,7 +1,8 @@
-"""Two real processes under `accelerate launch` against one, judged by what they saved."""
+"""Two real processes under `accelerate launch` against one, judged by what they saved; what else a launcher may do."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,12 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 from datasets import Dataset
 from transformers import AutoModel
 
 from repair_hf.cli import main
+from repair_hf.config import RepairConfig
+from repair_hf.options import UserError
+from repair_hf.processes import check_launch
 from repair_hf.records import DROPPED_FEATURES, save_records
 
+ACCELERATE = Path(__file__).parents[1] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8
 SCRIPT = """
 import json, sys
@@ -49,31 +56,22 @@ def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Pat
             assert main(whole) == 0
         else:  # in chunks too, which must change nothing
             whole, resumed = ([*words, "--chunk-size", "5"] for words in (whole, resumed))
-            launch(folder / "script.py", json.dumps([whole, resumed]), processes, output / "resumed" / "summary.json")
+            launch(folder / "script.py", json.dumps([whole, resumed]), output / "resumed" / "summary.json")
     return {1: folder / "1", 2: folder / "2"}
 
 
-def launch(script: Path, argument: str, processes: int, proof: Path) -> None:
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
-    launcher += [
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--main_process_port",
-        "0",
-    ]
+def launch(script: Path, argument: str, proof: Path) -> None:
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE / "cpu-2.yaml")]
     done = subprocess.run(
         [*launcher, str(script), argument],
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
     )
     # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
     assert proof.is_file(), done.stderr[-4000:]
+    assert done.stdout.count("world size 2   cpu   float32   8 pairs a step") == 2, done.stdout
 
 
 def test_two_processes_ran(runs):
@@ -101,6 +99,60 @@ def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):
     whole, resumed = (AutoModel.from_pretrained(runs[2] / name).state_dict() for name in ("whole", "resumed"))
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=1e-5, atol=1e-6)
+
+
+# What a launcher would do, by accelerate's own words
+
+
+def launched(*words: str) -> argparse.Namespace:
+    return _validate_launch_command(launch_command_parser().parse_args([*words, "train.py"]))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "processes_here", "precision"),
+    [("cpu-2", 2, "no"), ("one-gpu-fp16", 1, "fp16"), ("multi-gpu-fp16", 8, "fp16"), ("multi-node", 8, "fp16")],
+)
+def test_a_config_file_starts_what_it_says(name, processes_here, precision):
+    args = launched("--config_file", str(ACCELERATE / f"{name}.yaml"))
+    assert args.multi_gpu == (processes_here > 1)
+    if args.multi_gpu:
+        environment = prepare_multi_gpu_env(args)
+        assert int(args.nproc_per_node) == processes_here
+    else:
+        environment = prepare_simple_launcher_cmd_env(args)[1]
+        assert args.num_processes == 1
+    assert environment["ACCELERATE_MIXED_PRECISION"] == precision
+    assert environment.get("CUDA_VISIBLE_DEVICES") == {"cpu-2": "-1,-1", "one-gpu-fp16": "0"}.get(name)
+
+
+def test_every_config_file_is_tried_here():
+    assert {path.stem for path in ACCELERATE.iterdir()} == {"cpu-2", "one-gpu-fp16", "multi-gpu-fp16", "multi-node"}
+
+
+@pytest.mark.parametrize("words", [("--cpu", "--num_processes", "2"), ("--num_processes", "2")])
+def test_one_process_where_several_were_asked_for_is_refused(monkeypatch, words):
+    _, environment = prepare_simple_launcher_cmd_env(launched(*words))
+    monkeypatch.setattr(os, "environ", environment)
+    with pytest.raises(UserError, match="was asked for several processes and started one.*cpu-2.yaml"):
+        RepairConfig(report_to="none")
+
+
+def test_one_process_where_one_was_asked_for_is_not_refused(monkeypatch):
+    _, environment = prepare_simple_launcher_cmd_env(launched("--cpu", "--num_processes", "1"))
+    monkeypatch.setattr(os, "environ", environment)
+    assert RepairConfig(report_to="none").world_size == 1
+
+
+def test_processes_that_do_not_know_of_one_another_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as of torchrun; the libraries look for LOCAL_RANK too
+    with pytest.raises(UserError, match="The launcher started 2 processes, and they run as 1"):
+        check_launch(1)
+
+
+def test_fp16_of_the_launcher_needs_a_gpu(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(UserError, match="`fp16` needs a GPU"):
+        RepairConfig(report_to="none", use_cpu=True)
 
 
 def curve(folder: Path) -> list[dict]:

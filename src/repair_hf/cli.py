@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "synthesize": ("repair_hf.commands.synthesize", "Audit the failures and edit what is wrong in them: records."),
     "train": ("repair_hf.commands.train", "Fine-tune the retriever on pairs and records."),
     "evaluate": ("repair_hf.commands.evaluate", "Measure R@1/5/10 and MRR in both directions."),
+    "run": ("repair_hf.commands.run", "Run all stages of a recipe folder, round after round."),
     "show": ("repair_hf.commands.show", "Draw records as a picture: query, ground truth, false positive, edit."),
     "push": ("repair_hf.commands.push", "Send records or a model to the Hugging Face Hub, with a card."),
     "bench": ("repair_hf.commands.bench", "Measure how fast the parts are on this machine."),

@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from repair_hf.grids import Counterparts, Slot1
 from repair_hf.options import UserError, opt
+from repair_hf.processes import check_launch, is_launched_on_cpu
 
 
 @dataclass
@@ -80,7 +81,9 @@ class RepairConfig(TrainingArguments):
     def __post_init__(self) -> None:
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
+        self.use_cpu |= is_launched_on_cpu()
         super().__post_init__()
+        check_launch(self.world_size)
         if self.chunk_size is not None and self.chunk_size < 1:
             raise UserError(
                 f"`chunk_size` must be at least 1, got {self.chunk_size}; leave it out to encode all at once."
@@ -96,7 +99,7 @@ class RepairConfig(TrainingArguments):
             )
         if self.auto_find_batch_size:
             raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
-        if self.fp16 and self.device.type == "cpu":
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":  # by `fp16`, or by the launcher's file
             raise UserError(
                 "`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither."
             )

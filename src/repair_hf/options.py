@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import yaml
 from transformers.hf_argparser import HfArgumentParser
@@ -41,12 +41,21 @@ class PairsOptions:
 
     _argument_group_name = "pairs"
 
-    pairs: str = need("Folder with captions.jsonl, COCO caption JSON, Hub dataset id, or saved dataset folder.")
-    image_folder: str | None = opt(None, "Where the images lie that a COCO caption JSON names.")
+    pairs: str = need(
+        "Folder with captions.jsonl, caption JSON of COCO or of Karpathy (dataset_coco.json), Hub dataset id, or saved dataset folder."
+    )
+    image_folder: str | None = opt(None, "Where the images lie that a caption JSON names.")
     image_column: str = opt("image", "Column of a dataset that holds the image.")
     caption_column: str = opt("caption", "Column of a dataset that holds the caption or a list of captions.")
     split: str = opt("train", "Which split; `all` takes everything.")
     strict: bool = opt(False, "Refuse the data at the first kind of bad row instead of leaving such rows out.")
+    benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(
+        None,
+        "What the data are said to be: a split that has not the benchmark's size is refused; of coco30k, train is drawn.",
+    )
+    with_restval: bool = opt(
+        False, "Count Karpathy's COCO split `restval` as part of `train`: 113,287 images, not 82,783."
+    )
 
 
 @dataclass

@@ -14,6 +14,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
+from repair_hf.options import UserError
+
 PATIENCE = timedelta(weeks=4)  # a process whose part is done waits for the others, and theirs may take days
 
 T = TypeVar("T")
@@ -33,11 +35,9 @@ class Processes:
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
 
-        # Without an accelerator it would take each process for the only one, unless it is told that the CPU is meant.
-        is_launched = int(os.environ.get("WORLD_SIZE", 1)) > 1
-        on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or (is_launched and not torch.accelerator.is_available())
-        state = PartialState(cpu=on_cpu)
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or is_launched_on_cpu())
         self.count: int = state.num_processes
+        check_launch(self.count)
         self.index: int = state.process_index
         self.device: torch.device = state.device
         self._group: Any = None
@@ -62,6 +62,44 @@ class Processes:
         said = [None] * self.count
         torch.distributed.all_gather_object(said, value, group=self._group)
         return said
+
+
+def is_launched_on_cpu() -> bool:
+    """Whether this is one of several processes without an accelerator.
+
+    The libraries have to be told that the CPU is meant: else they take each of these processes for the only one.
+    """
+    import torch
+
+    return _started() > 1 and not torch.accelerator.is_available()
+
+
+def check_launch(count: int) -> None:
+    """Refuse to work as another number of processes than was asked for, such as two that each do the whole.
+
+    Args:
+        count: How many know of one another.
+
+    Raises:
+        UserError: If the launcher was asked for, or has started, another number.
+    """
+    started = _started()
+    if started != count:
+        raise UserError(f"The launcher started {started} processes, and they run as {count}. {_REMEDY}")
+    # `accelerate launch --cpu --num_processes 2` names a meeting point, and starts one process that meets nobody.
+    is_accelerate, is_told_to_meet = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_PORT" in os.environ
+    if count == 1 and is_accelerate and is_told_to_meet and "WORLD_SIZE" not in os.environ:
+        raise UserError(f"`accelerate launch` was asked for several processes and started one. {_REMEDY}")
+
+
+_REMEDY = (
+    "Use `accelerate launch --config_file` with a file of recipes/accelerate (cpu-2.yaml starts two on the CPU), or "
+    "`torchrun --nproc_per_node`."
+)
+
+
+def _started() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 @cache

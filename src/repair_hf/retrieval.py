@@ -6,35 +6,50 @@ Out: for each query of both directions its best-scored positive with its rank, a
 Mining and evaluation both stand on `rank_both_ways`, so a failure and a miss cannot disagree. What makes ranks well
 defined:
 
-- A score is a cosine, summed in float64 and rounded to float32. It does not depend on how the matrix is cut into
-  blocks, and equal vectors have equal scores.
+- A score is a cosine, summed in float64 and rounded to float32, as `scores` has it. It does not depend on how the matrix
+  is cut into blocks, and equal vectors have equal scores.
 - The full ranking is in order of score; of equal scores, non-positives stand before positives (a tie counts against
   us: a model that gives everything the same score ranks last), and within each kind the lower index comes first.
 - Ranks count from 1 in the full ranking, positives included.
 
-Only blocks of the N x M matrix ever exist; what is kept is O((N + M) k).
+Each block of the N x M matrix is computed once, quickly, and what matters of it is scored exactly (`screening`); what is
+kept is O((N + M) k). Panels of captions go to as many threads as torch would use, each of which computes on its own.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from repair_hf.options import UserError
+from repair_hf.scores import (
+    AT_ONCE,
+    CELLS,
+    NO_KEY,
+    best_directly,
+    best_keys,
+    decode,
+    exact_scores,
+    keys_of,
+    kth_score,
+    screen_error,
+)
+from repair_hf.screening import Found, Pairs, Panel, Seeking, rank_in_part
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 2048  # rows and columns of a block of scores: 32 MB in float64
-PAIRS_AT_ONCE = 16_384  # single pairs that are scored together
-ID_BITS = 0xFFFFFFFF
-NO_KEY = (~0x7F800000) << 32  # that of a score of -inf: below every candidate
+BLOCK = 2048  # captions of a panel; half as many images of a block of scores, which is 8 MB
+RUN = 16  # captions of a panel that lie side by side: a memory-mapped file is read in pieces of this size
 
 
 @dataclass(frozen=True)
@@ -75,14 +90,14 @@ class Positives:
         images_of_group = np.diff(np.searchsorted(self.members, groups))
         return int(images_of_group[self.group].sum()) - len(self.group)
 
-    def within(self, images: slice, captions: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The positive pairs of a block, as image indices and caption indices; in order of caption, then image."""
-        base = self.group[captions] * self.n_images  # (c,)
-        low = np.searchsorted(self.members, base + images.start)
-        count = np.searchsorted(self.members, base + images.stop) - low
-        place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        image = self.members[np.repeat(low, count) + place] - np.repeat(base, count)
-        return image, np.repeat(np.arange(captions.start, captions.stop), count)
+    def of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The positive pairs of some captions, (C,), as images and places in `captions`; in order of place, then image."""
+        base = self.group[captions] * self.n_images  # (C,)
+        low = np.searchsorted(self.members, base)
+        count = np.searchsorted(self.members, base + self.n_images) - low
+        at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        image = self.members[np.repeat(low, count) + at] - np.repeat(base, count)
+        return image, np.repeat(np.arange(len(captions)), count)
 
 
 @dataclass(frozen=True)
@@ -114,16 +129,19 @@ def rank_both_ways(
     fps_of_image: int = 0,
     fps_of_caption: int = 0,
     block: int = BLOCK,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Ranking, Ranking]:
     """Rank captions for each image, and images for each caption, by one pass over the blocks of their scores.
 
     Args:
-        image_embeddings: Unit vectors.
-        text_embeddings: Unit vectors.
+        image_embeddings: Unit vectors, float32; may be memory-mapped.
+        text_embeddings: Unit vectors, float32; may be memory-mapped, and is then read a panel at a time.
         positives: Which captions answer which images.
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: The same for each caption.
-        block: Rows and columns of a block of scores.
+        block: How many captions are held against all images at once.
+        dtype: In which blocks are screened: bfloat16 where the processor multiplies it by itself, else float32. The
+            result is the same.
 
     Shape:
         image_embeddings: (N, D); text_embeddings: (M, D).
@@ -131,79 +149,188 @@ def rank_both_ways(
     Returns:
         The rankings of the N images' captions and of the M captions' images.
     """
-    images, texts = image_embeddings, text_embeddings
-    cells = [(rows, columns) for rows in _slices(len(images), block) for columns in _slices(len(texts), block)]
-    i2t, t2i = _Direction(len(images), fps_of_image), _Direction(len(texts), fps_of_caption)
-    for rows, columns in cells:
-        for image, caption, scores in _scored_positives(images, texts, positives, rows, columns):
-            i2t.offer_positives(image, caption, scores)
-            t2i.offer_positives(caption, image, scores)
-    for rows, columns in tqdm(cells, desc="Ranking", unit=" blocks", delay=3, disable=None):
-        scores = _product(images[rows], texts[columns])  # (rows, columns)
-        image, caption = positives.within(rows, columns)
-        scores[image - rows.start, caption - columns.start] = -torch.inf
-        i2t.see(scores, rows, columns)
-        t2i.see(scores.T, columns, rows)
-    if fps_of_image or fps_of_caption:
-        for rows, columns in cells:
-            for image, caption, scores in _scored_positives(images, texts, positives, rows, columns):
-                i2t.count_positives_ahead(image, scores)
-                t2i.count_positives_ahead(caption, scores)
-    return i2t.ranking(), t2i.ranking()
+    images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
+    one_pass = _Pass(images, texts, positives, fps_of_image, fps_of_caption, block, dtype or screen_dtype())
+    with _workers() as (workers, n_workers):
+        one_pass.score_positives(workers)
+        one_pass.look_at_panels(workers, n_workers)
+        one_pass.rank_lost(workers)
+        return one_pass.rankings(workers)
 
 
-class _Direction:
-    """What is known so far of the rankings of one direction's queries.
+class _Pass:
+    """What is known while the panels go by."""
 
-    Blocks of candidates must come in ascending order: a later candidate that only ties with a kept one loses to it.
-    """
+    def __init__(
+        self,
+        images: np.ndarray,
+        texts: np.ndarray,
+        positives: Positives,
+        k_image: int,
+        k_caption: int,
+        block: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.images, self.texts, self.positives = images, texts, positives
+        self.i2t, self.t2i = _Side(len(images), k_image), _Side(len(texts), k_caption)
+        self.panels = _panels(len(texts), block)
+        self.positive_scores: list[np.ndarray] = []  # of each panel, in order of image
+        self.rows, self.dtype = math.ceil(block / 2), dtype
+        self.eps = screen_error(images, texts, dtype)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable")  # nothing is written there
+            self.image_tensor = torch.from_numpy(images)
+
+    def score_positives(self, workers: Executor) -> None:
+        """Find each query's best positive."""
+        places = range(len(self.panels))
+        self.positive_scores = list(workers.map(self._exact_positives, places))
+        for place in places:
+            pairs, captions = self._positives(place), self.panels[place]
+            self.i2t.offer_positives(pairs.image, captions[pairs.column], pairs.score)
+            self.t2i.offer_positives(captions[pairs.column], pairs.image, pairs.score)
+
+    def look_at_panels(self, workers: Executor, n_workers: int) -> None:
+        """Hold all captions against all images, panel by panel; what is learnt of the images spares the later ones work."""
+        i2t, t2i, done = self.i2t, self.t2i, 0
+        seeking = Seeking(i2t.gt_score, self.eps)
+        with tqdm(total=len(self.panels), desc="Ranking", unit=" panels", delay=3, disable=None) as bar:
+            while done < len(self.panels):
+                places = range(done, min(2 * done or n_workers, len(self.panels)))
+                look, learnt = partial(self._look, seeking, not done), []
+                for place, found in zip(places, workers.map(look, places), strict=True):
+                    captions = self.panels[place]
+                    i2t.non_positives_ahead += found.ahead_of_image
+                    t2i.non_positives_ahead[captions] = found.ahead_of_caption
+                    t2i.keys[captions], t2i.is_lost[captions] = found.keys, found.is_lost
+                    i2t.keep(found.pairs.image, keys_of(found.pairs.score, captions[found.pairs.column]))
+                    learnt.append(found.of_images)
+                    bar.update()
+                seeking, done = seeking if done else Seeking.merged(learnt), places.stop
+                if i2t.k:
+                    seeking.raise_to(i2t.kth_score(rank_in_part(i2t.k, done / len(self.panels))))
+                    i2t.drop_below(seeking.least)
+        i2t.settle()
+        i2t.is_lost = seeking.lost(i2t.keys)
+
+    def rank_lost(self, workers: Executor) -> None:
+        """Rank the queries whose best were not certain against everything."""
+        for side, vectors, others in ((self.i2t, self.images, self.texts), (self.t2i, self.texts, self.images)):
+            lost = np.flatnonzero(side.is_lost)
+            at_once = max(1, min(CELLS // len(others), math.ceil(len(lost) / torch.get_num_threads())))
+
+            def rank(some: np.ndarray, side=side, vectors=vectors, others=others) -> None:
+                known = self._positives_of_images(some) if side is self.i2t else self.positives.of_captions(some)[::-1]
+                side.keys[some] = best_directly(vectors[some], others, known, side.k, self.eps)
+
+            list(workers.map(rank, (lost[start : start + at_once] for start in range(0, len(lost), at_once))))
+
+    def rankings(self, workers: Executor) -> tuple[Ranking, Ranking]:
+        """Both directions', with the positives before each false positive counted in its rank."""
+
+        def passed(place: int) -> tuple[np.ndarray, ...]:
+            pairs, captions = self._positives(place), self.panels[place][self._positives(place).column]
+            return (
+                pairs.image,
+                self.i2t.ahead_of(pairs.image, pairs.score),
+                captions,
+                self.t2i.ahead_of(captions, pairs.score),
+            )
+
+        if self.i2t.k or self.t2i.k:
+            for image, ahead_of_image, caption, ahead_of_caption in workers.map(passed, range(len(self.panels))):
+                self.i2t.count_positives(image, ahead_of_image)
+                self.t2i.count_positives(caption, ahead_of_caption)
+        return self.i2t.ranking(), self.t2i.ranking()
+
+    def _positives(self, place: int) -> Pairs:
+        """Those of a panel, in order of image."""
+        image, column = self.positives.of_captions(self.panels[place])
+        order = np.argsort(image, kind="stable")
+        score = self.positive_scores[place] if self.positive_scores else np.zeros(len(image), np.float32)
+        return Pairs(image[order], column[order], score)
+
+    def _exact_positives(self, place: int) -> np.ndarray:
+        pairs = self._positives(place)
+        captions = torch.from_numpy(self.texts[self.panels[place]].astype(np.float64))
+        return exact_scores(self.images, pairs.image, captions, pairs.column)
+
+    def _look(self, seeking: Seeking, is_first: bool, place: int) -> Found:
+        captions = self.texts[self.panels[place]]
+        panel = Panel(self.image_tensor, captions, len(self.texts), self._positives(place), self.rows, self.dtype)
+        return panel.look(seeking, self.i2t.k, self.t2i.k, is_first=is_first)
+
+    def _positives_of_images(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positive pairs of some images, as places in `images` and captions."""
+        place_of = np.full(len(self.images), -1)
+        place_of[images] = np.arange(len(images))
+        found = []
+        for captions in self.panels:
+            image, column = self.positives.of_captions(captions)
+            is_ours = place_of[image] >= 0
+            found.append((place_of[image[is_ours]], captions[column[is_ours]]))
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+
+class _Side:
+    """What is known of the rankings of one direction's queries."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
         self.gt = np.full(queries, -1)  # (Q,)
         self.gt_score = np.full(queries, -np.inf, np.float32)  # (Q,)
         self.non_positives_ahead = np.zeros(queries, np.int64)  # (Q,)
-        self.keys = torch.full((queries, k), NO_KEY)  # (Q, k), best first
-        self.worst_kept = torch.full((queries,), -torch.inf)  # (Q,)
+        self.keys = np.full((queries, k), NO_KEY)  # (Q, k), best first
+        self.is_lost = np.zeros(queries, bool)  # (Q,) whether its keys are not certain
         self.positives_ahead = np.zeros((queries, k), np.int64)  # (Q, k)
+        self.pool: list[tuple[np.ndarray, np.ndarray]] = []  # queries and keys that may be among the best
 
     def offer_positives(self, query: np.ndarray, candidate: np.ndarray, scores: np.ndarray) -> None:
-        """Keep each query's best positive. All are (P,)."""
+        """Keep each query's best positive; of equal ones the lower. All are (P,)."""
         order = np.lexsort((candidate, -scores, query))
         query, best = np.unique(query[order], return_index=True)
         candidate, scores = candidate[order][best], scores[order][best]
-        is_better = scores > self.gt_score[query]
+        is_better = (scores > self.gt_score[query]) | ((scores == self.gt_score[query]) & (candidate < self.gt[query]))
         self.gt[query[is_better]] = candidate[is_better]
         self.gt_score[query[is_better]] = scores[is_better]
 
-    def see(self, scores: Tensor, queries: slice, candidates: slice) -> None:
-        """Count who stands before the positive, and keep the best. `scores`: (q, c), -inf where positive."""
-        is_ahead = (scores >= torch.from_numpy(self.gt_score[queries])[:, None]).numpy()
-        self.non_positives_ahead[queries] += np.count_nonzero(is_ahead, axis=1)
-        if not self.k:
-            return
-        has_better = scores.amax(1) > self.worst_kept[queries]  # few, once the first blocks are seen
-        if len(places := has_better.nonzero().squeeze(1)):
-            new = _best_keys(scores[places], candidates.start, self.k)  # (places, at least k)
-            places += queries.start
-            self.keys[places] = torch.cat([self.keys[places], new], 1).topk(self.k).values
-            self.worst_kept[places] = _decode(self.keys[places, -1])[0]
+    def keep(self, query: np.ndarray, keys: np.ndarray) -> None:
+        """Put pairs, (P,), into the pool."""
+        if self.k:
+            self.pool.append((query, keys))
 
-    @cached_property
-    def best(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and indices of the best non-positives, (Q, k) each; complete when all blocks were seen."""
-        scores, ids = _decode(self.keys)
-        return scores.numpy(), ids.where(scores > -torch.inf, -1).numpy()
+    def kth_score(self, k: int) -> np.ndarray:
+        """(Q,) the k-th best score of the pool; -inf where it holds fewer."""
+        self.pool = [tuple(np.concatenate(parts) for parts in zip(*self.pool, strict=True))]
+        return kth_score(*self.pool[0], len(self.gt), k)
 
-    def count_positives_ahead(self, query: np.ndarray, scores: np.ndarray) -> None:
-        """Count the positives that stand before each false positive. Both are (P,)."""
-        fp_score, _ = self.best
-        for place in range(self.k):
-            np.add.at(self.positives_ahead[:, place], query, scores > fp_score[query, place])
+    def drop_below(self, least: np.ndarray) -> None:
+        """Take from the pool what scores less than its query's `least`, (Q,)."""
+        query, keys = self.pool.pop()
+        stays = decode(keys)[0] >= least[query]
+        self.pool.append((query[stays], keys[stays]))
+
+    def settle(self) -> None:
+        """Take the best of the pool."""
+        if self.k:
+            self.keys = best_keys(*self.pool.pop(), len(self.gt), self.k)
+
+    def ahead_of(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """How many false positives of its query stand before each positive, (P,): those that score as much."""
+        ahead = np.empty(len(query), np.int64)
+        for some in (slice(start, start + AT_ONCE) for start in range(0, len(query), AT_ONCE)):
+            ahead[some] = np.count_nonzero(decode(self.keys[query[some]])[0] >= scores[some, None], axis=1)
+        return ahead
+
+    def count_positives(self, query: np.ndarray, ahead: np.ndarray) -> None:
+        """Count each positive in the rank of the first false positive behind it. Both are (P,)."""
+        is_before_one = ahead < self.k
+        np.add.at(self.positives_ahead, (query[is_before_one], ahead[is_before_one]), 1)
 
     def ranking(self) -> Ranking:
-        fp_score, fp = self.best
-        fp_rank = 1 + np.arange(self.k) + self.positives_ahead
+        fp_score, fp = decode(self.keys)
+        fp_rank = np.cumsum(self.positives_ahead, axis=1, out=self.positives_ahead)
+        fp_rank += 1 + np.arange(self.k)
         return Ranking(self.gt, self.gt_score, 1 + self.non_positives_ahead, fp, fp_score, fp_rank)
 
 
@@ -243,46 +370,30 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
 
 
-def _slices(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def screen_dtype() -> torch.dtype:
+    """bfloat16 where the processor multiplies it by itself, else float32."""
+    return (
+        torch.bfloat16
+        if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        else torch.float32
+    )
 
 
-def _product(images: np.ndarray, texts: np.ndarray) -> Tensor:
-    """All scores of a block."""
-    product = torch.from_numpy(images.astype(np.float64)) @ torch.from_numpy(texts.astype(np.float64)).T
-    return product.to(torch.float32)
+def _panels(n_texts: int, block: int) -> list[np.ndarray]:
+    """Captions of each panel, in ascending order: runs from all over, so that each is a fair part of a sorted collection."""
+    run, count = min(RUN, block), math.ceil(n_texts / block)
+    starts = [np.arange(place * run, n_texts, count * run) for place in range(count)]
+    panels = [(start[:, None] + np.arange(run)).ravel() for start in starts if len(start)]
+    return [captions[captions < n_texts] for captions in panels]
 
 
-def _scored_positives(
-    images: np.ndarray, texts: np.ndarray, positives: Positives, rows: slice, columns: slice
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The positive pairs of a block, some at a time: image indices, caption indices, scores."""
-    image, caption = positives.within(rows, columns)
-    for some in _slices(len(image), PAIRS_AT_ONCE):
-        products = images[image[some]].astype(np.float64) * texts[caption[some]]  # (P, D)
-        yield image[some], caption[some], products.sum(1).astype(np.float32)
-
-
-def _best_keys(scores: Tensor, first_id: int, k: int) -> Tensor:
-    """The keys of each row's k best scores and of all that tie with the last of these: (q, c) to (q, w), unordered."""
-    least = scores.topk(min(k, scores.shape[1])).values[:, -1:]  # (q, 1)
-    row, column = np.nonzero((scores >= least).numpy())
-    count = np.bincount(row, minlength=len(scores))
-    place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    keys = torch.full((len(scores), count.max()), NO_KEY)
-    keys[row, place] = _keys(scores[row, column], torch.from_numpy(column + first_id))
-    return keys
-
-
-def _keys(scores: Tensor, ids: Tensor) -> Tensor:
-    """Scores and ids to integers in the order of the scores; of equal scores the lower id is the greater key."""
-    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0 makes of -0.0 the 0.0 that it equals
-    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (ascending << 32) | (ID_BITS - ids)
-
-
-def _decode(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys to scores and ids."""
-    ascending = keys >> 32
-    bits = torch.where(ascending < 0, ascending ^ 0x7FFFFFFF, ascending)
-    return bits.to(torch.int32).view(torch.float32), ID_BITS - (keys & ID_BITS)
+@contextmanager
+def _workers() -> Iterator[tuple[Executor, int]]:
+    """As many threads as torch would use for one product; in each of them, torch uses one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            yield workers, threads
+    finally:
+        torch.set_num_threads(threads)

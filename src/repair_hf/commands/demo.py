@@ -10,9 +10,7 @@ The world is a toy. Its numbers say whether the method works as it should, and n
 
 from __future__ import annotations
 
-import importlib
 import json
-import shlex
 import statistics
 import time
 from collections import defaultdict
@@ -20,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from repair_hf.options import UserError, opt, parse
+from repair_hf.options import UserError, opt
 from repair_hf.runs import write_atomically
+from repair_hf.steps import print_command, run_command
 
 EPILOG = """examples:
   repair-hf demo
@@ -79,7 +78,7 @@ def run(options: DemoOptions) -> None:
     start = time.perf_counter()
     folder, size = Path(options.output), SIZES[options.size]
     world, records = folder / "world", folder / "records"
-    type_command = _print_command if options.dry_run else _run_command
+    type_command = print_command if options.dry_run else run_command
     pairs = ["--pairs", str(world)]
     type_command("world", "build", "--output", str(world), *_flags(size.world))
     type_command(
@@ -116,19 +115,6 @@ def run(options: DemoOptions) -> None:
 
 def _flags(values: dict[str, int]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-
-
-def _print_command(name: str, *words: str) -> None:
-    print(f"$ repair-hf {name} {shlex.join(words)}")
-
-
-def _run_command(name: str, *words: str) -> None:
-    """What the command line does with these words, in this process."""
-    print()
-    _print_command(name, *words)
-    module = importlib.import_module(f"repair_hf.commands.{name}")
-    options, act = module.ACTIONS[words[0]] if name == "world" else (module.OPTIONS, module.run)
-    act(*parse(options, words[1:] if name == "world" else words, f"repair-hf {name}"))
 
 
 def _same_compute_steps(folder: Path, seed: int) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repair_hf.runs import versions
+from repair_hf.steps import suggest
 
 OPTIONS = ()
 EPILOG = "example:\n  repair-hf env"
@@ -34,4 +35,4 @@ def run() -> None:
     for name, value in rows.items():
         table.add_row(name, str(value))
     Console().print(table)
-    print("next: repair-hf demo")
+    suggest("demo")

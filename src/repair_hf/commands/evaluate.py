@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from repair_hf.options import PairsOptions, StageOptions, as_flags, need, opt
+from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf evaluate --pairs runs/world --model world/base --output runs/evaluate
@@ -45,12 +46,11 @@ def run(pairs_options: TestPairsOptions, stage: StageOptions, options: EvaluateO
     from repair_hf.analysis.tables import metrics_table
     from repair_hf.encoder import DualEncoder
     from repair_hf.evaluation.retrieval import evaluate_retrieval
-    from repair_hf.pairs import load_pairs
+    from repair_hf.pairs import load_wanted
     from repair_hf.runs import finish_stage, finished, open_stage, write_atomically
     from repair_hf.toyworld.shipped import locate
 
-    arguments = asdict(pairs_options)
-    pairs = load_pairs(arguments.pop("pairs"), **arguments)
+    pairs = load_wanted(pairs_options)
     if stage.dry_run:
         print(f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and ranked.")
         return
@@ -68,4 +68,4 @@ def run(pairs_options: TestPairsOptions, stage: StageOptions, options: EvaluateO
     Console().print(table)
     print(f"-> {stage.output}")
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
-    print(f"next: repair-hf mine {shlex.join([*as_flags(mined), '--model', options.model])} --output runs/failures")
+    suggest(f"mine {shlex.join([*as_flags(mined), '--model', options.model])} --output runs/failures")

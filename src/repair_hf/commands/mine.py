@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
+from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
@@ -47,12 +48,11 @@ OPTIONS = (PairsOptions, StageOptions, MineOptions)
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> None:
     """Mine, or say how much there is to mine."""
     from repair_hf.encoder import DualEncoder
-    from repair_hf.pairs import load_pairs
+    from repair_hf.pairs import load_wanted
     from repair_hf.runs import finished, open_stage
     from repair_hf.toyworld.shipped import locate
 
-    arguments = asdict(pairs_options)
-    pairs = load_pairs(arguments.pop("pairs"), **arguments)
+    pairs = load_wanted(pairs_options)
     if stage.dry_run:
         print(
             f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded, and each of them mined."
@@ -68,7 +68,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     _print_summary(summary)
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
-    print(f"next: repair-hf synthesize {shlex.join(words)} --llm ... --editor ... --output runs/records")
+    suggest(f"synthesize {shlex.join(words)} --llm ... --editor ... --output runs/records")
 
 
 def _mine(encoder: Any, pairs: Any, folder: Any, options: MineOptions) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from repair_hf.options import need, opt
+from repair_hf.steps import suggest
 
 if TYPE_CHECKING:
     from repair_hf.hub import Parcel
@@ -67,7 +68,7 @@ def records(options: RecordsOptions) -> None:
         )
         repo = _push(parcel, options)
     revision = "" if options.tag is None else f" --records-revision {shlex.quote(options.tag)}"
-    print(f"next: repair-hf train --records {repo}{revision} --pairs ... --model ... --output runs/train")
+    suggest(f"train --records {repo}{revision} --pairs ... --model ... --output runs/train")
 
 
 def model(options: ModelOptions) -> None:
@@ -76,7 +77,7 @@ def model(options: ModelOptions) -> None:
 
     parcel = pack_model(options.folder, options.repo, results=options.results, license=options.license)
     repo = _push(parcel, options)
-    print(f"next: repair-hf evaluate --model {repo} --pairs ... --output runs/evaluate")
+    suggest(f"evaluate --model {repo} --pairs ... --output runs/evaluate")
 
 
 def _push(parcel: Parcel, options: PushOptions) -> str:

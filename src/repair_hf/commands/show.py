@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from repair_hf.options import UserError, need, opt
+from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf show runs/demo/records
@@ -47,4 +48,4 @@ def run(options: ShowOptions) -> None:
     direction = None if options.direction == "both" else options.direction
     drawn = contact_sheet(records, options.output, n=options.n, direction=direction, seed=options.seed)
     print(f"show   {len(drawn)} of {len(records):,} records   -> {options.output}")
-    print(f"next: repair-hf train --records {options.records} --help")
+    suggest(f"train --records {options.records} --help")

@@ -25,6 +25,7 @@ from repair_hf.models import (
     open_editor,
 )
 from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
+from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -44,6 +45,10 @@ class SynthesizeOptions:
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
+    earlier_rounds: list[str] | None = opt(
+        None,
+        "Folders or Hub ids of records of earlier rounds; failures that stand there, repaired or dropped, are left out.",
+    )
     candidates: int = opt(3, "Edits made of each false positive; the one nearest to it is kept.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
@@ -73,16 +78,20 @@ def run(
     from pyarrow.parquet import read_table
 
     from repair_hf.encoder import DualEncoder
-    from repair_hf.pairs import load_pairs
+    from repair_hf.pairs import load_wanted
     from repair_hf.processes import processes
-    from repair_hf.runs import finished, open_stage
+    from repair_hf.rounds import EarlierRounds
+    from repair_hf.runs import digest, finished, open_stage
     from repair_hf.synthesis.prompts import prompt_digest
     from repair_hf.toyworld.shipped import locate
 
     file = _failures_file(Path(options.failures))
     failures = Dataset(read_table(file))
-    arguments = asdict(pairs_options)
-    pairs = load_pairs(arguments.pop("pairs"), **arguments)
+    pairs = load_wanted(pairs_options)
+    earlier = EarlierRounds(options.earlier_rounds or ())
+    mined, failures = len(failures), earlier.leave_out(failures)
+    if earlier.failures and processes().is_main:
+        print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
     if stage.dry_run:
         return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
     encoder = DualEncoder.from_pretrained(locate(options.model))
@@ -93,16 +102,17 @@ def run(
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,
         "prompt_digest": prompt_digest(),
+        "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
     summary = finished(stage.output, resolved)
     if summary is None:
         folder = open_stage(stage.output, command="synthesize", options=resolved)
-        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options)
+        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
         _print_summary(summary)
         print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
         words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
-        print(f"next: repair-hf train {shlex.join(words)} --output runs/train")
+        suggest(f"train {shlex.join(words)} --output runs/train")
 
 
 def _synthesize(
@@ -113,6 +123,7 @@ def _synthesize(
     llm: LLMOptions,
     editor: EditorOptions,
     options: SynthesizeOptions,
+    number: int,
 ) -> dict[str, Any]:
     from repair_hf.llm.cost import paid_in
     from repair_hf.llm.journal import open_journal
@@ -126,7 +137,7 @@ def _synthesize(
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
         chat = open_chat(llm, journal)
         how = {name: vars(options)[name] for name in _SYNTHESIZER}
-        synthesizer = Synthesizer(pairs, encoder, chat, images, **how)
+        synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
         records, dropped = synthesizer.run(failures, folder)
     if not everyone.is_main:
         return {}

@@ -14,9 +14,10 @@ from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.grids import Grids
 from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
-from repair_hf.pairs import Pairs, load_pairs
+from repair_hf.pairs import load_wanted
 from repair_hf.records import load_records
 from repair_hf.runs import digest, finish_stage, finished, open_stage
+from repair_hf.steps import suggest
 from repair_hf.toyworld.shipped import locate
 from repair_hf.training import train
 
@@ -40,8 +41,9 @@ class TrainOptions:
     _argument_group_name = "train"
 
     model: str = need("The retriever: Hub id or folder of a dual encoder.")
-    records: str | None = opt(
-        None, "Folder of `repair-hf synthesize` or Hub id of records; none trains on the pairs alone."
+    records: list[str] | None = opt(
+        None,
+        "Folders of `repair-hf synthesize` or Hub ids of records, such as those of each round; none trains on the pairs alone.",
     )
     records_revision: str | None = opt(
         None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
@@ -55,22 +57,25 @@ OPTIONS = (PairsOptions, StageOptions, TrainOptions, RepairConfig)
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or say on what."""
     _settle_output(stage, config)
-    pairs = _load(pairs_options, pairs_options.split)
+    is_first = config.process_index == 0
+    if is_first:
+        print(_how(config))
+    pairs = load_wanted(pairs_options)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if stage.dry_run:
         grids = Grids(pairs, records, counterparts=config.counterparts, slot1=config.slot1)
-        return _print_grids(grids.report()) if config.process_index == 0 else None
+        return _print_grids(grids.report()) if is_first else None
     encoder = DualEncoder.from_pretrained(locate(options.model), device=config.device)
     resolved = _resolved(pairs_options, stage, options, config)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
     summary = finished(stage.output, resolved)
-    is_first = config.process_index == 0
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
             open_stage(stage.output, command="train", options=resolved)
-        validation = None if config.eval_strategy == "no" else _load(pairs_options, options.validation_split)
+        validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
         config.push_to_hub = False  # the push is ours, when the numbers are there
         summary = train(encoder, pairs, records, config, validation=validation)
         if is_first:
@@ -80,10 +85,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         print(f"-> {stage.output}")
         if repo is not None:
             _push(stage.output, repo, config)
-        print(
-            f"next: repair-hf evaluate --pairs {pairs_options.pairs} --model {stage.output} "
-            f"--output {stage.output}-test"
-        )
+        suggest(f"evaluate --pairs {pairs_options.pairs} --model {stage.output} --output {stage.output}-test")
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
@@ -110,14 +112,16 @@ def _push(folder: str, repo: str, config: RepairConfig) -> None:
     print(f"push    revision {pushed.revision[:8]}   -> {pushed.url}")
 
 
-def _load(options: PairsOptions, split: str) -> Pairs:
-    named = asdict(options) | {"split": split}
-    return load_pairs(named.pop("pairs"), **named)
-
-
 def _resolved(pairs: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> dict[str, Any]:
     training = {name: value for name, value in config.to_dict().items() if name not in _NOT_RECORDED}
-    return asdict(pairs) | asdict(stage) | asdict(options) | training
+    how = {"processes": config.world_size, "mixed_precision": config.mixed_precision}  # both may be the launcher's
+    return asdict(pairs) | asdict(stage) | asdict(options) | training | how
+
+
+def _how(config: RepairConfig) -> str:
+    batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
+    precision = {"no": "float32"}.get(config.mixed_precision, f"mixed precision {config.mixed_precision}")
+    return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs a step"
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

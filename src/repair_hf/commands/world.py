@@ -13,6 +13,7 @@ from pathlib import Path
 
 from repair_hf.options import UserError, opt
 from repair_hf.runs import digest, write_atomically
+from repair_hf.steps import suggest
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:
@@ -73,7 +74,7 @@ def build(options: BuildOptions) -> None:
     splits = {name: getattr(options, name) for name in SPLITS}
     folder = build_world(options.output, splits=splits, seed=options.seed)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
-    print(f"next: repair-hf mine --pairs {folder} --model world/base --output runs/failures")
+    suggest(f"mine --pairs {folder} --model world/base --output runs/failures")
 
 
 def pretrain(options: PretrainOptions) -> None:
@@ -104,7 +105,7 @@ def pretrain(options: PretrainOptions) -> None:
     made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
     _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
-    print(f"next: repair-hf mine --pairs {options.world} --model {folder} --output runs/failures")
+    suggest(f"mine --pairs {options.world} --model {folder} --output runs/failures")
 
 
 def _measure(folder: Path, world: str, made_of: dict) -> None:

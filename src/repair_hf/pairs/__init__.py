@@ -1,6 +1,6 @@
 """Pairs of images and captions: one form for every source, with what was left out and why.
 
-In:  a folder with captions.jsonl, a COCO caption JSON, a dataset of the Hub or of a folder; a split.
+In:  a folder with captions.jsonl, a caption JSON of COCO or of Karpathy, a dataset of the Hub or of a folder; a split.
 Out: `Pairs`: images (encoded, decoded when asked for), captions, and which belong together. All that is wrong with the
      data is found here, before anything costs time.
 
@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, Features, Image, Value
 
-from repair_hf.options import UserError
+from repair_hf.options import PairsOptions, UserError
+from repair_hf.pairs import benchmarks
+from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.images import content_digest, inspect_images, on_white
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.sources import Listing, read_coco, read_dataset, read_folder
+from repair_hf.pairs.sources import Listing, read_dataset, read_folder
 
 logger = logging.getLogger(__name__)
 
@@ -77,39 +80,61 @@ def load_pairs(
     image_column: str = "image",
     caption_column: str = "caption",
     strict: bool = False,
+    benchmark: str | None = None,
+    with_restval: bool = False,
 ) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
     Args:
         source: A folder with `captions.jsonl` (`{"image": "x.png", "captions": ["..."], "split": "train"}` on each
-            line, the split optional), a COCO caption JSON, a Hub dataset id, or the folder of a dataset.
+            line, the split optional), a caption JSON of COCO or of Karpathy, a Hub dataset id, or the folder of a dataset.
         split: Which split; `all` takes everything.
-        image_folder: Where the images lie that a COCO caption JSON names.
+        image_folder: Where the images lie that a caption JSON names.
         image_column: Column of a dataset that holds the image.
         caption_column: Column of a dataset that holds the caption or a list of captions.
         strict: Refuse data in which anything is wrong.
+        benchmark: What the data are said to be (a key of `benchmarks.SIZES`): a split of another size is refused, and one
+            of which images are missing. Of `coco30k`, the training images are drawn from those of COCO.
+        with_restval: Count Karpathy's split `restval` as part of `train`.
 
     Raises:
-        UserError: If the source cannot be read, has no such split, or nothing usable is left; with `strict` for any
-        problem.
+        UserError: If the source cannot be read, has no such split, is not the benchmark, or nothing usable is left; with
+            `strict` for any problem.
 
     Example:
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
     problems = Problems()
-    listing = _read(str(source), problems, split, image_folder, image_column, caption_column)
+    named = None if benchmark is None else benchmarks.check_name(benchmark, split, with_restval=with_restval)
+    wanted = (split, "restval") if with_restval and split == "train" else (split,)
+    listing = _read(str(source), problems, wanted, image_folder, image_column, caption_column)
     ids: list[str] = listing.images["image_id"][:]
-    rows = _of_split(ids, listing.splits, _first_of_each_id(ids, problems), split, problems, str(source))
+    needed = wanted if benchmark is None else wanted[:1]  # some have `restval` in `train` already; the size tells
+    rows = _of_split(ids, listing.splits, _first_of_each_id(ids, problems), wanted, needed, problems, str(source))
+    if benchmark is not None:
+        rows = _of_benchmark(benchmark, named, listing, ids, rows, str(source))
+    wanted_ids = [ids[row] for row in rows]
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     rows = [row for row in rows if captions[row]]
     images, rows = _whole(listing.images, rows, ids, problems)
+    if benchmark is not None:
+        benchmarks.check_whole(benchmark, named, str(source), wanted_ids, [ids[row] for row in rows])
     _tell(problems, str(source), strict, is_empty=not rows)
-    return Pairs(
+    pairs = Pairs(
         images.cast_column("image", Image(mode="RGB")),
         _caption_table([ids[row] for row in rows], [captions[row] for row in rows]),
         problems.found(),
     )
+    if benchmark is not None:
+        logger.info("%s %s: %d images, %d captions.", benchmark, named, len(pairs.images), len(pairs.captions))
+    return pairs
+
+
+def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
+    """Load the pairs that a command's options name; `split` stands in for the options' own."""
+    named = asdict(options) | ({} if split is None else {"split": split})
+    return load_pairs(named.pop("pairs"), **named)
 
 
 def bare_caption(caption: str) -> str:
@@ -120,7 +145,7 @@ def bare_caption(caption: str) -> str:
 def _read(
     source: str,
     problems: Problems,
-    split: str,
+    splits: Sequence[str],
     image_folder: str | Path | None,
     image_column: str,
     caption_column: str,
@@ -130,13 +155,13 @@ def _read(
         return read_folder(path, problems)
     if path.suffix == ".json":
         if not path.is_file():
-            raise UserError(f"`{source}` does not exist; give the path of a COCO caption JSON.")
+            raise UserError(f"`{source}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
         if image_folder is None or not Path(image_folder).is_dir():
             raise UserError(
                 f"`image_folder` must be the folder of the images that {source} names, got {image_folder}."
             )
-        return read_coco(path, Path(image_folder), problems)
-    return read_dataset(source, split, image_column, caption_column)
+        return read_annotations(path, Path(image_folder), problems)
+    return read_dataset(source, splits, image_column, caption_column)
 
 
 def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
@@ -152,21 +177,43 @@ def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
 
 
 def _of_split(
-    ids: list[str], splits: list[str | None] | None, rows: list[int], split: str, problems: Problems, source: str
+    ids: list[str],
+    splits: list[str | None] | None,
+    rows: list[int],
+    wanted: Sequence[str],
+    needed: Sequence[str],
+    problems: Problems,
+    source: str,
 ) -> list[int]:
-    if split == "all" or not rows:
+    if wanted == ("all",) or not rows:
         return rows
     if splits is None:
         splits = [_part(image_id) for image_id in ids]
     for row in rows:
         if splits[row] is None:
             problems.add("no_split", ids[row])
-    if not (chosen := [row for row in rows if splits[row] == split]):
-        have = sorted({splits[row] for row in rows} - {None})
+    have = {splits[row] for row in rows} - {None}
+    if absent := [name for name in needed if name not in have]:
         raise UserError(
-            f"`{source}` has no image in split `{split}`; it has {have}. Name one of these, or `all` to take everything."
+            f"`{source}` has no image in split `{absent[0]}`; it has {sorted(have)}. Name one of these, or `all` to take everything."
         )
-    return chosen
+    return [row for row in rows if splits[row] in wanted]
+
+
+def _of_benchmark(
+    benchmark: str, split: str, listing: Listing, ids: list[str], rows: list[int], source: str
+) -> list[int]:
+    if listing.splits is None:
+        raise UserError(
+            f"`{source}` has no splits, and `{benchmark}` is a split. Give Karpathy's JSON or a dataset with its splits, or leave "
+            "out `benchmark`."
+        )
+    captions = sum(len(listing.captions[row]) for row in rows)
+    benchmarks.check_listed(benchmark, split, source, len(rows), captions)
+    if not benchmarks.is_drawn(benchmark, split):
+        return rows
+    drawn = benchmarks.draw_coco30k([ids[row] for row in rows])
+    return [row for row in rows if ids[row] in drawn]
 
 
 def _part(image_id: str) -> str:

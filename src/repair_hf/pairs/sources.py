@@ -1,6 +1,6 @@
-"""Read image-caption data from the formats in which people have them.
+"""Read image-caption data from a folder of one's own, or from a dataset.
 
-In:  a folder with `captions.jsonl`, a COCO caption JSON with its image folder, or a dataset (Hub id, folder).
+In:  a folder with `captions.jsonl`, or a dataset (Hub id, folder).
 Out: a `Listing`: ids, encoded images, raw captions and, where the source has them, splits. Nothing is decoded here,
      and a row that does not fit the format is noted as a problem, not an error.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -33,6 +33,7 @@ from repair_hf.pairs.problems import Problems
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
+ID_COLUMNS = ("image_id", "filename")
 
 
 @dataclass(frozen=True)
@@ -62,100 +63,52 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
         row = _json_row(line)
         if row is None:
             problems.add("malformed_row", f"line {number}")
-        elif _is_outside(row["image"]):
+        elif is_outside(row["image"]):
             problems.add("outside_folder", row["image"])
         else:
             rows.append(row)
     has_splits = any("split" in row for row in rows)
     return Listing(
-        _files([(row["image"], _locate(folder, row["image"])) for row in rows]),
+        list_files([(row["image"], _locate(folder, row["image"])) for row in rows]),
         [row["captions"] for row in rows],
         [row.get("split") for row in rows] if has_splits else None,
     )
 
 
-def read_coco(annotations: Path, image_folder: Path, problems: Problems) -> Listing:
-    """Read a COCO caption file: `images` with `id` and `file_name`, `annotations` with `image_id` and `caption`."""
-    try:
-        content = json.loads(annotations.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{annotations} is not JSON: {error}.") from error
-    match content:
-        case {"images": list() as images, "annotations": list() as captions}:
-            pass
-        case _:
-            raise UserError(f"{annotations} is no COCO caption file; it needs the lists `images` and `annotations`.")
-    names = _coco_images(images, problems)
-    listed = _coco_captions(captions, names, problems)
-    return Listing(_files([(name, image_folder / name) for name in names.values()]), list(listed.values()), None)
-
-
-def read_dataset(source: str, split: str, image_column: str, caption_column: str) -> Listing:
+def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_column: str) -> Listing:
     """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
 
-    A column `image_id` names the images: rows of one id are one image with all their captions. Without it every row is
-    an image of its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a
+    A column `image_id` names the images, else one `filename`: rows of one name are one image with all their captions. Without
+    either every row is an image of its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a
     lone split named `train` is what `datasets` calls data without splits, and counts as such.
     """
     parts = _load(source)
-    wanted = {split: parts[split]} if split in parts and len(parts) > 1 else parts
+    wanted = (
+        {name: parts[name] for name in splits if name in parts} if splits[0] in parts and len(parts) > 1 else parts
+    )
     for part in wanted.values():
         _check_columns(source, part, image_column, caption_column)
     rows = concatenate_datasets(
         [part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()]
     )
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
-    has_ids = "image_id" in rows.features
-    ids = [str(value) for value in rows["image_id"][:]] if has_ids else [f"{name}-{row:07d}" for name, row in names]
-    splits: list[str | None] | None = [name for name, _ in names]
+    id_column = next((name for name in ID_COLUMNS if name in rows.features), None)
+    ids = [f"{name}-{row:07d}" for name, row in names] if id_column is None else map(str, rows[id_column][:])
+    of_rows: list[str | None] | None = [name for name, _ in names]
     if len(parts) == 1 and "split" in rows.features:
-        splits = _plain_texts(rows, "split")
+        of_rows = _plain_texts(rows, "split")
     elif list(parts) == ["train"]:
-        splits = None
+        of_rows = None
     images = (
         rows.select_columns([image_column])
         .rename_columns({image_column: "image"})
         .cast_column("image", Image(decode=False))
     )
-    images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
+    images = images.add_column("image_id", list(ids)).select_columns(["image_id", "image"])
     is_list = rows.features[caption_column] not in TEXTS
     captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
-    listing = Listing(images, captions, splits)
-    return _grouped(listing) if has_ids else listing
-
-
-def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:
-    names: dict[int | str, str] = {}
-    for place, image in enumerate(images):
-        match image:
-            case {"id": int() | str() as key, "file_name": str() as name} if name:
-                if key in names:
-                    problems.add("duplicate_id", f"image {key}")
-                elif _is_outside(name):
-                    problems.add("outside_folder", name)
-                else:
-                    names[key] = name
-            case _:
-                problems.add("malformed_row", f"images[{place}]")
-    return names
-
-
-def _coco_captions(annotations: list, names: dict[int | str, str], problems: Problems) -> dict[int | str, list[str]]:
-    listed: dict[int | str, list[str]] = {key: [] for key in names}
-    seen = set()
-    for place, annotation in enumerate(annotations):
-        match annotation:
-            case {"id": int() | str() as number, "image_id": int() | str() as key, "caption": str() as caption}:
-                if number in seen:
-                    problems.add("duplicate_id", f"annotation {number}")
-                elif key not in listed:
-                    problems.add("unknown_image", f"annotation {number} of image {key}")
-                else:
-                    listed[key].append(caption)
-                seen.add(number)
-            case _:
-                problems.add("malformed_row", f"annotations[{place}]")
-    return listed
+    listing = Listing(images, captions, of_rows)
+    return listing if id_column is None else _grouped(listing)
 
 
 def _json_row(line: bytes) -> dict | None:
@@ -169,7 +122,7 @@ def _json_row(line: bytes) -> dict | None:
     return None
 
 
-def _is_outside(name: str) -> bool:
+def is_outside(name: str) -> bool:
     """Whether a name leads out of its folder: data from elsewhere must not pick files of this machine."""
     path = PurePath(name)
     return path.is_absolute() or ".." in path.parts
@@ -180,7 +133,8 @@ def _locate(folder: Path, name: str) -> Path:
     return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error, whatever the name is
 
 
-def _files(named: Iterable[tuple[str, Path]]) -> Dataset:
+def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
+    """Image files by id, not opened yet."""
     named = list(named)
     images = [{"bytes": None, "path": str(path.absolute())} for _, path in named]
     return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
@@ -224,7 +178,7 @@ def _check_columns(source: str, rows: Dataset, image_column: str, caption_column
 
 
 def _columns(rows: Dataset, *needed: str) -> list[str]:
-    return [*needed, *(name for name in ("image_id", "split") if name in rows.features and name not in needed)]
+    return [*needed, *(name for name in (*ID_COLUMNS, "split") if name in rows.features and name not in needed)]
 
 
 def _plain_texts(rows: Dataset, column: str) -> list[str | None]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, Image, load_dataset_builder
+from datasets import Dataset, Features, Image, concatenate_datasets, load_dataset_builder
 from datasets.arrow_writer import ArrowWriter
 from datasets.exceptions import DatasetsError
 from datasets.table import embed_table_storage
@@ -36,6 +36,7 @@ __all__ = [
     "build",
     "check",
     "load_dropped",
+    "load_kept",
     "load_records",
     "record_id",
     "save_records",
@@ -101,22 +102,44 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
             old.unlink()
 
 
-def load_records(path_or_repo: str | Path, *, pairs: Pairs | None = None, revision: str | None = None) -> Dataset:
-    """Load the `records` config of a folder or Hub dataset.
+def load_records(
+    path_or_repo: str | Path | Sequence[str | Path], *, pairs: Pairs | None = None, revision: str | None = None
+) -> Dataset:
+    """Load the `records` config of a folder or Hub dataset, or of several, one after the other: those of several rounds.
 
     Args:
-        path_or_repo: What `save_records` wrote, or where it was pushed.
+        path_or_repo: What `save_records` wrote, or where it was pushed. Of several some may be empty, and no record may stand in two.
         pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
 
     Raises:
-        UserError: If there are no records there, they lack a column or an edit, or `pairs` lack an image that they name.
+        UserError: If there are no records there, they lack a column or an edit, one stands there twice, or `pairs` lack an image
+            that they name.
     """
-    records = _load(path_or_repo, "records", FEATURES, revision)
-    if not len(records):
-        raise UserError(f"{path_or_repo} holds no records: no failure was kept. `dropped` tells why, one by one.")
-    check(records)
+    places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
+    tables = [table for place in places if len(table := load_kept(place, revision=revision))]
+    named = ", ".join(map(str, places))
+    if not tables:
+        raise UserError(f"{named} holds no records: no failure was kept. `dropped` tells why, one by one.")
+    for table in tables:
+        check(table)
+    records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
+    if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
+        raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
     return records if pairs is None else _join_images(records, pairs)
+
+
+def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
+    """Load the `records` config as it stands, also if it has no rows.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed.
+        revision: Tag, branch or commit of a Hub dataset; its newest by default.
+
+    Raises:
+        UserError: If there is no such dataset.
+    """
+    return _load(path_or_repo, "records", FEATURES, revision)
 
 
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:

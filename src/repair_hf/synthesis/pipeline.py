@@ -43,7 +43,6 @@ from repair_hf.synthesis.selection import choose_captions, choose_images
 from repair_hf.synthesis.sources import LONGEST_SIDE, SourceImages, UnreadableImage
 from repair_hf.synthesis.stream import Repair, Stream
 
-ROUND = 1  # of repair; later rounds start from the repaired retriever
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 
 
@@ -61,6 +60,7 @@ class Synthesizer:
         grouped_audit: Audit all false positives of an image in one request.
         candidates_in_one_request: Ask for the M edits of a caption in one request.
         image_side: Longest side of the images that the LLM is sent, in pixels.
+        round: Number of this round of repair; later ones start from the repaired retriever.
         workers: Failures in flight per direction.
 
     Attributes:
@@ -86,12 +86,13 @@ class Synthesizer:
         grouped_audit: bool = False,
         candidates_in_one_request: bool = False,
         image_side: int = LONGEST_SIDE,
+        round: int = 1,
         workers: int = 64,
     ) -> None:
         if candidates < 1 or workers < 1:
             raise UserError(f"`candidates` and `workers` must be at least 1, got {candidates} and {workers}.")
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
-        self.candidates, self.seed, self.workers = candidates, seed, workers
+        self.candidates, self.seed, self.round, self.workers = candidates, seed, round, workers
         self.grouped_audit = grouped_audit
         self._asking = {
             "attach_image": attach_image,
@@ -165,7 +166,7 @@ class Synthesizer:
         """Choose among the candidates, and write the files behind the two datasets."""
         self._select(repairs)
         made_by = {
-            "round": ROUND,
+            "round": self.round,
             "retriever": _name(self.encoder),
             "llm": self.chat.model,
             "editor": self.editor.id,

@@ -1,0 +1,99 @@
+"""Read the JSON files that come with COCO and Flickr30K: captions of images that lie in a folder.
+
+In:  a COCO caption JSON (`images`, `annotations`) or one of Karpathy's (`dataset_coco.json`, `dataset_flickr30k.json`:
+     images with their sentences and a split), and the folder of the images.
+Out: a `Listing`. A row that does not fit the format is noted as a problem, not an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from repair_hf.options import UserError
+from repair_hf.pairs.problems import Problems
+from repair_hf.pairs.sources import Listing, is_outside, list_files
+
+
+def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
+    """Read a caption JSON of COCO's own form or of Karpathy's, told apart by what is in it."""
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON: {error}.") from error
+    match content:
+        case {"images": list() as images, "annotations": list() as captions}:
+            return _coco(images, captions, image_folder, problems)
+        case {"images": [{"sentences": list()}, *_] as images}:
+            return _karpathy(images, image_folder, problems)
+    raise UserError(
+        f"{file} is no caption file; it needs the lists `images` and `annotations`, as COCO's, or `images` with `sentences` "
+        "and `split`, as Karpathy's."
+    )
+
+
+def _coco(images: list, captions: list, image_folder: Path, problems: Problems) -> Listing:
+    names = _coco_images(images, problems)
+    listed = _coco_captions(captions, names, problems)
+    return Listing(list_files([(name, image_folder / name) for name in names.values()]), list(listed.values()), None)
+
+
+def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
+    """COCO's images lie in folders of their own (`filepath`), or people put them all into one."""
+    named, captions, splits = [], [], []
+    has_folder = {path: os.path.isdir(image_folder / path) for path in set(map(_filepath, images))}
+    for place, image in enumerate(images):
+        match image:
+            case {"filename": str() as name, "split": str() as split, "sentences": list() as sentences} if name:
+                path = _filepath(image)
+                if is_outside(name) or is_outside(path):
+                    problems.add("outside_folder", f"{path}/{name}")
+                    continue
+                named.append((name, image_folder / path / name if has_folder[path] else image_folder / name))
+                captions.append(
+                    [sentence.get("raw") if isinstance(sentence, dict) else None for sentence in sentences]
+                )
+                splits.append(split)
+            case _:
+                problems.add("malformed_row", f"images[{place}]")
+    return Listing(list_files(named), captions, splits)
+
+
+def _filepath(image: object) -> str:
+    path = image.get("filepath") if isinstance(image, dict) else None
+    return path if isinstance(path, str) else ""
+
+
+def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:
+    names: dict[int | str, str] = {}
+    for place, image in enumerate(images):
+        match image:
+            case {"id": int() | str() as key, "file_name": str() as name} if name:
+                if key in names:
+                    problems.add("duplicate_id", f"image {key}")
+                elif is_outside(name):
+                    problems.add("outside_folder", name)
+                else:
+                    names[key] = name
+            case _:
+                problems.add("malformed_row", f"images[{place}]")
+    return names
+
+
+def _coco_captions(annotations: list, names: dict[int | str, str], problems: Problems) -> dict[int | str, list[str]]:
+    listed: dict[int | str, list[str]] = {key: [] for key in names}
+    seen = set()
+    for place, annotation in enumerate(annotations):
+        match annotation:
+            case {"id": int() | str() as number, "image_id": int() | str() as key, "caption": str() as caption}:
+                if number in seen:
+                    problems.add("duplicate_id", f"annotation {number}")
+                elif key not in listed:
+                    problems.add("unknown_image", f"annotation {number} of image {key}")
+                else:
+                    listed[key].append(caption)
+                seen.add(number)
+            case _:
+                problems.add("malformed_row", f"annotations[{place}]")
+    return listed

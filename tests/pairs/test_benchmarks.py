@@ -1,0 +1,283 @@
+"""Karpathy's files and their like at their true sizes; what is not a benchmark is refused under its name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+
+import PIL.Image
+import pytest
+from datasets import Dataset, DatasetDict, Features, Image, List, Value
+
+from repair_hf.options import UserError
+from repair_hf.pairs import benchmarks, load_pairs
+
+
+def flickr30k(counts: dict[str, int], captions: int = 5) -> list[dict]:
+    """Rows of dataset_flickr30k.json."""
+    rows = []
+    for split, count in counts.items():
+        for _ in range(count):
+            sentences = [{"raw": f"caption {k} of {len(rows)}", "sentid": 5 * len(rows) + k} for k in range(captions)]
+            rows.append({"filename": f"{1000 + len(rows)}.jpg", "split": split, "sentences": sentences})
+    return rows
+
+
+def coco(counts: dict[str, int], more_captions: int = 10) -> list[dict]:
+    """Rows of dataset_coco.json, numbers not in order; the first ten images of a split have a caption more."""
+    numbers = random.Random(1).sample(range(1, 600_000), sum(counts.values()))
+    five, six = ([{"raw": f"a caption {k}"} for k in range(count)] for count in (5, 6))
+    rows = []
+    for split, count in counts.items():
+        folder = "train2014" if split == "train" else "val2014"
+        for place in range(count):
+            number = numbers[len(rows)]
+            sentences = six if place < more_captions else five
+            name = f"COCO_{folder}_{number:012}.jpg"
+            rows.append(
+                {"filepath": folder, "filename": name, "cocoid": number, "split": split, "sentences": sentences}
+            )
+    return rows
+
+
+def write(folder: Path, rows: list[dict], *, drawn: str | None = None) -> Path:
+    """The JSON, and a picture for each row of split `drawn`."""
+    picture = folder / "picture.png"
+    PIL.Image.new("RGB", (2, 2), "red").save(picture)
+    content = picture.read_bytes()
+    for path in {row.get("filepath", "") for row in rows}:
+        (folder / path).mkdir(exist_ok=True)
+    for row in rows:
+        if row["split"] == drawn:
+            (folder / row.get("filepath", "") / row["filename"]).write_bytes(content)
+    file = folder / "dataset.json"
+    file.write_text(json.dumps({"images": rows, "dataset": "made up"}))
+    return file
+
+
+def load(file: Path, split: str, benchmark: str | None = None, **options):
+    return load_pairs(file, image_folder=file.parent, split=split, benchmark=benchmark, **options)
+
+
+# Karpathy's form
+
+
+def test_karpathy(tmp_path):
+    rows = coco({"train": 3, "restval": 2, "val": 1, "test": 1}, more_captions=1)
+    file = write(tmp_path, rows, drawn="train")
+    pairs = load(file, "train")
+    assert pairs.images["image_id"][:] == [row["filename"] for row in rows[:3]]
+    assert [len(pairs.captions_of(k)) for k in range(3)] == [6, 5, 5]
+    assert pairs.captions[7] == {
+        "caption_id": f"{rows[1]['filename']}#1",
+        "caption": "a caption 1",
+        "image_index": 1,
+    }
+    assert pairs.problems == ()
+
+
+def test_restval_is_a_split_of_its_own_unless_it_is_asked_for(tmp_path):
+    rows = coco({"train": 3, "restval": 2, "val": 1, "test": 1})
+    for split in ("train", "restval", "test"):
+        file = write(tmp_path, rows, drawn=split)
+    assert len(load(file, "train").images) == 3
+    assert len(load(file, "restval").images) == 2
+    assert len(load(file, "train", with_restval=True).images) == 5
+    assert len(load(file, "test", with_restval=True).images) == 1
+    file = write(tmp_path, [row for row in rows if row["split"] != "restval"])
+    with pytest.raises(UserError, match=r"no image in split `restval`; it has \['test', 'train', 'val'\]"):
+        load(file, "train", with_restval=True)
+
+
+def test_images_of_karpathys_coco_may_lie_in_one_folder(tmp_path):
+    rows = coco({"train": 2})
+    file = write(tmp_path, rows, drawn="train")
+    for path in (tmp_path / "train2014").iterdir():
+        path.rename(tmp_path / path.name)
+    (tmp_path / "train2014").rmdir()
+    assert len(load(file, "train").images) == 2
+
+
+def test_bad_rows_of_karpathys_file(tmp_path):
+    rows = flickr30k({"train": 6})
+    rows[1] = rows[0]
+    rows[2]["sentences"] = [{"raw": "left"}, {"tokens": ["no", "raw"]}, 3]
+    del rows[3]["split"]
+    rows[4]["filename"] = "../x.jpg"
+    rows[5]["filepath"] = "/etc"
+    for row in rows:
+        row.setdefault("split", "train")
+    del rows[3]["split"]
+    (tmp_path / "1000.jpg").write_bytes(b"")
+    file = tmp_path / "dataset.json"
+    file.write_text(json.dumps({"images": rows}))
+    for row in (rows[0], rows[2]):
+        PIL.Image.new("RGB", (2, 2)).save(tmp_path / row["filename"])
+    pairs = load(file, "train")
+    assert {problem.kind: problem.count for problem in pairs.problems} == {
+        "malformed_row": 1,
+        "duplicate_id": 1,
+        "outside_folder": 2,
+        "empty_caption": 2,
+    }
+    assert pairs.captions["caption"][-1] == "left"
+
+
+# Sizes
+
+
+@pytest.fixture(scope="module")
+def flickr_file(tmp_path_factory) -> Path:
+    """Flickr30K at its size, with the images of its test split."""
+    rows = flickr30k({"train": 29_000, "val": 1_014, "test": 1_000})
+    return write(tmp_path_factory.mktemp("flickr30k"), rows, drawn="test")
+
+
+@pytest.fixture(scope="module")
+def coco_rows() -> list[dict]:
+    return coco({"train": 82_783, "restval": 30_504, "val": 5_000, "test": 5_000})
+
+
+def test_flickr30k_at_its_size(flickr_file, caplog):
+    with caplog.at_level(logging.INFO):
+        pairs = load(flickr_file, "test", "flickr30k")
+    assert (len(pairs.images), len(pairs.captions)) == (1_000, 5_000)
+    assert "flickr30k test: 1000 images, 5000 captions." in caplog.text
+
+
+def test_a_benchmark_with_images_missing_is_refused(flickr_file):
+    (flickr_file.parent / "31014.jpg").rename(flickr_file.parent / "elsewhere.jpg")
+    try:
+        with pytest.raises(UserError, match=r"lacks 1 of the 1,000 images of `flickr30k` test.*: '31014.jpg'\."):
+            load(flickr_file, "test", "flickr30k")
+        assert len(load(flickr_file, "test").images) == 999
+    finally:
+        (flickr_file.parent / "elsewhere.jpg").rename(flickr_file.parent / "31014.jpg")
+    with pytest.raises(
+        UserError, match=r"lacks 1,014 of the 1,014 images of `flickr30k` val.*'30000.jpg', .*, \.\.\."
+    ):
+        load(flickr_file, "val", "flickr30k")
+
+
+@pytest.mark.parametrize(
+    ("counts", "captions", "message"),
+    [
+        ({"test": 31_014}, 5, r"lists 31,014 images with 155,070 captions as test, and so is not `flickr30k`: .* 1,000 images"),
+        ({"test": 1_000}, 1, r"lists 1,000 images with 1,000 captions as test.*: that has 5,000 captions there"),
+        ({"test": 999}, 5, r"lists 999 images"),
+    ],
+)  # fmt: skip
+def test_another_size_is_refused(tmp_path, counts, captions, message):
+    file = write(tmp_path, flickr30k(counts, captions))
+    with pytest.raises(UserError, match=message):
+        load(file, "test", "flickr30k")
+
+
+def listed(rows: list[dict], *splits: str) -> tuple[int, int]:
+    chosen = [row for row in rows if row["split"] in splits]
+    return len(chosen), sum(len(row["sentences"]) for row in chosen)
+
+
+def test_coco_at_its_size(coco_rows):
+    assert listed(coco_rows, "test") == (5_000, 25_010)
+    for split in ("val", "test"):
+        benchmarks.check_listed("coco", split, "x", *listed(coco_rows, split))
+        benchmarks.check_listed("coco30k", split, "x", 5_000, 25_000)  # five captions each, as some keep them
+    benchmarks.check_listed("coco", "train", "x", *listed(coco_rows, "train"))
+    benchmarks.check_listed("coco", "train+restval", "x", *listed(coco_rows, "train", "restval"))
+    benchmarks.check_listed("coco30k", "train", "x", *listed(coco_rows, "train"))
+    with pytest.raises(UserError, match="has 82,783 images there"):
+        benchmarks.check_listed("coco30k", "train", "x", *listed(coco_rows, "train", "restval"))
+    with pytest.raises(UserError, match="113,287 images"):
+        benchmarks.check_listed("coco", "train+restval", "x", *listed(coco_rows, "train"))
+    with pytest.raises(UserError, match="25,010 or 25,000 captions"):
+        benchmarks.check_listed("coco", "test", "x", 5_000, 25_014)
+
+
+def test_coco30k_is_drawn_from_train_without_restval(coco_rows):
+    names = [row["filename"] for row in coco_rows if row["split"] == "train"]
+    ids = sorted(row["cocoid"] for row in coco_rows if row["split"] == "train")
+    expected = set(random.Random(42).sample(ids, 29_000))
+    drawn = benchmarks.draw_coco30k(names)
+    assert {int(name[-16:-4]) for name in drawn} == expected
+    assert benchmarks.draw_coco30k([str(number) for number in ids]) == set(map(str, expected))
+    with pytest.raises(UserError, match="'train-0000007' is none"):
+        benchmarks.draw_coco30k(["train-0000007"])
+
+
+def test_coco30k_loads_what_is_drawn(tmp_path, monkeypatch):
+    sizes = {"coco": {"train": benchmarks.Size(6)}, "coco30k": {"train": benchmarks.Size(4)}}
+    monkeypatch.setattr(benchmarks, "SIZES", sizes)
+    rows = coco({"train": 6, "restval": 3})
+    pairs = load(write(tmp_path, rows, drawn="train"), "train", "coco30k")
+    ids = sorted(row["cocoid"] for row in rows[:6])
+    assert {int(name[-16:-4]) for name in pairs.images["image_id"]} == set(random.Random(42).sample(ids, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "all", "benchmark": "flickr30k"}, r"`flickr30k` has no split `all`; it has \['train', 'val', 'test'\]"),
+        ({"split": "train", "benchmark": "coco30k", "with_restval": True}, r"no split `train\+restval`.*without restval"),
+        ({"split": "train", "benchmark": "flickr30k", "with_restval": True}, r"no split `train\+restval`"),
+    ],
+)  # fmt: skip
+def test_refuses_what_a_benchmark_does_not_have(tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        load_pairs(tmp_path / "any.json", **options)
+
+
+def test_a_source_without_splits_is_no_benchmark(pairs_folder):
+    with pytest.raises(UserError, match="has no splits, and `flickr30k` is a split"):
+        load_pairs(pairs_folder, benchmark="flickr30k")
+
+
+# Datasets
+
+
+def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
+    """The columns of the Flickr30K that most people load: one split `test`, which a column `split` tells apart."""
+    columns = {
+        "image": [str(picture)] * len(rows),
+        "caption": [[sentence["raw"] for sentence in row["sentences"]] for row in rows],
+        "sentids": [[str(sentence["sentid"]) for sentence in row["sentences"]] for row in rows],
+        "split": [row["split"] for row in rows],
+        "img_id": [str(place) for place in range(len(rows))],
+        "filename": [row["filename"] for row in rows],
+    }
+    features = Features(
+        {
+            "image": Image(),
+            "caption": List(Value("string")),
+            "sentids": List(Value("string")),
+            **{name: Value("string") for name in ("split", "img_id", "filename")},
+        }
+    )
+    return Dataset.from_dict(columns, features=features)
+
+
+def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):
+    rows = flickr30k({"train": 20, "val": 1_014, "test": 3})
+    file = write(tmp_path, rows, drawn="val")
+    data = dataset_like_the_hubs(rows, tmp_path / "picture.png")
+    DatasetDict({"test": data}).save_to_disk(tmp_path / "hub")
+    pairs = load_pairs(tmp_path / "hub", split="val", benchmark="flickr30k")
+    of_file = load(file, "val", "flickr30k")
+    assert pairs.images["image_id"][:] == of_file.images["image_id"][:]
+    assert pairs.captions[:] == of_file.captions[:]
+    with pytest.raises(UserError, match="lists 3 images with 15 captions as test"):
+        load_pairs(tmp_path / "hub", split="test", benchmark="flickr30k")
+    DatasetDict({"test": data.remove_columns("split")}).save_to_disk(tmp_path / "all_in_one")
+    with pytest.raises(UserError, match="lists 1,037 images with 5,185 captions as test"):
+        load_pairs(tmp_path / "all_in_one", split="test", benchmark="flickr30k")
+
+
+def test_a_dataset_with_restval_as_a_split(tmp_path):
+    rows = flickr30k({"train": 2, "restval": 3})
+    write(tmp_path, rows)
+    data = dataset_like_the_hubs(rows, tmp_path / "picture.png").remove_columns("split")
+    DatasetDict({"train": data.select(range(2)), "restval": data.select(range(2, 5))}).save_to_disk(tmp_path / "hub")
+    assert len(load_pairs(tmp_path / "hub").images) == 2
+    assert len(load_pairs(tmp_path / "hub", with_restval=True).images) == 5
