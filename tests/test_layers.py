@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 # From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
 LAYERS = """
     options steps runs processes pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing encoder
-    scores screening retrieval mining
+    scores screening rankings retrieval mining
     records.columns records rounds
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
     llm.budget llm.batch_api llm.batches llm.sending llm.client

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
+from repair_hf import screening
 from repair_hf.options import UserError
-from repair_hf.retrieval import Positives, check_embeddings, rank_both_ways
+from repair_hf.rankings import Positives
+from repair_hf.retrieval import check_embeddings, rank_both_ways
 
 
 def full_ranking(query: np.ndarray, candidates: np.ndarray, positives: set[int]) -> list[tuple[float, bool, int]]:
@@ -84,6 +88,132 @@ def test_result_does_not_depend_on_the_block():
         for one, other in zip(whole, cut, strict=True):
             for name in vars(one):
                 np.testing.assert_array_equal(vars(one)[name], vars(other)[name])
+
+
+# Collections of several panels and blocks, so that thresholds are guessed: how an image and its caption are made.
+def planted(rng: np.random.Generator, noise: float, n_images: int = 300, n_texts: int = 1400, size: int = 32):
+    """Each caption is its image and so much noise; in order of image."""
+    own = np.sort(np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)]))
+    images = random_unit(rng, n_images, size)
+    return images, _unit(images[own] + noise * random_unit(rng, n_texts, size)), own
+
+
+def classes(rng: np.random.Generator):
+    """Ten narrow classes, one after the other: no part of the collection is like another."""
+    images, texts, own = planted(rng, 0.3)
+    centre = random_unit(rng, 10, 32)
+    kind = np.arange(len(images)) * 10 // len(images)
+    return _unit(images + 3 * centre[kind]), _unit(texts + 3 * centre[kind[own]]), own
+
+
+def doubles(rng: np.random.Generator):
+    """A third of the captions is one and the same."""
+    images, texts, own = planted(rng, 1.0)
+    texts[rng.integers(0, len(texts), len(texts) // 3)] = texts[0]
+    return images, texts, own
+
+
+def cone(rng: np.random.Generator):
+    """All in a narrow cone, where float32 hardly tells scores apart."""
+    images, texts, own = planted(rng, 1.0)
+    axis = random_unit(rng, 1, 32)
+    return _unit(axis + 0.01 * images), _unit(axis + 0.01 * texts), own
+
+
+def grid(rng: np.random.Generator):
+    """Cosines are multiples of 1/4."""
+    _, _, own = planted(rng, 1.0)
+    return quantised(rng, 300), quantised(rng, len(own)), own
+
+
+COLLECTIONS = {
+    "good": lambda rng: planted(rng, 1.0),
+    "bad": lambda rng: planted(rng, 20.0),
+    "classes": classes,
+    "doubles": doubles,
+    "cone": cone,
+    "grid": grid,
+}
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def check_against_whole_matrix(i2t, t2i, images, texts, own, k_image, k_caption):
+    """Every field of both rankings against sorted rows of the float64 matrix."""
+    scores = (images.astype(np.float64) @ texts.astype(np.float64).T).astype(np.float32) + np.float32(0)
+    is_positive = own == np.arange(len(images))[:, None]
+    for found, table, known, k in ((i2t, scores, is_positive, k_image), (t2i, scores.T, is_positive.T, k_caption)):
+        index = np.broadcast_to(np.arange(table.shape[1]), table.shape)
+        order = np.lexsort((index, known, -table), axis=1)
+        ranked = np.take_along_axis(known, order, axis=1)
+        first = ranked.argmax(axis=1)
+        np.testing.assert_array_equal(found.gt_rank, 1 + first)
+        np.testing.assert_array_equal(found.gt, order[np.arange(len(order)), first])
+        np.testing.assert_array_equal(found.gt_score, table[np.arange(len(order)), found.gt])
+        place = np.argsort(ranked, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(found.fp, np.take_along_axis(order, place, axis=1))
+        np.testing.assert_array_equal(found.fp_rank, 1 + place)
+        np.testing.assert_array_equal(found.fp_score, np.take_along_axis(table, found.fp, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype):
+    images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
+    found = rank_both_ways(
+        images,
+        texts,
+        Positives.of(own, len(images)),
+        fps_of_image=k_image,
+        fps_of_caption=k_caption,
+        block=block,
+        dtype=dtype,
+    )
+    check_against_whole_matrix(*found, images, texts, own, k_image, k_caption)
+
+
+@pytest.mark.parametrize("margin", [-1.0, 0.0])
+@pytest.mark.parametrize("name", ["good", "classes", "doubles"])
+def test_bad_guesses_cost_time_but_no_false_positive(name, margin, monkeypatch):
+    """Thresholds that are guessed too high leave queries with too few: these are ranked directly."""
+    monkeypatch.setattr(screening, "MARGIN", margin)
+    images, texts, own = COLLECTIONS[name](np.random.default_rng(2))
+    found = rank_both_ways(
+        images, texts, Positives.of(own, len(images)), fps_of_image=30, fps_of_caption=30, block=128
+    )
+    check_against_whole_matrix(*found, images, texts, own, 30, 30)
+
+
+def test_more_false_positives_than_candidates():
+    images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=40, n_texts=90)
+    i2t, t2i = rank_both_ways(images, texts, Positives.of(own, 40), fps_of_image=90, fps_of_caption=40, block=16)
+    captions = np.bincount(own)
+    assert ((i2t.fp >= 0).sum(axis=1) == 90 - captions).all()
+    assert ((t2i.fp >= 0).sum(axis=1) == 39).all()
+    assert (i2t.fp_score[i2t.fp < 0] == -np.inf).all()
+
+
+def test_reads_memory_mapped_vectors_a_panel_at_a_time(tmp_path):
+    images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=200, n_texts=20_000)
+    np.save(tmp_path / "texts.npy", texts)
+    np.save(tmp_path / "images.npy", images)
+    mapped = np.load(tmp_path / "texts.npy", mmap_mode="r")
+    positives = Positives.of(own, 200)
+    tracemalloc.start()
+    found = rank_both_ways(np.load(tmp_path / "images.npy", mmap_mode="r"), mapped, positives, block=64)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    check_against_whole_matrix(*found, images, texts, own, 0, 0)
+    assert peak < texts.nbytes, "as much memory was taken as all captions need"
+
+
+def test_leaves_the_number_of_threads_as_it_was():
+    threads = torch.get_num_threads()
+    rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Positives.of(np.arange(3), 3))
+    assert torch.get_num_threads() == threads
 
 
 def test_a_model_that_gives_everything_the_same_score_ranks_last():

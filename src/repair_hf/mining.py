@@ -14,7 +14,8 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs, bare_caption
-from repair_hf.retrieval import Positives, Ranking, check_embeddings, rank_both_ways
+from repair_hf.rankings import Positives, Ranking
+from repair_hf.retrieval import check_embeddings, rank_both_ways
 
 DIRECTIONS = ("t2i", "i2t")
 FEATURES = Features(

@@ -2,7 +2,8 @@
 
 In:  sizes.
 Out: `llm`: requests per second of the LLM client (journal, limits, validation) over those of a bare loop of LiteLLM calls, against the
-     same server on loopback. `train`: a training step with grids over the plain step of transformers' example.
+     same server on loopback. `train`: a training step with grids over the plain step of transformers' example. `mine`: mining over the bare
+     product of the same matrix.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from repair_hf.options import UserError, opt
 EPILOG = """examples:
   repair-hf bench llm
   repair-hf bench llm --requests 1000 --image-bytes 200000
-  repair-hf bench train --architecture vit-b-32 --batch 16 --steps 2"""
+  repair-hf bench train --architecture vit-b-32 --batch 16 --steps 2
+  repair-hf bench mine
+  repair-hf bench mine --images 29000 --texts 145000 --repeat 2"""
 
 
 @dataclass
@@ -58,6 +61,29 @@ class TrainBenchOptions:
         _check_counts(self, "batch", "steps", "rounds", "chunk_size")
 
 
+@dataclass
+class MineBenchOptions:
+    """The matrix."""
+
+    _argument_group_name = "bench mine"
+
+    images: int = opt(5000, "Images; the paper's corpus has 29,000.")
+    texts: int = opt(25_000, "Captions; the paper's corpus has 145,000.")
+    dim: int = opt(512, "Length of a vector.")
+    k: int = opt(100, "False positives sought for each query of both directions.")
+    repeat: int = opt(3, "Times that each row is measured; the table shows the fastest.")
+    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "images", "texts", "dim", "k", "repeat")
+        if self.texts < self.images:
+            raise UserError(
+                f"`texts` must be at least `images` ({self.images}): each has a caption; got {self.texts}."
+            )
+        if self.k >= self.images:
+            raise UserError(f"`k` must be less than `images` ({self.images}), got {self.k}.")
+
+
 def train(options: TrainBenchOptions) -> None:
     """Measure a training step with grids beside the plain step of transformers' run_clip.py."""
     import torch
@@ -90,6 +116,32 @@ def train(options: TrainBenchOptions) -> None:
     )
 
 
+def mine(options: MineBenchOptions) -> None:
+    """Measure mining and evaluation beside the bare product, FAISS and sentence-transformers."""
+    import torch
+
+    from repair_hf.bench.mine import LIMIT, ROWS, Found, Load, available, measure
+
+    if unknown := sorted(set(options.rows) - {"all", *ROWS}):
+        raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
+    rows = [row for row in ROWS if row == LIMIT or {"all", row} & set(options.rows)]
+    best: dict[str, Found] = {}
+    for found in measure(Load(options.images, options.texts, options.dim, options.k), rows, options.repeat):
+        best |= {row: one for row, one in found.items() if row not in best or one.seconds < best[row].seconds}
+    print(f"{'':<16}{'seconds':>9}{'ratio':>7}{'memory':>12}")
+    for row in rows:
+        if not available(row):
+            print(f"{row:<16}{'not installed':>16}")
+            continue
+        ratio = best[row].seconds / best[LIMIT].seconds
+        print(f"{row:<16}{best[row].seconds:>9.2f}{ratio:>7.2f}{best[row].memory / 2**20:>8,.0f} MiB")
+    print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
+    print(
+        f"{options.images:,} images x {options.texts:,} captions of {options.dim} numbers, k {options.k}, {torch.get_num_threads()} threads; "
+        "memory: peak beyond the vectors"
+    )
+
+
 def llm(options: LLMBenchOptions) -> None:
     """Measure the LLM client beside a bare loop of LiteLLM calls."""
     from repair_hf.bench.llm import measure
@@ -116,4 +168,8 @@ def _check_counts(options: Any, *names: str) -> None:
             raise UserError(f"`{name}` must be at least 1, got {vars(options)[name]}.")
 
 
-ACTIONS = {"train": ((TrainBenchOptions,), train), "llm": ((LLMBenchOptions,), llm)}
+ACTIONS = {
+    "train": ((TrainBenchOptions,), train),
+    "llm": ((LLMBenchOptions,), llm),
+    "mine": ((MineBenchOptions,), mine),
+}

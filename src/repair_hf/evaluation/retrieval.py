@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from repair_hf.options import UserError
-from repair_hf.retrieval import Positives, check_embeddings, rank_both_ways
+from repair_hf.rankings import Positives
+from repair_hf.retrieval import check_embeddings, rank_both_ways
 
 
 def evaluate_retrieval(

@@ -1,0 +1,184 @@
+"""Mining beside the bare product of the same matrix, FAISS and sentence-transformers: how far is it from the limit?
+
+In:  how many images and captions, how long their vectors are, how many false positives are sought.
+Out: seconds and memory of each way, round by round.
+
+Vectors are random, but that each caption lies near its image: most positives stand first, as a good retriever's do. All ways run in this
+process and take turns, so that whatever else the machine does meets all of them. Memory is what the process grows by beyond the vectors,
+looked at 100 times a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import psutil  # comes with accelerate
+import torch
+from datasets import Dataset
+
+from repair_hf.rankings import Positives
+from repair_hf.retrieval import rank_both_ways
+
+ROWS = {
+    "product": "the bare blocked float32 product, nothing looked at: the limit",
+    "mine": "the k best false positives and all ranks, both ways, exact, in one pass",
+    "evaluate": "all ranks, both ways",
+    "faiss": "IndexFlatIP, once for each direction: the k best, positives among them",
+    "hard negatives": "mine_hard_negatives of sentence-transformers, once for each direction",
+}
+LIMIT = "product"
+ROWS_OF_BLOCK, COLUMNS_OF_BLOCK = 1024, 2048
+NOISE = 3.0  # norm of what a caption has beyond its image: a cosine of about 0.32 between them
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is mined."""
+
+    images: int
+    texts: int
+    dim: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one way took: seconds, and peak bytes beyond the vectors."""
+
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Unit vectors of images and captions, and each caption's image."""
+
+    images: np.ndarray
+    texts: np.ndarray
+    image_of: np.ndarray
+
+    @classmethod
+    def of(cls, load: Load) -> Vectors:
+        """Random ones; every image has its share of the captions."""
+        rng = np.random.default_rng(0)
+        image_of = np.arange(load.texts) % load.images
+        images = _unit(rng.standard_normal((load.images, load.dim), np.float32))
+        texts = rng.standard_normal((load.texts, load.dim), np.float32)
+        texts *= NOISE / np.sqrt(load.dim)
+        texts += images[image_of]
+        return cls(images, _unit(texts), image_of)
+
+
+def available(row: str) -> bool:
+    """Whether what a row measures is installed."""
+    return row != "hard negatives" or importlib.util.find_spec("sentence_transformers") is not None
+
+
+def measure(load: Load, rows: list[str], repeat: int) -> Iterator[dict[str, Found]]:
+    """Measure round by round.
+
+    Args:
+        load: What is mined.
+        rows: Which ways, by their names.
+        repeat: How many rounds.
+    """
+    vectors = Vectors.of(load)
+    ways: dict[str, Callable[[Vectors, int], None]] = {
+        "product": _product,
+        "mine": _mine,
+        "evaluate": _evaluate,
+        "faiss": _faiss,
+        "hard negatives": _hard_negatives,
+    }
+    for _ in range(repeat):
+        yield {row: _timed(ways[row], vectors, load.k) for row in rows if available(row)}
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def _timed(way: Callable[[Vectors, int], None], vectors: Vectors, k: int) -> Found:
+    gc.collect()
+    process, is_done = psutil.Process(), threading.Event()
+    before = peak = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal peak
+        while not is_done.wait(0.01):
+            peak = max(peak, process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        start = time.perf_counter()
+        way(vectors, k)
+        seconds = time.perf_counter() - start
+    finally:
+        is_done.set()
+        watcher.join()
+    return Found(seconds, peak - before)
+
+
+def _product(vectors: Vectors, k: int) -> None:
+    images, texts = torch.from_numpy(vectors.images), torch.from_numpy(vectors.texts)
+    held = torch.empty(ROWS_OF_BLOCK * COLUMNS_OF_BLOCK)
+    for columns in texts.split(COLUMNS_OF_BLOCK):
+        for rows in images.split(ROWS_OF_BLOCK):
+            torch.mm(rows, columns.T, out=held[: len(rows) * len(columns)].view(len(rows), len(columns)))
+
+
+def _mine(vectors: Vectors, k: int) -> None:
+    positives = Positives.of(vectors.image_of, len(vectors.images))
+    rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=k, fps_of_caption=k)
+
+
+def _evaluate(vectors: Vectors, k: int) -> None:
+    rank_both_ways(vectors.images, vectors.texts, Positives.of(vectors.image_of, len(vectors.images)))
+
+
+def _faiss(vectors: Vectors, k: int) -> None:
+    import faiss
+
+    for queries, candidates in ((vectors.images, vectors.texts), (vectors.texts, vectors.images)):
+        index = faiss.IndexFlatIP(candidates.shape[1])
+        index.add(candidates)
+        index.search(queries, k)
+
+
+def _hard_negatives(vectors: Vectors, k: int) -> None:
+    from sentence_transformers.util import mine_hard_negatives
+
+    image, caption = [f"i{place}" for place in vectors.image_of], [f"c{place}" for place in range(len(vectors.texts))]
+    for anchor, positive in ((image, caption), (caption, image)):
+        pairs = Dataset.from_dict({"anchor": anchor, "positive": positive})
+        mine_hard_negatives(
+            pairs, _LookUp(vectors), num_negatives=k, range_max=k, output_format="n-tuple", verbose=False
+        )
+
+
+class _LookUp:
+    """In the place of a model of sentence-transformers: an item's name leads to its vector."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.tables = {"i": vectors.images, "c": vectors.texts}
+
+    def encode_query(self, names: list[str], **options: object) -> np.ndarray:
+        return self.tables[names[0][0]][[int(name[1:]) for name in names]]
+
+    encode_document = encode_query
+
+    def similarity(self, some: np.ndarray | torch.Tensor, others: np.ndarray | torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(some) @ torch.as_tensor(others).T
+
+    def similarity_pairwise(self, some: np.ndarray, others: np.ndarray) -> torch.Tensor:
+        return (torch.as_tensor(some) * torch.as_tensor(others)).sum(1)

@@ -1,0 +1,48 @@
+"""What the mining bench measures: that each row does what it says, and the table of the command."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repair_hf.bench.mine import ROWS, Load, Vectors, available, measure
+from repair_hf.cli import main
+
+LOAD = Load(images=60, texts=300, dim=16, k=5)
+
+
+def test_captions_lie_nearest_their_image():
+    vectors = Vectors.of(Load(images=50, texts=250, dim=512, k=5))
+    nearest = (vectors.texts @ vectors.images.T).argmax(axis=1)
+    assert (nearest == vectors.image_of).mean() > 0.9
+    np.testing.assert_allclose(np.linalg.norm(vectors.texts, axis=1), 1, rtol=1e-5)
+
+
+def test_rows_take_turns():
+    rounds = list(measure(LOAD, list(ROWS), repeat=2))
+    for found in rounds:
+        assert list(found) == [row for row in ROWS if available(row)]
+        assert all(one.seconds > 0 and one.memory >= 0 for one in found.values())
+    assert len(rounds) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--rows", "minne"], "`rows` takes product, mine"),
+        (["--k", "0"], "`k` must be at least 1, got 0"),
+        (["--k", "5000"], "`k` must be less than `images`"),
+        (["--images", "10", "--texts", "9", "--k", "2"], "`texts` must be at least `images`"),
+    ],
+)
+def test_what_cannot_be_measured(words, reason, capsys):
+    assert main(["bench", "mine", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_table_of_the_command(capsys):
+    assert main("bench mine --images 40 --texts 200 --dim 16 --k 3 --repeat 1".split()) == 0
+    table = capsys.readouterr().out
+    for row in ROWS:
+        line = next(line for line in table.splitlines() if line.startswith(row))
+        assert "MiB" in line or "not installed" in line
