@@ -79,6 +79,13 @@ def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
+def test_a_run_stopped_by_its_ceiling_tells_what_is_paid(inputs, tmp_path, capsys):
+    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
+    shown = capsys.readouterr()
+    *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
+    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
+
+
 def test_other_options_do_not_overwrite_a_result(inputs, output, capsys):
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--seed", "1") == 2
     assert "holds the finished result of other options" in capsys.readouterr().err

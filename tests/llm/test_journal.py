@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from repair_hf.llm.journal import Entry, Journal, request_key
+from repair_hf.llm.journal import Entry, Journal, open_journal, request_key
 from repair_hf.options import UserError
 
 ENTRY = Entry(
@@ -90,6 +90,17 @@ def test_two_runs_at_once_are_refused(path):
         Journal(path)
     Journal(path).close()
     assert first.path == path  # still alive: it was closing it that let the journal go
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 1), (0, 2)), ((0, 3), (0, 1))])
+def test_runs_of_another_number_of_processes_are_refused_too(tmp_path, first, second):
+    with open_journal(tmp_path, process=first[0], processes=first[1]), pytest.raises(UserError, match="another run"):
+        open_journal(tmp_path, process=second[0], processes=second[1])
+
+
+def test_processes_of_one_run_share_its_folder(tmp_path):
+    with open_journal(tmp_path, processes=2), open_journal(tmp_path, process=1, processes=2) as second:
+        assert second.path.name == "journal-1.jsonl"
 
 
 def test_choices_come_back(path):

@@ -129,7 +129,7 @@ def _synthesize(
     from repair_hf.llm.journal import open_journal
     from repair_hf.processes import processes
     from repair_hf.records import save_records, summarize
-    from repair_hf.runs import finish_stage
+    from repair_hf.runs import RunStopped, finish_stage
     from repair_hf.synthesis.pipeline import Synthesizer
 
     start, everyone = time.perf_counter(), processes()
@@ -138,7 +138,12 @@ def _synthesize(
         chat = open_chat(llm, journal)
         how = {name: vars(options)[name] for name in _SYNTHESIZER}
         synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
-        records, dropped = synthesizer.run(failures, folder)
+        try:
+            records, dropped = synthesizer.run(failures, folder)
+        except RunStopped:
+            if everyone.is_main:
+                _print_paid(paid_in(folder))
+            raise
     if not everyone.is_main:
         return {}
     save_records(folder, records, dropped, embed_source_images=options.embed_source_images)
@@ -214,7 +219,6 @@ def _print_estimate(
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
-    from repair_hf.analysis import costs
     from repair_hf.llm.cost import Usage
 
     directions = summary["directions"]
@@ -231,12 +235,17 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
         if found["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items())
             print(f"errors named in {direction} instructions: {shares}")
-    paid = {(use["stage"], use["direction"]): Usage(**_without_place(use)) for use in summary["paid"]}
-    _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
+    _print_paid({(use["stage"], use["direction"]): Usage(**_without_place(use)) for use in summary["paid"]})
     asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
     print(f"LLM: {asked:,} answers are new, {replayed:,} were there from an earlier run or an equal question")
     images = summary["images"]
     print(f"images: {images['made']:,} drawn, {images['found']:,} were there from an earlier run")
+
+
+def _print_paid(paid: Mapping[tuple[str, str], Any]) -> None:
+    from repair_hf.analysis import costs
+
+    _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
 
 
 def _without_place(use: Mapping[str, Any]) -> dict[str, Any]:

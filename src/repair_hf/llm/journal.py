@@ -79,8 +79,9 @@ class Journal:
     """Answers on disk, by the key of their request.
 
     Args:
-        path: A `.jsonl` file; made if missing. Only one run at a time may hold it (`path` + `.lock`).
+        path: A `.jsonl` file; made if missing.
         also_read: Journals of other processes or earlier runs. They are read as they stand now, and never written to.
+        lock: The file that only one run at a time may hold; `path` + `.lock` by default.
 
     Attributes:
         calls: How many answers of the LLM were paid for, by whichever run or process, as far as these files tell.
@@ -90,10 +91,12 @@ class Journal:
         UserError: If another run holds the journal.
     """
 
-    def __init__(self, path: str | Path, *, also_read: Sequence[str | Path] = ()) -> None:
+    def __init__(
+        self, path: str | Path, *, also_read: Sequence[str | Path] = (), lock: str | Path | None = None
+    ) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = filelock.FileLock(f"{self.path}.lock", blocking=False)
+        self._lock = filelock.FileLock(lock or f"{self.path}.lock", blocking=False)
         try:
             self._lock.acquire()
         except filelock.Timeout as error:
@@ -195,6 +198,8 @@ class Journal:
 def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0, processes: int = 1) -> Journal:
     """One process's journal in the folder of a run. It knows what all of them wrote, in this run and in earlier ones.
 
+    The first process holds the folder for all of them, so that no two runs share it, of however many processes each.
+
     Args:
         folder: Of the run.
         name: What the files' names begin with.
@@ -203,7 +208,8 @@ def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0,
     """
     folder = Path(folder)
     own = f"{name}.jsonl" if processes == 1 else f"{name}-{process}.jsonl"
-    return Journal(folder / own, also_read=shards(folder, name))
+    lock = folder / f"{name}.jsonl.lock" if process == 0 else None
+    return Journal(folder / own, also_read=shards(folder, name), lock=lock)
 
 
 def shards(folder: Path, name: str = "journal") -> list[Path]:
