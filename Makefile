@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Installed without bytecode, which the first import of a file leaves: without it every process of the tests would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow style quality clean
+.PHONY: help demo test test-slow test-page style quality clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -17,6 +20,9 @@ test: .venv/ready  ## Run the tests. No network, GPU or key.
 test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
 
+test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromium, where there is one; an environment of its own.
+	.venv-page/bin/python -m pytest -rs tests/people
+
 style: .venv/ready  ## Put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -26,9 +32,15 @@ quality: .venv/ready  ## Check the shape without touching it.
 	$(BIN)/ruff format --check .
 
 clean:  ## Remove .venv and caches; runs/ stays.
-	rm -rf .venv .pytest_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-page .pytest_cache .ruff_cache build src/*.egg-info
 
 # Written last, so a broken installation is begun anew. What is imported gets compiled then: to compile all takes two minutes.
+.venv-page/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-page
+	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio wants Pillow below 13
+	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev,ui]' playwright
+	@touch $@
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "repair-hf needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv

@@ -192,6 +192,57 @@ def vlm_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tokenizer_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = sorted(ByteLevel.alphabet())
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>", "<|im_start|>"]
+    return {word: row for row, word in enumerate(words)}, []
+
+
+@pytest.fixture(scope="session")
+def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
+    """InstructPix2Pix's classes with some ten thousand random weights."""
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    torch.manual_seed(0)
+    vocab, merges = tokenizer_parts
+    tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=200)
+    text = CLIPTextConfig(vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=200,
+                          bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id)  # fmt: skip
+    pipeline = StableDiffusionInstructPix2PixPipeline(
+        vae=AutoencoderKL(
+            block_out_channels=(4, 4),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=4,
+            norm_num_groups=1,
+        ),  # fmt: skip
+        text_encoder=CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=UNet2DConditionModel(
+            block_out_channels=(4, 8),
+            layers_per_block=1,
+            in_channels=8,
+            out_channels=4,
+            norm_num_groups=1,
+            attention_head_dim=2,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=16,
+        ),  # fmt: skip
+        scheduler=DDIMScheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    folder = tmp_path_factory.mktemp("instruct-pix2pix")
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def pairs_folder(tmp_path_factory) -> Path:
     """Twelve pictures of 48x40 pixels with two captions each, and their captions.jsonl; no splits."""
     folder = tmp_path_factory.mktemp("pairs")

@@ -390,7 +390,19 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
         "output": "runs/train",
     }
     stage = Stage(tmp_path, options, {}, {}, "")
-    assert [stage.hub_id(name) for name in "abcdefg"] == ["me/photos", *[None] * 6]
+    assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
+
+
+def test_records_of_several_rounds_are_listed_and_linked_and_lie_in_nobodys_folder(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "several")
+    options = yaml.safe_load((folder / "config.yaml").read_text())
+    options["records"] = ["/home/ann/round-1/records", "me/photos-repair", "you/photos-repair"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    card = model_card(folder, "me/clip-repair")
+    line = next(line for line in card.splitlines() if line.startswith("| records |"))
+    assert "`…/records`, [`me/photos-repair`](https://huggingface.co/datasets/me/photos-repair), [`you/" in line
+    assert ModelCard(card).data.datasets[:2] == ["me/photos-repair", "you/photos-repair"]
+    assert "/home/ann" not in card
 
 
 @pytest.mark.parametrize("name", ["dataset_card", "model_card"])

@@ -120,6 +120,13 @@ def test_a_mistake_of_the_user_is_one_line(command, capsys, argv, line):
     assert shown.startswith(line) and shown.count("\n") == 1
 
 
+EVERY_HELP = """
+import contextlib
+from repair_hf import cli
+for name in cli.COMMANDS:
+    with contextlib.suppress(SystemExit):
+        assert cli.main([name, '--help']) == 0
+"""
 HEAVY = "{'torch', 'transformers', 'litellm', 'diffusers', 'datasets', 'matplotlib'}"
 
 
@@ -128,13 +135,27 @@ HEAVY = "{'torch', 'transformers', 'litellm', 'diffusers', 'datasets', 'matplotl
     [
         ("import repair_hf; dir(repair_hf)", HEAVY),
         ("from repair_hf import cli; cli.main(['--help'])", HEAVY),
-        ("from repair_hf import options, runs", "{'torch', 'litellm', 'diffusers', 'datasets'}"),
+        ("from repair_hf import options, runs", HEAVY),
+        (EVERY_HELP, HEAVY),
     ],
 )
 def test_what_is_not_used_is_not_loaded(code, unwanted):
-    check = f"import sys; {code}; sys.exit(', '.join({unwanted} & set(sys.modules)) or 0)"
+    check = f"import sys\n{code}\nsys.exit(', '.join({unwanted} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_help_of_training_tells_ours_and_help_all_tells_transformers_too(capsys):
+    shown = {}
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            cli.main(["train", word])
+        shown[word] = capsys.readouterr().out
+    assert "--grid-weight" in shown["--help"] and "--bf16 " not in shown["--help"].partition("examples")[0]
+    everything = shown["--help-all"]
+    assert (
+        everything.index("--grid-weight") < everything.index("TrainingArguments:") < everything.index("--adam-beta1")
+    )
 
 
 def test_python_dash_m_is_the_same_command():

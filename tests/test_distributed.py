@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -16,9 +17,11 @@ from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launch
 from datasets import Dataset
 from transformers import AutoModel
 
+from repair_hf import encoder, pixels
 from repair_hf.cli import main
 from repair_hf.config import RepairConfig
 from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
 from repair_hf.processes import check_launch
 from repair_hf.records import DROPPED_FEATURES, save_records
 
@@ -27,10 +30,28 @@ PAIRS_PER_STEP = 8
 SCRIPT = """
 import json, sys
 from repair_hf.cli import main
+from repair_hf.processes import processes
+from tests.test_distributed import embed
 
-for words in json.loads(sys.argv[1]):
+commands, data = json.loads(sys.argv[1])
+for words in commands:
     assert main(words) == 0
+embed(data["model"], data["pairs"], data["output"], processes().index)
+processes().gather(None)
 """
+
+
+def embed(model: str, source: str, output: str, index: int) -> None:
+    """Save what one process sees of vectors and pixels that all of them made, in shares of a few items."""
+    pairs, folder = load_pairs(source, split="all"), Path(output)
+    dual = encoder.DualEncoder.from_pretrained(model, device="cpu", batch_size=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "CAPTIONS_AT_ONCE", 3)
+        patch.setattr(pixels, "AT_ONCE", 3)
+        images, texts = dual.embed_pairs(pairs)
+        kept = dual.embed_pairs(pairs, cache_folder=folder / "kept")
+        store = pixels.PixelStore(pairs.images, "image", dual.preprocessor, folder / "kept")
+    np.savez(folder / f"seen-by-{index}", images, texts, *kept, store[:])
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +71,17 @@ def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Pat
     for processes in (1, 2):
         output = folder / str(processes)
         flags = [*shared.split(), "--per-device-train-batch-size", str(PAIRS_PER_STEP // processes), "--output"]
+        halves = ["--per-device-train-batch-size", str(PAIRS_PER_STEP // processes // 2)]
+        cut = [*flags, str(output / "cut"), *halves, "--gradient-accumulation-steps", "2", "--max-steps", "4"]
         whole = [*flags, str(output / "whole")]
         resumed = [*flags, str(output / "resumed"), "--resume-from-checkpoint", str(output / "whole" / "checkpoint-5")]
         if processes == 1:
-            assert main(whole) == 0
+            assert main(whole) == main(cut) == 0
+            embed(str(clip_folder), str(pairs_folder), str(output), 0)
         else:  # in chunks too, which must change nothing
-            whole, resumed = ([*words, "--chunk-size", "5"] for words in (whole, resumed))
-            launch(folder / "script.py", json.dumps([whole, resumed]), output / "resumed" / "summary.json")
+            commands = [[*words, "--chunk-size", "5"] for words in (whole, resumed, cut)]
+            data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
+            launch(folder / "script.py", json.dumps([commands, data]), output / "seen-by-1.npz")
     return {1: folder / "1", 2: folder / "2"}
 
 
@@ -64,14 +89,14 @@ def launch(script: Path, argument: str, proof: Path) -> None:
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE / "cpu-2.yaml")]
     done = subprocess.run(
         [*launcher, str(script), argument],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=240,
     )
     # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
     assert proof.is_file(), done.stderr[-4000:]
-    assert done.stdout.count("world size 2   cpu   float32   8 pairs a step") == 2, done.stdout
+    assert done.stdout.count("world size 2   cpu   float32   8 pairs a step") == 3, done.stdout
 
 
 def test_two_processes_ran(runs):
@@ -87,9 +112,10 @@ def test_two_processes_make_the_model_of_one(runs):
         )
 
 
-def test_two_processes_log_the_losses_of_one(runs):
-    one, two = (curve(folder / "whole") for folder in runs.values())
-    assert len(one) == len(two) == 9
+@pytest.mark.parametrize(("name", "steps"), [("whole", 9), ("cut", 4)])  # cut: by accumulation too
+def test_two_processes_log_the_losses_of_one(runs, name, steps):
+    one, two = (curve(folder / name) for folder in runs.values())
+    assert len(one) == len(two) == steps
     for mine, theirs in zip(one, two, strict=True):
         for name in ("loss", "loss_global", "loss_grid", "logit_scale", "grad_norm"):
             assert theirs[name] == pytest.approx(mine[name], rel=1e-3), name
@@ -99,6 +125,16 @@ def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):
     whole, resumed = (AutoModel.from_pretrained(runs[2] / name).state_dict() for name in ("whole", "resumed"))
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_two_processes_embed_and_decode_what_one_does_to_the_bit(runs):
+    first, *others = (np.load(file) for file in (runs[1] / "seen-by-0.npz", *sorted(runs[2].glob("seen-by-*.npz"))))
+    assert [array.shape for array in first.values()] == [(12, 8), (24, 8), (12, 8), (24, 8), (12, 3, 32, 32)]
+    assert len(others) == 2
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(other[name], array)
+    assert {file.suffix for file in (runs[2] / "kept").iterdir()} == {".npy"}
 
 
 # What a launcher would do, by accelerate's own words
@@ -147,6 +183,13 @@ def test_processes_that_do_not_know_of_one_another_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")  # as of torchrun; the libraries look for LOCAL_RANK too
     with pytest.raises(UserError, match="The launcher started 2 processes, and they run as 1"):
         check_launch(1)
+
+
+@pytest.mark.parametrize("words", [["run", "recipes/toy"], ["demo"]])
+def test_what_runs_its_stages_in_one_process_refuses_to_be_several(monkeypatch, capsys, words):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(words) == 2
+    assert "one after the other in one process, and the launcher started 2. Run it without" in capsys.readouterr().err
 
 
 def test_fp16_of_the_launcher_needs_a_gpu(monkeypatch):

@@ -8,12 +8,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from datasets import concatenate_datasets
 from transformers import AutoModel, AutoProcessor
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.preprocessing import PixelStore, Preprocessor
+from repair_hf.pairs import Pairs, load_pairs
+from repair_hf.pixels import PixelStore
+from repair_hf.preprocessing import Preprocessor
 
 
 @pytest.fixture(params=["clip_folder", "siglip_folder"])
@@ -106,10 +108,12 @@ def test_digest_survives_saving_and_changes_with_any_weight(encoder, tmp_path):
 def test_cache_serves_the_same_weights_and_data_alone(encoder, pairs, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     first = encoder.embed_pairs(pairs, cache_folder=tmp_path)
-    assert "taken from" not in caplog.text
+    assert "The images' vectors go into" in caplog.text and "768 bytes" in caplog.text
+    caplog.clear()
     again = encoder.embed_pairs(pairs, cache_folder=tmp_path)
-    assert "taken from" in caplog.text
-    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]  # no draft is left
+    assert not caplog.text
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["images", "texts"]  # no draft is left
+    assert all(isinstance(vectors, np.memmap) for vectors in again)
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
     with torch.no_grad():
@@ -117,7 +121,34 @@ def test_cache_serves_the_same_weights_and_data_alone(encoder, pairs, tmp_path, 
     tuned = encoder.embed_pairs(pairs, cache_folder=tmp_path)
     assert not np.array_equal(tuned[0], first[0])
     np.testing.assert_array_equal(tuned[0], encoder.embed_images(pairs.images["image"]))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_precision_is_of_the_products_alone(encoder, clip, pairs, tmp_path):
+    exact = encoder.embed_pairs(pairs, cache_folder=tmp_path)
+    half = DualEncoder(clip, encoder.preprocessor, device="cpu", batch_size=5, precision="bf16")
+    assert half.digest == encoder.digest
+    for one, other in zip(
+        exact, half.embed_pairs(pairs, cache_folder=tmp_path), strict=True
+    ):  # not those of the cache
+        assert other.dtype == np.float32 and 1e-4 < np.abs(one - other).max() < 0.05
+        np.testing.assert_allclose(np.linalg.norm(other, axis=1), 1, atol=1e-6)
+    assert {tensor.dtype for tensor in clip.parameters()} == {torch.float32}
+    with pytest.raises(UserError, match="`precision` fp16 needs a GPU"):
+        DualEncoder(clip, encoder.preprocessor, device="cpu", precision="fp16")
+    with pytest.raises(UserError, match="`precision` takes fp32, bf16, fp16, got half"):
+        DualEncoder(clip, encoder.preprocessor, device="cpu", precision="half")
+
+
+def test_captions_in_several_shares_keep_their_rows(encoder, pairs, tmp_path, monkeypatch):
+    twice = Pairs(pairs.images, concatenate_datasets([pairs.captions, pairs.captions.select(range(5, 24))]))
+    whole = encoder.embed_texts(twice.captions["caption"])
+    monkeypatch.setattr("repair_hf.encoder.CAPTIONS_AT_ONCE", 7)
+    store = PixelStore(pairs.images, "image", encoder.preprocessor, tmp_path)
+    for vectors in (encoder.embed_pairs(twice, pixels=store), encoder.embed_pairs(twice, cache_folder=tmp_path)):
+        np.testing.assert_array_equal(vectors[0], encoder.embed_images(pairs.images["image"]))
+        np.testing.assert_allclose(vectors[1], whole, atol=1e-6)
+        np.testing.assert_array_equal(vectors[1][5:24], vectors[1][24:])
 
 
 def test_cache_misses_when_a_caption_or_an_image_changes(encoder, pairs_folder, tmp_path):
@@ -129,7 +160,7 @@ def test_cache_misses_when_a_caption_or_an_image_changes(encoder, pairs_folder, 
     encoder.embed_pairs(load_pairs(data, split="all"), cache_folder=cache)
     (data / "red_circle.png").write_bytes((data / "blue_circle.png").read_bytes())
     encoder.embed_pairs(load_pairs(data, split="all"), cache_folder=cache)
-    assert len(list(cache.iterdir())) == 3
+    assert len(list(cache.iterdir())) == 6
 
 
 def test_names_the_item_whose_vector_is_broken(encoder):
@@ -142,7 +173,7 @@ def test_names_the_item_whose_vector_is_broken(encoder):
         encoder.embed_texts(["a red circle", "a yellow square", "a red circle"])
     with torch.no_grad():
         encoder.model.visual_projection.weight.zero_()
-    with pytest.raises(UserError, match="7 of 7 vectors that are zero or not finite, first for image 0"):
+    with pytest.raises(UserError, match="5 of 5 vectors that are zero or not finite, first for image 0"):
         encoder.embed_images(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
 
 

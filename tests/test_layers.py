@@ -11,22 +11,32 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 
 # From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
 LAYERS = """
-    options steps runs processes pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing encoder
-    scores screening rankings retrieval mining
-    records.columns records rounds
+    arguments options hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder
+    scores seeking screening rankings one_pass retrieval approximate mining seeding
+    records.columns records.answers records.joining records rounds
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
     llm.budget llm.batch_api llm.batches llm.sending llm.client
     synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.pairing
-    synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream
+    synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream synthesis.labelling
     synthesis.rows synthesis.pipeline synthesis.rehearsal
-    evaluation.retrieval
-    sampling grids collation losses gathering config training
-    analysis.drawing analysis.tables analysis.figures analysis.costs
+    evaluation.intervals evaluation.retrieval evaluation.ranks evaluation.comparison evaluation.provenance
+    evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.compositional
+    sampling grids collation losses gathering objectives encoding callbacks config checkpoints training
+    analysis.differences analysis.drawing analysis.html analysis.choosing analysis.tables analysis.measurements analysis.figures analysis.gallery analysis.costs
+    analysis.material analysis.charts analysis.findings analysis.funnel analysis.errors analysis.distributions analysis.repairs
+    analysis.agreement analysis.people analysis.report analysis.live
+    analysis.lettering analysis.cases analysis.margins analysis.grid_figures
+    people.page people.sampling people.space people
     markup cards.rendering cards.of_records cards.of_models cards hub
-    toyworld.shipped toyworld.scenes toyworld.captions toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
+    toyworld.shipped toyworld.scenes toyworld.captions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
     toyworld.server
     toyworld.editor toyworld.base
     models
+    baselines.workshop baselines.samples baselines.choosing baselines.losses baselines.method
+    baselines.vanilla baselines.negclip baselines.sugarcrepe baselines.laclip baselines.simclr baselines.stablerep baselines.alia
+    baselines.coco_cf baselines.tripletclip baselines.la_sc baselines.cf_al_la baselines.repair baselines.ablations baselines.beyond
+    baselines study.setting study.products study
+    architectures
     bench.*
     commands.*
     cli

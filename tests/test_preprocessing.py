@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
 import numpy as np
 import PIL.Image
+import PIL.JpegImagePlugin
 import pytest
 import torch
 from datasets import Dataset, Features, Image
@@ -13,7 +15,9 @@ from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
-from repair_hf.preprocessing import PixelStore, Preprocessor
+from repair_hf.pairs.images import decode_small
+from repair_hf.pixels import PixelStore
+from repair_hf.preprocessing import Preprocessor
 
 MODES = ("RGB", "L", "LA", "RGBA", "P", "CMYK", "1", "palette with transparency")
 SIZES = ((41, 29), (32, 32), (7, 90), (1, 1), (200, 33))
@@ -173,6 +177,42 @@ def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, t
     with pytest.raises(UserError, match="images 0 to 7 cannot be decoded"):
         PixelStore(pairs.images, "image", preprocessor, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def jpegs(*sizes: tuple[int, int]) -> Dataset:
+    rng, files = np.random.default_rng(0), []
+    for width, height in sizes:
+        noise = PIL.Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+        noise.resize((width, height), PIL.Image.BICUBIC).save(file := io.BytesIO(), "JPEG", quality=90)
+        files.append({"bytes": file.getvalue(), "path": None})
+    return Dataset.from_dict({"image": files}, features=Features({"image": Image()}))
+
+
+def test_a_large_jpeg_may_be_decoded_small(preprocessor, tmp_path, monkeypatch):
+    images = jpegs((1024, 512), (512, 512), (128, 256), (513, 512), (60, 50))
+    sizes = []
+    monkeypatch.setattr(
+        PIL.Image.Image,
+        "draft",
+        lambda image, mode, size: sizes.append((image.size, size)) or draft(image, mode, size),
+    )
+    draft = PIL.JpegImagePlugin.JpegImageFile.draft
+    monkeypatch.delattr(PIL.JpegImagePlugin.JpegImageFile, "draft")
+    small = PixelStore(images, "image", preprocessor, tmp_path, draft=True)
+    # to no less than twice the encoder's 32 pixels, and where the scale divides both sides
+    assert sorted(sizes) == [((128, 256), (64, 128)), ((512, 512), (64, 64)), ((1024, 512), (128, 64))]
+    whole = PixelStore(images, "image", preprocessor, tmp_path)
+    assert small.path != whole.path and len(sizes) == 3
+    apart = (small[:].int() - whole[:].int()).abs().flatten(1).amax(1)
+    assert apart[3:].tolist() == [0, 0] and 0 < apart[:3].max() <= 8
+
+
+def test_decoded_small_is_upright(tmp_path):
+    image = PIL.Image.new("RGB", (512, 256), "red")
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn right
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert decode_small(str(tmp_path / "turned.jpg"), 64).size == (64, 128)
 
 
 def test_batches_keep_the_order(preprocessor):

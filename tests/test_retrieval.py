@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
-from repair_hf import screening
+from repair_hf import seeking
 from repair_hf.options import UserError
 from repair_hf.rankings import Positives
 from repair_hf.retrieval import check_embeddings, rank_both_ways
@@ -179,7 +178,7 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dty
 @pytest.mark.parametrize("name", ["good", "classes", "doubles"])
 def test_bad_guesses_cost_time_but_no_false_positive(name, margin, monkeypatch):
     """Thresholds that are guessed too high leave queries with too few: these are ranked directly."""
-    monkeypatch.setattr(screening, "MARGIN", margin)
+    monkeypatch.setattr(seeking, "MARGIN", margin)
     images, texts, own = COLLECTIONS[name](np.random.default_rng(2))
     found = rank_both_ways(
         images, texts, Positives.of(own, len(images)), fps_of_image=30, fps_of_caption=30, block=128
@@ -196,18 +195,52 @@ def test_more_false_positives_than_candidates():
     assert (i2t.fp_score[i2t.fp < 0] == -np.inf).all()
 
 
-def test_reads_memory_mapped_vectors_a_panel_at_a_time(tmp_path):
-    images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=200, n_texts=20_000)
-    np.save(tmp_path / "texts.npy", texts)
-    np.save(tmp_path / "images.npy", images)
-    mapped = np.load(tmp_path / "texts.npy", mmap_mode="r")
-    positives = Positives.of(own, 200)
-    tracemalloc.start()
-    found = rank_both_ways(np.load(tmp_path / "images.npy", mmap_mode="r"), mapped, positives, block=64)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    check_against_whole_matrix(*found, images, texts, own, 0, 0)
-    assert peak < texts.nbytes, "as much memory was taken as all captions need"
+def test_bfloat16_alone_would_misorder():
+    """So the tests above, that take it for the screen, show what the exact scores are for."""
+    images, texts, _ = COLLECTIONS["cone"](np.random.default_rng(1))
+    exact = images.astype(np.float64) @ texts.astype(np.float64).T
+    screened = (torch.from_numpy(images).bfloat16() @ torch.from_numpy(texts).bfloat16().T).float().numpy()
+    assert (exact.argmax(axis=1) != screened.argmax(axis=1)).mean() > 0.9
+
+
+@pytest.mark.parametrize("n_texts", [1, 6])
+def test_a_single_image(n_texts):
+    images, texts = random_unit(np.random.default_rng(0), 1), random_unit(np.random.default_rng(1), n_texts)
+    i2t, t2i = rank_both_ways(images, texts, Positives.of(np.zeros(n_texts, int), 1), fps_of_image=3, fps_of_caption=3)
+    assert i2t.gt_rank.tolist() == [1] and t2i.gt_rank.tolist() == [1] * n_texts
+    assert (i2t.fp == -1).all() and (t2i.fp == -1).all()
+    assert i2t.gt[0] == (texts.astype(np.float64) @ images[0].astype(np.float64)).astype(np.float32).argmax()
+
+
+def test_screens_in_whole_float32_and_leaves_the_precision_as_it_was(monkeypatch):
+    """TF32, which a training run may switch on, rounds the vectors as bfloat16 would, and no bound knows of it."""
+    settings, seen = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul), []
+    before = [setting.fp32_precision for setting in settings]
+    plain = torch.mm
+
+    def mm(*arguments, **options):
+        seen.append([setting.fp32_precision for setting in settings])
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    try:
+        for setting in settings:
+            setting.fp32_precision = "tf32"
+        rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Positives.of(np.arange(3), 3))
+        assert [setting.fp32_precision for setting in settings] == ["tf32", "tf32"]
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision
+    assert seen and all(precision == ["ieee", "ieee"] for precision in seen)
+
+
+def test_mapped_vectors_give_the_same(tmp_path):
+    images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=60)
+    for name, vectors in (("images", images), ("texts", texts)):
+        np.save(tmp_path / f"{name}.npy", vectors)
+    mapped = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "texts")]
+    found = rank_both_ways(*mapped, Positives.of(own, 60), fps_of_image=3, fps_of_caption=3, block=64)
+    check_against_whole_matrix(*found, images, texts, own, 3, 3)
 
 
 def test_leaves_the_number_of_threads_as_it_was():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from repair_hf import scores
 from repair_hf.scores import NO_KEY, best_directly, best_keys, decode, exact_scores, keys_of, kth_score, screen_error
 
 
@@ -80,14 +81,20 @@ def test_best_of_queries_with_many_few_and_none():
     np.testing.assert_array_equal(kth_score(query, keys, 5, 4), decode(best[:, 3])[0])
 
 
-def test_directly_is_the_sorted_row():
+@pytest.mark.parametrize("cells", [scores.CELLS, 3000])
+def test_directly_is_the_sorted_row(cells, monkeypatch):
+    """In one part, and in several that are fewer than those sought."""
+    monkeypatch.setattr(scores, "CELLS", cells)
     rng = np.random.default_rng(4)
     queries, candidates = vectors(rng, 3, 16), vectors(rng, 2500, 16)
     candidates[100:120] = candidates[99]  # ties
-    left_out = (np.array([0, 0, 2]), np.array([99, 4, 17]))
-    scores = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    scores[left_out] = -np.inf
-    found, best = decode(best_directly(queries, candidates, left_out, 2000, 1e-6))
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :2000]
-    np.testing.assert_array_equal(best, order)
-    np.testing.assert_array_equal(found, np.take_along_axis(scores, order, axis=1))
+    among = np.setdiff1d(np.arange(2500), np.arange(1000, 1300))
+    left_out = (np.array([0, 0, 2]), np.array([99, 4, 1700]))  # 1700 stands for 2000
+    table = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
+    table[:, 1000:1300] = -np.inf
+    table[[0, 0, 2], [99, 4, 2000]] = -np.inf
+    for k in (2000, 7):
+        found, best = decode(best_directly(queries, candidates, among, left_out, k, 1e-6))
+        order = np.argsort(-table, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(best, order)
+        np.testing.assert_array_equal(found, np.take_along_axis(table, order, axis=1))

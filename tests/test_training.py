@@ -282,7 +282,8 @@ def test_siglip_trains_with_its_own_padding(pairs, repaired, clip, clip_processo
 
 def test_bfloat16_trains_near_float32(clip, clip_processor, pairs, repaired, config, tmp_path):
     one_step(clip, clip_processor, pairs, repaired, config, "float32")
-    one_step(clip, clip_processor, pairs, repaired, config, "bfloat16", bf16=True)
+    update = one_step(clip, clip_processor, pairs, repaired, config, "bfloat16", bf16=True)
+    assert {value.dtype for value in update.values()} == {torch.float32}  # the weights that are trained
     one, two = curve(tmp_path / "float32")[0], curve(tmp_path / "bfloat16")[0]
     for name in ("loss_global", "loss_grid"):
         assert two[name] != one[name] and two[name] == pytest.approx(one[name], abs=0.05)
@@ -327,6 +328,7 @@ def test_evaluation_is_retrieval_on_the_validation_pairs(encoder, pairs, pairs_f
     [
         (dict(grid_weight=-1.0), "`grid_weight` must not be negative, got -1.0"),
         (dict(fp16=True), "`fp16` needs a GPU"),
+        (dict(draft_jpegs=True, cache_images=False), "`draft_jpegs` is for the file of `cache_images`"),
         (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
         (dict(auto_find_batch_size=True), "`auto_find_batch_size` would change the loss"),
     ],
@@ -342,7 +344,7 @@ def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
 
 
 def test_what_is_not_there_is_said(clip, clip_processor, encoder, pairs, config):
-    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, no checkpoint"):
+    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, no whole checkpoint"):
         train(encoder, pairs, None, config(resume_from_checkpoint="nowhere"))
     with pytest.raises(UserError, match="There is nothing to evaluate on"):
         make_trainer(clip, clip_processor, pairs, None, config()).evaluate()

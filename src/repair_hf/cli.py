@@ -5,7 +5,8 @@ Out: one command run, and an exit code: 0 done, 1 stopped by something outside (
      2 a mistake of the user, told in one line, 130 interrupted. `--debug` lets the traceback through.
 
 A command is a module with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG` (an example), or with
-`ACTIONS: dict[str, (OPTIONS, run)]` where a word chooses among several. It is imported when it is asked for, and not before.
+`ACTIONS: dict[str, (OPTIONS, run)]` where a word chooses among several. It is imported when it is asked for, and not before. Where
+`OPTIONS` are long in loading and in reading, `BRIEF` are those that `--help` tells, and `--help-all` tells all.
 """
 
 from __future__ import annotations
@@ -29,9 +30,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("repair_hf.commands.train", "Fine-tune the retriever on pairs and records."),
     "evaluate": ("repair_hf.commands.evaluate", "Measure R@1/5/10 and MRR in both directions."),
     "run": ("repair_hf.commands.run", "Run all stages of a recipe folder, round after round."),
-    "show": ("repair_hf.commands.show", "Draw records as a picture: query, ground truth, false positive, edit."),
+    "show": (
+        "repair_hf.commands.show",
+        "Draw records side by side, as a page or a picture: query, ground truth, false positive, edit.",
+    ),
+    "analyze": ("repair_hf.commands.analyze", "Report on a run: what was mined, audited, edited, paid, repaired."),
+    "figure": ("repair_hf.commands.figure", "Draw a record, a 3x3 grid, or margins, for a paper or a card."),
+    "annotate": ("repair_hf.commands.annotate", "Let people judge failures or edits on a page, by keyboard."),
+    "agreement": ("repair_hf.commands.agreement", "Count what people said: of the audit, the edits, and each other."),
     "push": ("repair_hf.commands.push", "Send records or a model to the Hugging Face Hub, with a card."),
     "bench": ("repair_hf.commands.bench", "Measure how fast the parts are on this machine."),
+    "completion": ("repair_hf.commands.completion", "Print what lets a shell complete these words at the Tab key."),
     "env": ("repair_hf.commands.env", "Print versions and devices, for a bug report."),
 }
 
@@ -56,9 +65,8 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     from repair_hf.options import UserError
     from repair_hf.runs import RunStopped
 
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("repair_hf").setLevel(logging.INFO)
-    _hush_libraries()
+    _log_ours()
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
         _run(words)
@@ -72,12 +80,13 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     return 0
 
 
-def _hush_libraries() -> None:
-    """No bars for loading and saving, which take a moment; those of downloads, which take long, stay."""
-    from transformers.utils import logging as transformers_logging
-
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
-    transformers_logging.disable_progress_bar()
+def _log_ours() -> None:
+    """To stderr. Libraries tell their own: a handler at the root would print what they say twice."""
+    ours = logging.getLogger("repair_hf")
+    ours.setLevel(logging.INFO)
+    if not ours.handlers:
+        ours.addHandler(logging.StreamHandler())
+        ours.handlers[0].setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
 
 def _run(words: list[str]) -> None:
@@ -94,8 +103,20 @@ def _run(words: list[str]) -> None:
         options, run = module.ACTIONS[_known(rest[0], module.ACTIONS, f"word for `{prog}`")]
         prog, rest, description = f"{prog} {rest[0]}", rest[1:], _first_line(run)
     else:
-        options, run = module.OPTIONS, module.run
-    run(*parse(options, rest, prog, description=description, epilog=module.EPILOG))
+        is_brief = rest[:1] in (["-h"], ["--help"]) and "BRIEF" in vars(module)
+        options, run = (module.BRIEF if is_brief else module.OPTIONS), module.run
+    filled = parse(
+        options, ["--help"] if rest == ["--help-all"] else rest, prog, description=description, epilog=module.EPILOG
+    )
+    _hush_transformers()
+    run(*filled)
+
+
+def _hush_transformers() -> None:
+    """No bars for loading and saving models, which takes a moment; those of downloads, which take long, stay."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:

@@ -28,6 +28,31 @@ class Pixels(Protocol):
     def __getitem__(self, rows: np.ndarray) -> Tensor: ...
 
 
+class Rows(Protocol):
+    """What is trained on: one row per anchor, drawn anew in each epoch. `Grids` is one."""
+
+    anchor_images: np.ndarray
+    """(M,) the image of each anchor, for the sampler."""
+    captions: list[str]
+    """The caption table: those of the pairs, then those that were made."""
+    edited_images: Dataset | None
+    """What follows the pairs' images in the image table: a column `edit_image`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
+        """Rows of the tables by (epoch, anchor): columns `..._images` and `..._texts`, -1 where there is none."""
+        ...
+
+    def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whom each anchor is confused with, see `Grids.neighbours`."""
+        ...
+
+    def report(self) -> dict[str, int]:
+        """Counts of what the rows are made of."""
+        ...
+
+
 class DecodedImages:
     """The images of a dataset, decoded and resized whenever they are asked for."""
 
@@ -77,14 +102,13 @@ class GridCollator:
 
     def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        images, anchor_images, grid_images = self.distinct(drawn["anchor_images"], drawn.get("grid_images"))
-        texts, anchor_texts, grid_texts = self.distinct(*self._sorted(drawn["anchor_texts"], drawn.get("grid_texts")))
-        batch = {"pixels": self._pixels(images), "anchor_images": anchor_images, "anchor_texts": anchor_texts}
+        images, of_images = self.distinct({name: drawn[name] for name in drawn if name.endswith("_images")})
+        texts, of_texts = self.distinct({name: self._sorted(drawn[name]) for name in drawn if name.endswith("_texts")})
         groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
+        batch = {"pixels": self._pixels(images), **of_images, **of_texts}
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
-        if grid_images is not None:
-            batch |= {"grid_images": grid_images, "grid_texts": grid_texts}
-            batch |= {"present": grid_images >= 0, "matches": torch.from_numpy(drawn["matches"])}
+        if "matches" in drawn:
+            batch |= {"present": batch["grid_images"] >= 0, "matches": torch.from_numpy(drawn["matches"])}
         return batch
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
@@ -99,18 +123,15 @@ class GridCollator:
             return min(max(n_texts // GROUP, 1), MOST_GROUPS)
         return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
 
-    def _sorted(self, anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
         """Rows of the caption table as places in the one that is sorted by length; -1 stays -1."""
-        grids = None if grids is None else np.where(grids >= 0, self._place[grids], -1)
-        return self._place[anchors], grids
+        return np.where(rows >= 0, self._place[rows], -1)
 
-    def distinct(self, anchors: np.ndarray, grids: np.ndarray | None) -> tuple[np.ndarray, Tensor, Tensor | None]:
-        """(B,) and (B, 3) rows of a table to the distinct rows, ascending, and where in those each was found."""
-        if grids is None:
-            rows, places = np.unique(anchors, return_inverse=True)
-            return rows, torch.from_numpy(places), None
-        rows, places = np.unique(np.concatenate([anchors[:, None], grids], 1), return_inverse=True)  # places: (B, 4)
+    def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Tensor]]:
+        """(B,) or (B, k) rows of a table, by column, to the distinct rows, ascending, and where in those each was found."""
+        rows, places = np.unique(np.concatenate([column.ravel() for column in columns.values()]), return_inverse=True)
         if rows[0] < 0:  # "absent" is no row, and stays -1
             rows, places = rows[1:], places - 1
-        places = torch.from_numpy(places)
-        return rows, places[:, 0], places[:, 1:]
+        cuts = np.cumsum([column.size for column in columns.values()])[:-1]
+        parts = zip(columns.items(), np.split(places, cuts), strict=True)
+        return rows, {name: torch.from_numpy(part.reshape(column.shape)) for (name, column), part in parts}

@@ -1,36 +1,34 @@
 """A dual encoder: images and captions to unit vectors of one space.
 
 In:  a CLIP- or SigLIP-like model of `transformers` with its processor; images, captions.
-Out: float32 unit vectors. Those of whole datasets can be kept on disk under the weights' and the data's digests, so a
-     fine-tuned model never meets its parent's vectors.
+Out: float32 unit vectors. Those of whole datasets are made by all processes of a run, each its share, and can be kept on
+     disk under the weights' and the data's digests: so a fine-tuned model never meets its parent's vectors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoModelForZeroShotImageClassification, PreTrainedModel
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
 from repair_hf.preprocessing import Preprocessor
+from repair_hf.processes import processes
+from repair_hf.reach import settle_hub
 from repair_hf.runs import digest
+from repair_hf.storage import Parts, in_memory, on_disk
 
-logger = logging.getLogger(__name__)
-
-CAPTIONS_AT_ONCE = 16_384  # tokenized and sorted by length together
+CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together, by one process
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
 
@@ -42,6 +40,11 @@ class DualEncoder:
         preprocessor: The model's.
         device: Where to run; by default the accelerator if there is one.
         batch_size: Images or captions encoded at once.
+        precision: Of the products inside the towers (autocast): `fp32`, `bf16`, or `fp16`, which needs a GPU. Weights and
+            vectors are float32.
+
+    Raises:
+        UserError: If the size or the precision cannot be had.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -55,21 +58,33 @@ class DualEncoder:
         *,
         device: str | torch.device | None = None,
         batch_size: int = 256,
+        precision: str = "fp32",
     ) -> None:
         if batch_size < 1:
             raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+        if precision not in PRECISIONS:
+            raise UserError(f"`precision` takes {', '.join(PRECISIONS)}, got {precision}.")
         self.device = _default_device() if device is None else torch.device(device)
-        self.model, self.preprocessor, self.batch_size = model.to(self.device), preprocessor, batch_size
+        if precision == "fp16" and self.device.type == "cpu":
+            raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
+        self.model, self.preprocessor = model.to(self.device), preprocessor
+        self.batch_size, self.precision = batch_size, precision
 
     @classmethod
     def from_pretrained(
-        cls, id_or_folder: str | Path, *, device: str | torch.device | None = None, batch_size: int = 256
+        cls,
+        id_or_folder: str | Path,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 256,
+        precision: str = "fp32",
     ) -> DualEncoder:
         """Load model and processor from the Hub or from a folder; the weights become float32.
 
         Raises:
             UserError: If there is no such model, or it is no dual encoder.
         """
+        settle_hub(id_or_folder)
         try:
             model = AutoModelForZeroShotImageClassification.from_pretrained(id_or_folder, dtype=torch.float32)
         except (OSError, ValueError) as error:
@@ -77,7 +92,8 @@ class DualEncoder:
             raise UserError(
                 f"`{id_or_folder}` cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
             ) from error
-        return cls(model, Preprocessor.from_pretrained(id_or_folder), device=device, batch_size=batch_size)
+        preprocessor = Preprocessor.from_pretrained(id_or_folder)
+        return cls(model, preprocessor, device=device, batch_size=batch_size, precision=precision)
 
     @property
     def digest(self) -> str:
@@ -87,6 +103,15 @@ class DualEncoder:
             found.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
             found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         return found.hexdigest()[:16]
+
+    @cached_property
+    def dim(self) -> int:
+        """Length of a vector."""
+        with self._inference():
+            tokens = self.preprocessor.texts(["a"])
+            return self._text_features(self.preprocessor.text_inputs(tokens, torch.zeros(1, dtype=torch.long))).shape[
+                1
+            ]
 
     def embed_images(self, images: Any, *, desc: str | None = None) -> np.ndarray:
         """Embed images.
@@ -102,12 +127,7 @@ class DualEncoder:
         Raises:
             UserError: If an image cannot be decoded, or its vector is zero or not finite.
         """
-        vectors = []
-        with self._inference():
-            for pixels in self.preprocessor.batches(images, self.batch_size, desc):  # (B, 3, H, W)
-                values = self.preprocessor.normalize(pixels.to(self.device)).to(self.model.dtype)
-                vectors.append(self.model.get_image_features(pixel_values=values).pooler_output.float().cpu())
-        return _unit(vectors, lambda row: f"image {row}")
+        return _joined(self._embed_images(images, slice(0, len(images)), desc))
 
     def embed_texts(self, captions: Sequence[str], *, desc: str | None = None) -> np.ndarray:
         """Embed captions; each distinct text once, so equal texts have equal vectors.
@@ -122,91 +142,131 @@ class DualEncoder:
         Raises:
             UserError: If a caption's vector is zero or not finite.
         """
-        places: dict[str, int] = {}
-        rows = np.array([places.setdefault(caption, len(places)) for caption in captions[:]], np.int64)  # (M,)
-        texts = list(places)
-        vectors = []
-        with (
-            self._inference(),
-            tqdm(total=len(texts), desc=desc, unit=" captions", delay=1, disable=None if desc else True) as bar,
-        ):
-            for start in range(0, len(texts), CAPTIONS_AT_ONCE):
-                vectors.append(self._embed_some(texts[start : start + CAPTIONS_AT_ONCE], bar))
-        return _unit(vectors, lambda row: f"caption {texts[row]!r}")[rows]
+        texts, places = _distinct(captions)
+        return _joined(self._embed_texts(texts, slice(0, len(texts)), desc))[places]
 
-    def embed_pairs(self, pairs: Pairs, *, cache_folder: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Embed the images and the captions of pairs.
+    def embed_pairs(
+        self, pairs: Pairs, *, pixels: Any = None, cache_folder: str | Path | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Embed the images and the captions of pairs: each process its share, and every process gets the whole.
+
+        The share is a run of whole batches of images, and of `CAPTIONS_AT_ONCE` distinct captions: nothing is encoded in
+        other company than it would be in one process.
 
         Args:
             pairs: The pairs.
-            cache_folder: Where the vectors are kept, and found when the same weights meet the same data again; None
-                keeps nothing.
+            pixels: Their images, if they are decoded already.
+            cache_folder: Where the vectors are kept, memory-mapped, and found when the same weights meet the same data
+                again; None keeps nothing.
 
         Shape:
-            Returns (N, D) and (M, D).
+            Returns (N, D) and (M, D) float32, unit length. From a folder they are read-only.
         """
+        everyone = processes()
+        images = pairs.images["image"] if pixels is None else pixels
+        texts, places = _distinct(pairs.captions["caption"])
+        titles = ("Embedding images", "Embedding captions") if everyone.is_main else (None, None)
+
+        def of_images() -> Parts:
+            return self._embed_images(images, everyone.share(len(images), self.batch_size), titles[0])
+
+        def of_texts() -> Parts:
+            found = self._embed_texts(texts, everyone.share(len(texts), CAPTIONS_AT_ONCE), titles[1])
+            return _spread(found, places)
+
+        shapes = (len(images), self.dim), (len(places), self.dim)
         if cache_folder is None:
-            return self._embed_pairs(pairs)
-        path = Path(cache_folder) / f"embeddings-{digest([self.digest, pairs.fingerprint])}.safetensors"
-        if path.is_file():
-            logger.info(
-                "Embeddings of %d images and %d captions taken from %s.", len(pairs.images), len(pairs.captions), path
-            )
-            kept = load_file(path)
-            return kept["images"], kept["texts"]
-        images, texts = self._embed_pairs(pairs)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-        try:
-            save_file({"images": images, "texts": texts}, draft)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-        return images, texts
+            return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
+        name = digest([self.digest, self.precision, pairs.fingerprint])
+        keep = {"dtype": np.float32, "remedy": "make room, or name another --output"}
+        folder = Path(cache_folder)
+        return (
+            on_disk(folder / f"images-{name}.npy", shapes[0], parts=of_images, what="The images' vectors", **keep),
+            on_disk(folder / f"texts-{name}.npy", shapes[1], parts=of_texts, what="The captions' vectors", **keep),
+        )
 
-    def _embed_pairs(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-        images = self.embed_images(pairs.images["image"], desc="Embedding images")
-        return images, self.embed_texts(pairs.captions["caption"], desc="Embedding captions")
+    def _embed_images(self, images: Any, share: slice, desc: str | None) -> Parts:
+        start = share.start
+        for pixels in self.preprocessor.batches(images, self.batch_size, desc, share):  # (B, 3, H, W)
+            with self._inference():
+                values = self.preprocessor.normalize(pixels.to(self.device)).to(self.model.dtype)
+                features = self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
+            rows = slice(start, start + len(pixels))
+            yield rows, _unit(features, [f"image {row}" for row in range(rows.start, rows.stop)])
+            start = rows.stop
 
-    def _embed_some(self, texts: list[str], bar: tqdm) -> Tensor:
-        """Embed by length, so that little padding is encoded, and restore the order."""
-        tokens = self.preprocessor.texts(texts)  # (n, L) each
-        # the longest first: what does not fit into memory fails at once
-        order = self.preprocessor.lengths(tokens).argsort(descending=True, stable=True)  # (n,)
-        vectors = []
-        for batch in order.split(self.batch_size):
-            part = {name: ids.to(self.device) for name, ids in self.preprocessor.text_inputs(tokens, batch).items()}
-            vectors.append(self.model.get_text_features(**part).pooler_output.float().cpu())
-            bar.update(len(batch))
-        return torch.cat(vectors)[order.argsort()]
+    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> Parts:
+        """By length, so that little padding is encoded; in the order of the texts."""
+        total = share.stop - share.start
+        with tqdm(total=total, desc=desc, unit=" captions", delay=1, disable=None if desc else True) as bar:
+            for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
+                some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
+                tokens = self.preprocessor.texts(some)  # (n, L) each
+                # the longest first: what does not fit into memory fails at once
+                order = self.preprocessor.lengths(tokens).argsort(descending=True, stable=True)  # (n,)
+                features = []
+                for batch in order.split(self.batch_size):
+                    with self._inference():
+                        features.append(self._text_features(self.preprocessor.text_inputs(tokens, batch)).cpu())
+                    bar.update(len(batch))
+                vectors = torch.cat(features)[order.argsort()]
+                yield slice(start, start + len(some)), _unit(vectors, [f"caption {text!r}" for text in some])
+
+    def _text_features(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        inputs = {name: ids.to(self.device) for name, ids in inputs.items()}
+        return self.model.get_text_features(**inputs).pooler_output.float()
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._autocast():
                 yield
         finally:
             self.model.train(was_training)
+
+    def _autocast(self) -> torch.autocast:
+        dtype = PRECISIONS[self.precision]
+        return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
 
 
 def _default_device() -> torch.device:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
 
-def _unit(vectors: list[Tensor], name: Callable[[int], str]) -> np.ndarray:
+def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct texts in order of appearance, and (M,) where in them each caption is."""
+    places: dict[str, int] = {}
+    where = np.array([places.setdefault(caption, len(places)) for caption in captions[:]], np.int64)
+    return list(places), where
+
+
+def _spread(parts: Parts, places: np.ndarray) -> Parts:
+    """From rows of distinct texts to those of all captions that hold them."""
+    order = np.argsort(places, kind="stable")
+    for rows, vectors in parts:
+        first, stop = np.searchsorted(places, (rows.start, rows.stop), sorter=order)
+        captions = np.sort(order[first:stop])
+        yield captions, vectors[places[captions] - rows.start]
+
+
+def _joined(parts: Parts) -> np.ndarray:
+    vectors = [values for _, values in parts]
     if not vectors:
         raise UserError("There is nothing to embed; give one image or caption at least.")
-    rows = torch.cat(vectors)  # (n, D)
-    norms = rows.norm(dim=1, keepdim=True)
+    return np.concatenate(vectors)
+
+
+def _unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
+    norms = vectors.norm(dim=1, keepdim=True)
     if (bad := ~(torch.isfinite(norms) & (norms > 0))).any():
         first = int(bad.squeeze(1).nonzero()[0])
         raise UserError(
-            f"The model gives {int(bad.sum())} of {len(rows)} vectors that are zero or not finite, first for {name(first)}. "
+            f"The model gives {int(bad.sum())} of {len(vectors)} vectors that are zero or not finite, first for {names[first]}. "
             "Its weights may be broken: look at the run that made them."
         )
-    return (rows / norms).numpy()
+    return (vectors / norms).numpy()
 
 
 def _settled(config: dict) -> dict:

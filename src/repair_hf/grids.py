@@ -21,20 +21,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 from datasets import Dataset
 
+from repair_hf.hyperparameters import Counterparts, Slot1
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs, bare_caption
 from repair_hf.sampling import uniforms
 
 logger = logging.getLogger(__name__)
 
-Counterparts = Literal["edited", "reciprocal", "annotation"]
-Slot1 = Literal["anchor", "mixed"]
 SOURCES = ("absent", "anchor", "own_edit", "reciprocal", "other_edit", "annotation")  # what a slot's match came from
 ABSENT, ANCHOR, OWN_EDIT, RECIPROCAL, OTHER_EDIT, ANNOTATION = range(6)
 COLUMNS = ("record_id", "direction", "q_id", "fp_id", "fp_score", "edit_text", "edit_image")

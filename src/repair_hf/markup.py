@@ -49,7 +49,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 
 
 
 def without_folders(value: Any) -> Any:
-    """Of an absolute path the last part: where it lay on somebody's machine is nobody's business. All else as it is."""
+    """Of an absolute path the last part: where it lay on somebody's machine is nobody's business. So in a list; all else as it is."""
+    if isinstance(value, list):
+        return [without_folders(each) for each in value]
     is_path = isinstance(value, str) and PurePath(value).is_absolute()
     return f"…/{PurePath(value).name}" if is_path else value
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import yaml
-from transformers.hf_argparser import HfArgumentParser
+
+from repair_hf.arguments import Help, add_arguments, is_needed
 
 
 class UserError(ValueError):
@@ -25,14 +26,17 @@ class UserError(ValueError):
 
 def opt(default: Any, help: str) -> Any:
     """A field with a default. A list becomes a fresh copy for every instance."""
-    if isinstance(default, list):
-        return field(default_factory=default.copy, metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+    told = {"help": help.replace("%", "%%")}  # argparse fills in what follows a single one
+    return (
+        field(default_factory=default.copy, metadata=told)
+        if isinstance(default, list)
+        else field(default=default, metadata=told)
+    )
 
 
 def need(help: str) -> Any:
     """A field that the user must give."""
-    return field(metadata={"help": help})
+    return field(metadata={"help": help.replace("%", "%%")})
 
 
 @dataclass
@@ -56,6 +60,30 @@ class PairsOptions:
     with_restval: bool = opt(
         False, "Count Karpathy's COCO split `restval` as part of `train`: 113,287 images, not 82,783."
     )
+
+
+@dataclass(kw_only=True)
+class EmbeddingOptions:
+    """How images and captions are embedded; a base of the commands' own options."""
+
+    batch_size: int = opt(256, "Items encoded at once.")
+    precision: Literal["fp32", "bf16", "fp16"] = opt(
+        "fp32", "Of the encoder's products; the vectors are float32 anyhow. fp16 needs a GPU."
+    )
+    cache_images: bool = opt(
+        False,
+        "Keep all images as the encoder takes them, decoded and resized, in a memory-mapped file that training finds too.",
+    )
+    cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
+    draft_jpegs: bool = opt(
+        False,
+        "For that file, decode large JPEGs at a half, quarter or eighth of their size: less than half of the work, pixels off by "
+        "up to about 5 of 255.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.draft_jpegs and not self.cache_images:
+            raise UserError("`draft_jpegs` is for the file of `cache_images`; give both, or neither.")
 
 
 @dataclass
@@ -89,7 +117,7 @@ def parse(
     recipe = [] if config is None else parser.recipe_as_flags(config)
     parser.refuse_unknown_flags(argv)
     try:
-        return parser.parse_args_into_dataclasses([*recipe, *argv], look_for_args_file=False)
+        return parser.fill([*recipe, *argv])
     except UserError:
         raise
     except ValueError as error:  # a dataclass's own check in __post_init__
@@ -121,18 +149,27 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
     return found.config, rest
 
 
-class _Parser(HfArgumentParser):
-    """HfArgumentParser that raises instead of leaving the process, and knows recipe files."""
+class _Parser(argparse.ArgumentParser):
+    """A parser of dataclasses that raises instead of leaving the process, and knows recipe files."""
 
     def __init__(self, types: Sequence[type], *, prog: str, description: str | None, epilog: str | None) -> None:
         epilog = _EVERY_COMMAND if epilog is None else f"{_EVERY_COMMAND}\n\n{epilog}"
-        super().__init__(
-            types, prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=_Help
-        )
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
+        self.types = types
+        for each in types:
+            add_arguments(self, each)
         self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f.init}
-        self.first_needed = next((name for name, field in self.known.items() if _is_needed(field)), None)
+        self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)
         word = "" if self.first_needed is None else f"[{self.first_needed.upper()}] "
         self.usage = f"{prog} {word}[--config FILE.yaml] [options]"
+
+    def fill(self, argv: list[str]) -> tuple:
+        """An instance of each dataclass."""
+        values = vars(self.parse_args(argv))
+        return tuple(
+            each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
+            for each in self.types
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
@@ -172,7 +209,7 @@ class _Parser(HfArgumentParser):
         return flags
 
     def _set_default(self, key: str, value: Any) -> None:
-        if _is_needed(self.known[key]):
+        if is_needed(self.known[key]):
             raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
         self.set_defaults(**{key: value})
 
@@ -185,10 +222,6 @@ class _Parser(HfArgumentParser):
             return f"`{self.prog}` takes no options."
         known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help`"
         return f"{meant}Known: {known}."
-
-
-def _is_needed(field: Field) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _read_recipe(path: str) -> dict[str, Any]:
@@ -211,36 +244,3 @@ def _read_recipe(path: str) -> dict[str, Any]:
 _EVERY_COMMAND = """every command:
   --config FILE.yaml      a recipe: `key: value` lines, each key an option's name with underscores; flags beat it
   --debug                 show the whole traceback of an error"""
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """One spelling and a type for each flag, and its default; the epilog as it was written."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=119)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if action.dest == "help":
-            return "--help"
-        flag = f"--{action.dest.replace('_', '-')}"
-        if action.const is True:  # a switch; one that is on by default can be turned off
-            return f"--[no-]{flag.removeprefix('--')}" if action.default is True else flag
-        value = _value_name(action)
-        return f"{flag} {value} ..." if action.nargs == "+" else f"{flag} {value}"
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.required:
-            return f"{action.help} (required)"
-        is_silent = action.default is None or action.default is False  # the help says what happens without the flag
-        return action.help if is_silent else super()._get_help_string(action)
-
-    def add_argument(self, action: argparse.Action) -> None:
-        turns_off = isinstance(action, argparse._StoreFalseAction)  # shown with the switch that it turns off
-        if not turns_off:
-            super().add_argument(action)
-
-
-def _value_name(action: argparse.Action) -> str:
-    if action.choices is not None and len(action.choices) <= 8:
-        return "{" + ",".join(map(str, action.choices)) + "}"
-    return {int: "INT", float: "FLOAT"}.get(action.type, "TEXT")

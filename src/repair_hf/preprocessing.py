@@ -2,16 +2,13 @@
 
 In:  pictures and texts.
 Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own
-     processor; token ids. Pixels can be kept on disk, so that an image that is encoded a hundred times is decoded
-     once.
+     processor; token ids.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,17 +19,13 @@ import numpy as np
 import PIL.Image
 import torch
 import transformers
-from datasets import Dataset
-from huggingface_hub import cached_assets_path
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 
 from repair_hf.options import UserError
-from repair_hf.pairs.images import UNDECODABLE, content_digest
+from repair_hf.pairs.images import UNDECODABLE
 from repair_hf.runs import digest
-
-logger = logging.getLogger(__name__)
 
 # Their text towers read the last position, and were trained with captions padded to the full length without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
@@ -144,19 +137,21 @@ class Preprocessor:
         ids = tokens["input_ids"]
         return tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.full((len(ids),), ids.shape[1])
 
-    def batches(self, images: Any, size: int, desc: str | None = None) -> Iterator[Tensor]:
-        """All images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.
+    def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
+        """Images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.
 
         Args:
             images: A list of pictures, a column of a dataset, a `PixelStore`, or a uint8 tensor.
             size: Images at a time.
             desc: Title of the progress bar; none without it.
+            share: Which of them; all by default.
 
         Raises:
             UserError: If an image cannot be decoded.
         """
-        cuts = [(start, min(start + size, len(images))) for start in range(0, len(images), size)]
-        with tqdm(total=len(images), desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
+        first, stop, _ = share.indices(len(images))
+        cuts = [(start, min(start + size, stop)) for start in range(first, stop, size)]
+        with tqdm(total=stop - first, desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
             for pixels in ahead(lambda cut: self._load(images, *cut), cuts):
                 yield pixels
                 bar.update(len(pixels))
@@ -203,49 +198,6 @@ class Preprocessor:
         return {part: state[part] for part in state if part not in of_the_last_call}
 
 
-class PixelStore:
-    """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
-
-    The file's name holds the images' content and the processor's settings, so another picture or another size makes
-    another file.
-
-    Args:
-        images: A dataset.
-        column: Its column of images.
-        preprocessor: Decides about size and cut.
-        cache_folder: Folder of the file; by default in Hugging Face's cache of assets.
-
-    Example:
-        >>> store = PixelStore(pairs.images, "image", preprocessor)
-        >>> store[np.array([4, 2])].shape
-        torch.Size([2, 3, 224, 224])
-    """
-
-    def __init__(
-        self, images: Dataset, column: str, preprocessor: Preprocessor, cache_folder: str | Path | None = None
-    ) -> None:
-        folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
-        self.path = folder / f"pixels-{digest([content_digest(images, column), preprocessor.image_digest])}.npy"
-        if not self.path.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(self.path, images[column], preprocessor)
-        self._pixels = np.load(self.path, mmap_mode="r")  # (N, 3, H, W)
-
-    def __len__(self) -> int:
-        return len(self._pixels)
-
-    def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
-        """Rows as a (n, 3, H, W) uint8 tensor of their own."""
-        return torch.from_numpy(np.array(self._pixels[rows]))
-
-    def __getstate__(self) -> dict[str, Path]:
-        return {"path": self.path}  # a memory map would be pickled with all that it maps
-
-    def __setstate__(self, state: dict[str, Path]) -> None:
-        self.path = state["path"]
-        self._pixels = np.load(self.path, mmap_mode="r")
-
-
 def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """`map`, with a few results made in advance by threads."""
     waiting: deque = deque()
@@ -256,19 +208,3 @@ def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def _write(path: Path, images: Any, preprocessor: Preprocessor) -> None:
-    shape = (len(images), *preprocessor.image_shape)
-    logger.info("Decoding %d images once, into %s (%.1f MB).", len(images), path, np.prod(shape) / 1e6)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        pixels = np.lib.format.open_memmap(draft, "w+", np.uint8, shape)
-        start = 0
-        for batch in preprocessor.batches(images, 64, "Decoding images"):
-            pixels[start : start + len(batch)] = batch.numpy()
-            start += len(batch)
-        pixels.flush()
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -53,6 +53,12 @@ class Processes:
         """Whether work of this name is this process's. Every name belongs to one, whatever else there is to do."""
         return int(hashlib.sha256(name.encode()).hexdigest(), 16) % self.count == self.index
 
+    def share(self, n: int, piece: int = 1) -> slice:
+        """Which of `n` things in order are this process's, cut between pieces of so many."""
+        pieces = -(-n // piece)
+        first, stop = (piece * (pieces * index // self.count) for index in (self.index, self.index + 1))
+        return slice(min(first, n), min(stop, n))
+
     def gather(self, value: T) -> list[T]:
         """What each process has to say, in their order. Everybody waits for everybody."""
         if self.count == 1:
@@ -90,6 +96,22 @@ def check_launch(count: int) -> None:
     is_accelerate, is_told_to_meet = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_PORT" in os.environ
     if count == 1 and is_accelerate and is_told_to_meet and "WORLD_SIZE" not in os.environ:
         raise UserError(f"`accelerate launch` was asked for several processes and started one. {_REMEDY}")
+
+
+def refuse_several(command: str) -> None:
+    """Refuse to be one of several processes.
+
+    Args:
+        command: That types other commands one after the other.
+
+    Raises:
+        UserError: If a launcher has started more than this one.
+    """
+    if _started() > 1:
+        raise UserError(
+            f"`repair-hf {command}` runs its stages one after the other in one process, and the launcher started {_started()}. Run it "
+            "without a launcher; or launch the stages that share their work, `synthesize` and `train`, each by itself."
+        )
 
 
 _REMEDY = (

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # Where, whether and how fast a stage runs does not change what it makes.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls batch
-    llm_base_url editor_base_url editor_batch_size editor_offload
+    llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder
     push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
 """.split()
 PACKAGES = """
@@ -46,22 +46,23 @@ class RunStopped(RuntimeError):
     """Something outside ended the run (a provider that is down, a budget that is spent); the same command goes on."""
 
 
-def open_stage(folder: str | Path, *, command: str, options: dict[str, Any]) -> Path:
+def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_bound: bool = False) -> Path:
     """Make a stage's folder and write down what is about to run in it.
 
     Args:
         folder: Made if missing. What an interrupted run left in it stays, so that the stage can go on from there.
         command: Name of the stage, such as `mine`.
         options: The resolved options; beside them whatever else decides the result, such as the digest of an input.
+        is_bound: What an interrupted run left can only go on with the options that it was begun with.
 
     Raises:
-        UserError: If the folder holds another stage, or a finished result of other options.
+        UserError: If the folder holds another stage, or a finished result of other options, or is bound to others.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --output the path of a folder.")
     wanted = _plain(options)
-    _refuse_other_results(folder, command, wanted)
+    _refuse_other_results(folder, command, wanted, is_bound)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # what is about to be rewritten is not whole
     write_atomically(folder / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
@@ -143,7 +144,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any]) -> None:
+def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
     if not (folder / "versions.json").is_file():
         return
     before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))["command"]
@@ -155,6 +156,11 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any]) ->
     if (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} holds the finished result of other options: {changes}. Give another --output, or delete the folder."
+        )
+    if is_bound:
+        raise UserError(
+            f"{folder} holds what a run of other options left to go on from: {changes}. Give the options that it was "
+            "begun with, another --output, or delete the folder."
         )
     logger.warning("%s was begun with other options: %s. Going on with the new ones.", folder, changes)
 

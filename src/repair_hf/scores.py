@@ -31,7 +31,7 @@ from torch import Tensor
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # no news to whoever mines
 
 AT_ONCE = 1024  # vectors that are scored exactly, or measured, together
-CELLS = 1 << 22  # keys that are sorted together
+CELLS = 1 << 22  # scores that are held, or keys that are sorted, together
 U32, U16 = 2.0**-24, 2.0**-8  # half a unit in the last place of 1: float32, bfloat16
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # that of a score of -inf: below every candidate
@@ -67,7 +67,13 @@ def exact_scores(rows: np.ndarray, image: np.ndarray, panel: Tensor, column: np.
 
 
 def screen_error(images: np.ndarray, texts: np.ndarray, dtype: torch.dtype) -> float:
-    """eps: how far a screened score can lie from the exact one."""
+    """eps: how far a screened score can lie from the exact one.
+
+    Args:
+        images: (N, D); may be memory-mapped.
+        texts: (M, D); may be memory-mapped.
+        dtype: Of the screen: float32 or bfloat16.
+    """
     size = images.shape[1]
     longest, lost = zip(*(_norms(vectors, dtype) for vectors in (images, texts)), strict=True)
     rounded = [norm + less for norm, less in zip(longest, lost, strict=True)]
@@ -120,31 +126,41 @@ def kth_score(query: np.ndarray, keys: np.ndarray, n_queries: int, k: int) -> np
 
 
 def best_directly(
-    queries: np.ndarray, candidates: np.ndarray, positives: tuple[np.ndarray, np.ndarray], k: int, eps: float
+    queries: np.ndarray,
+    candidates: np.ndarray,
+    among: np.ndarray,
+    positives: tuple[np.ndarray, np.ndarray],
+    k: int,
+    eps: float,
 ) -> np.ndarray:
-    """The keys of each query's k best non-positives, without guessing: (Q, D), (N, D) to (Q, k), best first.
+    """The keys of each query's k best non-positives, without guessing: (Q, k), best first.
 
     Args:
-        queries: Few: Q x N scores are held at once.
-        candidates: All there are.
-        positives: Pairs that do not count, as places in `queries` and in `candidates`.
+        queries: (Q, D), a few hundred at most; a part of their scores, and k best of two parts, are held at once.
+        candidates: (N, D) all there are; may be memory-mapped.
+        among: (A,) which of them count.
+        positives: Pairs that do not, as places in `queries` and in `among`.
         k: How many.
         eps: Bound of the error of a float32 product, or more.
     """
-    screened = torch.empty(len(candidates), len(queries))
-    for start in range(0, len(candidates), AT_ONCE):
-        some = torch.from_numpy(np.array(candidates[start : start + AT_ONCE]))
-        torch.mm(some, torch.from_numpy(queries).T, out=screened[start : start + AT_ONCE])
-    scores = screened.numpy()
-    query, candidate = positives
-    scores[candidate, query] = -np.inf
-    limit = np.full(len(queries), np.finfo(np.float32).min)
-    if k <= len(candidates):
-        kth = np.partition(np.ascontiguousarray(scores.T), -k, axis=1)[:, -k]
-        limit = np.maximum(kth - np.float32(2 * eps), limit)
-    candidate, query = np.nonzero(scores >= limit)
-    exact = exact_scores(candidates, candidate, torch.from_numpy(queries.astype(np.float64)), query)
-    return best_keys(query, keys_of(exact, candidate), len(queries), k)
+    best = np.full((len(queries), k), NO_KEY)  # (Q, k)
+    vectors, exact_vectors = torch.from_numpy(queries), torch.from_numpy(queries.astype(np.float64))
+    order = np.argsort(positives[1], kind="stable")
+    query, place = positives[0][order], positives[1][order]
+    step = max(1, CELLS // max(queries.shape))  # as many vectors, or scores, as are held at once
+    for start in range(0, len(among), step):
+        some = among[start : start + step]
+        scores = torch.mm(torch.from_numpy(candidates[some]), vectors.T).numpy()  # (a, Q)
+        known = slice(*np.searchsorted(place, (start, start + step)))
+        scores[place[known] - start, query[known]] = -np.inf
+        limit = np.maximum(decode(best[:, -1])[0], np.finfo(np.float32).min)  # (Q,)
+        if k <= len(some):
+            limit = np.maximum(limit, np.partition(np.ascontiguousarray(scores.T), -k, axis=1)[:, -k])
+        row, column = np.nonzero(scores >= np.maximum(limit - np.float32(2 * eps), np.finfo(np.float32).min))
+        exact = exact_scores(candidates, some[row], exact_vectors, column)
+        found = best_keys(column, keys_of(exact, some[row]), len(queries), k)
+        best = np.sort(np.concatenate([best, found], axis=1), axis=1)[:, : -k - 1 : -1]
+    return best
 
 
 def _rows(query: np.ndarray, keys: np.ndarray, n_queries: int) -> Iterator[tuple[slice, np.ndarray]]:

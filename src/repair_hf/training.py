@@ -12,41 +12,37 @@ InfoNCE must: over processes, nothing (the negatives of all are gathered, with t
 from __future__ import annotations
 
 import logging
-import math
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import get_last_checkpoint
+from torch import Tensor
+from transformers import PreTrainedModel, PrinterCallback, Trainer
 
-from repair_hf.collation import DecodedImages, GridCollator, Pixels
+from repair_hf.callbacks import Conductor
+from repair_hf.checkpoints import checkpoint_to_resume
+from repair_hf.collation import DecodedImages, GridCollator, Pixels, Rows
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
+from repair_hf.encoding import encode_batch
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.gathering import gather
 from repair_hf.grids import Grids
-from repair_hf.losses import ContrastiveLoss, GridLoss
+from repair_hf.objectives import Objective, Vectors, attach, detach, objective_of
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
-from repair_hf.preprocessing import PixelStore, Preprocessor
+from repair_hf.pixels import PixelStore
+from repair_hf.preprocessing import Preprocessor
 from repair_hf.sampling import OneCaptionPerImage
 
 logger = logging.getLogger(__name__)
 
-MAX_LOGIT_SCALE = math.log(100)
-GRID_INPUTS = ("grid_images", "grid_texts", "present", "matches")
-
 
 class RepairTrainer(Trainer):
-    """Trains a dual encoder on the rows of `Grids`.
+    """Trains a dual encoder on the rows of `Grids`, or on others with an objective that knows what to do with them.
 
-    Logs `loss_global`, `loss_grid` and `logit_scale` (after exp) beside the Trainer's `loss`. Evaluation is retrieval
+    Logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp) beside the Trainer's `loss`. Evaluation is retrieval
     on a split of pairs: R@K and MRR both ways, as `eval_i2t_R@1` and so on.
 
     Args:
@@ -57,6 +53,7 @@ class RepairTrainer(Trainer):
         processing_class: The model's `Preprocessor`; saved with every checkpoint.
         eval_dataset: Pairs to evaluate on.
         eval_pixels: The images of `eval_dataset`, if they are decoded already.
+        objective: What is minimised; by default what `args.negatives` names.
     """
 
     def __init__(
@@ -64,11 +61,12 @@ class RepairTrainer(Trainer):
         model: PreTrainedModel,
         args: RepairConfig,
         data_collator: GridCollator,
-        train_dataset: Grids,
+        train_dataset: Rows,
         processing_class: Preprocessor,
         eval_dataset: Pairs | None = None,
         *,
         eval_pixels: Pixels | None = None,
+        objective: Objective | None = None,
     ) -> None:
         if args.push_to_hub:
             raise UserError(
@@ -77,14 +75,15 @@ class RepairTrainer(Trainer):
             )
         parameters = dict(model.named_parameters())
         if "logit_bias" in parameters:
-            parameters["logit_bias"].requires_grad_(
-                False
-            )  # SigLIP's; a constant on all logits leaves a softmax as it is
+            # SigLIP's; a constant on all logits leaves a softmax as it is
+            parameters["logit_bias"].requires_grad_(False)
         if "logit_scale" not in parameters:
             raise UserError(
                 f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one."
             )
-        self.conductor = _Conductor(self)
+        self.conductor = Conductor(self)
+        self.objective = objective or objective_of(args.negatives, args.grid_weight, args.known_matches)
+        attach(self.objective, model, processes=args.world_size)
         super().__init__(
             model.float(),  # the optimizer's weights are float32, whatever precision they were stored in
             args,
@@ -98,7 +97,6 @@ class RepairTrainer(Trainer):
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
         self.can_return_loss = True
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.contrastive_loss, self.grid_loss = ContrastiveLoss(), GridLoss()
         self.sampler = OneCaptionPerImage(
             train_dataset.anchor_images,
             args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
@@ -107,60 +105,35 @@ class RepairTrainer(Trainer):
         )
         self.first_step = 0  # of the last call of `train`; not 0 after a resume
         self._eval_pixels = eval_pixels
-        self._sums: dict[str, Tensor] = {}  # since the last line of the loss curve
+        self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, in steps of this call of `train`
+        self._sums: dict[str, Tensor] = {}  # since the last line of the loss curve: sum and count of each term
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Encode the batch's distinct items once, then `L_global + grid_weight * L_grid`.
+        """Encode the batch's distinct items once, then add up the objective's terms.
 
         Here `num_items_in_batch` is the number of grids in the whole optimizer step, so that L_grid is the mean over
         those however the step is cut; None where this batch is the whole step.
         """
-        grid = {name: inputs[name] for name in GRID_INPUTS if name in inputs}
-        images, texts = self._encode(model, inputs["pixels"], inputs["texts"])  # (n_images, D), (n_texts, D)
-        scale = self.model.logit_scale.exp()
-        anchors = torch.cat([images[inputs["anchor_images"]], texts[inputs["anchor_texts"]]], 1)  # (B, 2 D)
-        anchors = gather(anchors)  # (B * processes, 2 D)
-        loss = self.contrastive_loss(*anchors.chunk(2, 1), scale)["loss"]
-        terms = {"loss_global": loss.detach(), "batches": torch.ones_like(loss)}
-        if grid:
-            matches = grid["matches"] if self.args.known_matches == "masked" else None
-            found = self.grid_loss(
-                images[grid["grid_images"]], texts[grid["grid_texts"]], scale, grid["present"], matches
-            )
-            loss = loss + self.args.grid_weight * found["loss"] * self._share(found["grids"], num_items_in_batch)
-            terms |= {"loss_grid": found["loss"].detach() * found["grids"], "grids": found["grids"]}
-        for name, value in terms.items():
-            self._sums[name] = self._sums.get(name, 0) + value
-        return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
-
-    def _encode(self, model: nn.Module, pixels: Tensor, texts: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-        """All images and captions of a batch as unit vectors: one forward per group of captions, with its share of
-        the images."""
-        # DDP meets one forward per backward: its processes may hold different numbers of groups.
-        once_more = self.model if self.args.world_size > 1 else model
-        modules = [model, *[once_more] * (len(texts) - 1)]
-        pieces = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
-        images, texts = zip(
-            *(self._encode_piece([module, once_more], *piece) for module, *piece in pieces), strict=True
+        inputs = self.objective.prepare(inputs)
+        images, texts, *features = encode_batch(  # (n_images, D), (n_texts, D)
+            model,
+            inputs["pixels"],
+            inputs["texts"],
+            self.processing_class.normalize,
+            once_more=self.model if self.args.world_size > 1 else model,
+            in_chunks=self.args.chunk_size is not None,
+            with_features=self.objective.needs_features,
         )
-        return torch.cat(images), torch.cat(texts)
-
-    def _encode_piece(
-        self, modules: list[nn.Module], pixels: Tensor, texts: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """With `chunk_size`, of all that the forward makes only the vectors are kept; it runs again in the backward.
-
-        The vectors are all that the loss needs, so this is gradient caching (Gao et al., 2021), and exact.
-        """
-        turns = iter(modules)
-
-        def forward() -> tuple[Tensor, Tensor]:
-            found = next(turns)(pixel_values=self.processing_class.normalize(pixels), **texts)
-            return found.image_embeds, found.text_embeds
-
-        if self.args.chunk_size is None or not torch.is_grad_enabled():
-            return forward()
-        return checkpoint(forward, use_reentrant=False)
+        self.encoded += torch.tensor([len(images), len(texts)])
+        vectors = Vectors(images, texts, self.model.logit_scale.exp(), *features)
+        parts = []
+        for name, term in self.objective(vectors, inputs).items():
+            count = torch.ones_like(term.value) if term.count is None else term.count
+            share = 1.0 if term.count is None else self._share(term.count, num_items_in_batch)
+            parts.append(term.weight * term.value * share)
+            self._sums[name] = self._sums.get(name, 0) + torch.stack([term.value.detach() * count, count.detach()])
+        loss = torch.stack(parts).sum()
+        return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Count the grids of the whole optimizer step where it is cut into several batches."""
@@ -173,11 +146,9 @@ class RepairTrainer(Trainer):
 
     def log(self, logs, start_time=None):
         if "loss" in logs and self._sums:
-            sums = self.accelerator.reduce(torch.stack([value.float() for value in self._sums.values()]), "sum")
-            total = dict(zip(self._sums, sums.tolist(), strict=True))
-            logs["loss_global"] = total["loss_global"] / total["batches"]
-            if "grids" in total:
-                logs["loss_grid"] = total["loss_grid"] / max(total["grids"], 1)
+            sums = self.accelerator.reduce(torch.stack(list(self._sums.values())).float(), "sum")  # (terms, 2)
+            for name, (total, count) in zip(self._sums, sums.tolist(), strict=True):
+                logs[name] = total / max(count, 1)
             logs["logit_scale"] = self.model.logit_scale.exp().item()
             self._sums = {}
         super().log(logs, start_time)
@@ -194,9 +165,7 @@ class RepairTrainer(Trainer):
         encoder = DualEncoder(
             self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
         )
-        images = encoder.embed_images(pairs.images["image"] if pixels is None else pixels)  # (N, D)
-        texts = encoder.embed_texts(pairs.captions["caption"])  # (M, D)
-        found = evaluate_retrieval(images, texts, pairs.caption_image)
+        found = evaluate_retrieval(*encoder.embed_pairs(pairs, pixels=pixels), pairs.caption_image)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -221,35 +190,6 @@ class RepairTrainer(Trainer):
         return cuts * grids / in_step.clamp(min=1)
 
 
-class _Conductor(TrainerCallback):
-    """Tells the sampler which epoch begins, also after a resume, keeps the logit scale within bounds, and takes the time
-    that goes by between steps, in which the next batch is made or waited for."""
-
-    def __init__(self, trainer: RepairTrainer) -> None:
-        self.trainer = trainer
-        self.waited = 0.0  # seconds
-        self._since: float | None = None
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.trainer.first_step = state.global_step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if self._since is not None:
-            self.waited += time.perf_counter() - self._since
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self._since = time.perf_counter()
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        self._since = None
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.trainer.sampler.set_epoch(state.global_step // self.trainer.sampler.batches)
-
-    def on_optimizer_step(self, args, state, control, **kwargs):
-        self.trainer.model.logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
-
-
 def train(
     model: DualEncoder | str | Path,
     pairs: Pairs,
@@ -257,6 +197,8 @@ def train(
     config: RepairConfig | None = None,
     *,
     validation: Pairs | None = None,
+    data: Rows | None = None,
+    objective: Objective | None = None,
 ) -> dict[str, Any]:
     """Fine-tune a dual encoder and save it, with its processor, in `config.output_dir`.
 
@@ -269,61 +211,63 @@ def train(
         records: What `load_records` gives, made from failures on `pairs`; None trains on the pairs alone.
         config: How to train; the defaults of `RepairConfig` otherwise.
         validation: Pairs for the evaluation that `config.eval_strategy` asks for.
+        data: Rows to train on in place of the grids of `records`, made of `pairs` and of what another method adds to them.
+        objective: What is minimised; by default what `config.negatives` names.
 
     Returns:
         `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `waiting` (share of
-        the seconds between steps, for data), `loss` (mean over the steps), `grids` (see `Grids.report`) and, where there
-        was an evaluation, the metrics of the last.
+        the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
+        `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`) and, where there was an evaluation, the
+        metrics of the last.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
-    grids = Grids(
+    data = data or Grids(
         pairs,
         None if config.negatives == "none" else records,
         counterparts=config.counterparts,
         slot1=config.slot1,
         seed=config.seed if config.data_seed is None else config.data_seed,
     )
-    with config.main_process_first(desc="decoding images"):
-        tables = [_pixels(pairs.images, "image", encoder, config)]
-        if grids.edited_images is not None:
-            tables.append(_pixels(grids.edited_images, "edit_image", encoder, config))
-        eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
-    collator = GridCollator(encoder.preprocessor, tables, grids.captions, chunk_size=config.chunk_size)
+    tables = [_pixels(pairs.images, "image", encoder, config)]
+    if data.edited_images is not None:
+        tables.append(_pixels(data.edited_images, "edit_image", encoder, config))
+    eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
+    collator = GridCollator(encoder.preprocessor, tables, data.captions, chunk_size=config.chunk_size)
     trainer = RepairTrainer(
-        encoder.model, config, collator, grids, encoder.preprocessor, validation, eval_pixels=eval_pixels
+        encoder.model,
+        config,
+        collator,
+        data,
+        encoder.preprocessor,
+        validation,
+        eval_pixels=eval_pixels,
+        objective=objective,
     )
     start = time.perf_counter()
-    result = trainer.train(resume_from_checkpoint=_checkpoint(config))
+    result = trainer.train(resume_from_checkpoint=checkpoint_to_resume(config))
     seconds = time.perf_counter() - start
+    detach(encoder.model)
     trainer.save_model()
     trainer.save_state()
     encoder.model.eval()
-    steps = result.global_step - trainer.first_step
+    steps = max(result.global_step - trainer.first_step, 1)
+    images, texts = trainer.accelerator.reduce(trainer.encoded.to(config.device), "sum").tolist()
     logged = [line for line in trainer.state.log_history if "eval_i2t_R@1" in line]
     return {
         "steps": result.global_step,
         "processes": config.world_size,
         "seconds": seconds,
-        "seconds_per_step": seconds / max(steps, 1),
+        "seconds_per_step": seconds / steps,
         "waiting": trainer.conductor.waited / seconds,
         "loss": result.training_loss,
-        "grids": grids.report(),
+        "images_per_step": images / steps,
+        "texts_per_step": texts / steps,
+        "grids": data.report(),
     } | (logged[-1] if logged else {})
 
 
 def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairConfig) -> Pixels:
     if not config.cache_images:
         return DecodedImages(images, column, encoder.preprocessor)
-    return PixelStore(images, column, encoder.preprocessor, config.cache_folder)
-
-
-def _checkpoint(config: RepairConfig) -> str | None:
-    wanted = config.resume_from_checkpoint
-    if wanted == "last":
-        return get_last_checkpoint(config.output_dir) if Path(config.output_dir).is_dir() else None
-    if wanted is not None and not (Path(wanted) / TRAINER_STATE_NAME).is_file():
-        raise UserError(
-            f"`resume_from_checkpoint` names {wanted}, no checkpoint; give a `checkpoint-...` folder, or `last`."
-        )
-    return wanted
+    return PixelStore(images, column, encoder.preprocessor, config.cache_folder, draft=config.draft_jpegs)

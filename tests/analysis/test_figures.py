@@ -5,8 +5,8 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as Picture
 
+from repair_hf.analysis.choosing import Choice, choose
 from repair_hf.analysis.figures import contact_sheet, grid_picture, right_answers
-from repair_hf.options import UserError
 
 COLUMNS = {
     **dict.fromkeys(("record_id", "direction", "q_id", "gt_id", "fp_id"), Value("string")),
@@ -40,56 +40,32 @@ def many(t2i: int, i2t: int) -> Dataset:
     return dataset(*(record(f"t{k}", "t2i") for k in range(t2i)), *(record(f"i{k}", "i2t") for k in range(i2t)))
 
 
+def draw(records: Dataset, path) -> None:
+    contact_sheet(choose(records, n=8), path)
+
+
 def count(path, colour: tuple[int, int, int]) -> int:
     return int((np.asarray(Picture.open(path)) == colour).all(2).sum())
 
 
-@pytest.mark.parametrize(
-    "t2i, i2t, n, expected",
-    [(9, 9, 6, (3, 3)), (9, 1, 6, (5, 1)), (0, 9, 6, (0, 6)), (2, 2, 9, (2, 2)), (5, 5, 1, (0, 1))],
-)
-def test_both_directions_get_the_same_share_as_far_as_there_are_records(tmp_path, t2i, i2t, n, expected):
-    drawn = contact_sheet(many(t2i, i2t), tmp_path / "sheet.png", n=n)
-    assert len(set(drawn)) == len(drawn)
-    if n > 1:
-        assert tuple(sum(name[0] == letter for name in drawn) for letter in "ti") == expected
-    else:
-        assert len(drawn) == 1
-
-
-def test_the_seed_chooses(tmp_path):
-    records = many(20, 20)
-    first, again, other = (
-        contact_sheet(records, tmp_path / f"{k}.png", n=4, seed=seed) for k, seed in enumerate((0, 0, 1))
-    )
-    assert first == again != other
-    assert (tmp_path / "0.png").read_bytes() == (tmp_path / "1.png").read_bytes()
-
-
-def test_one_direction_alone(tmp_path):
-    assert sorted(contact_sheet(many(3, 3), tmp_path / "sheet.png", n=2, direction="i2t"))[0].startswith("i")
-
-
 def test_every_picture_and_caption_of_a_record_is_drawn(tmp_path):
     sheet = tmp_path / "sheet.png"
-    contact_sheet(dataset(record("a", "t2i")), sheet)
+    draw(dataset(record("a", "t2i")), sheet)
     areas = [count(sheet, colour) for colour in ((255, 0, 0), (0, 0, 255), (0, 255, 0))]
     assert min(areas) > 60_000 and max(areas) - min(areas) == 0
     empty = tmp_path / "empty.png"
-    contact_sheet(dataset(record("a", "t2i", q_text=" ")), empty)
+    draw(dataset(record("a", "t2i", q_text=" ")), empty)
     assert sheet.read_bytes() != empty.read_bytes()
 
 
 def test_an_image_that_was_left_out_is_named(tmp_path):
-    contact_sheet(dataset(record("a", "t2i", gt_image=None)), tmp_path / "sheet.png")
+    draw(dataset(record("a", "t2i", gt_image=None)), tmp_path / "sheet.png")
     assert count(tmp_path / "sheet.png", (0, 0, 255)) == 0
     assert count(tmp_path / "sheet.png", (255, 0, 0)) > 60_000
 
 
 def test_a_score_that_nobody_took_is_told_as_unknown(tmp_path):
-    contact_sheet(
-        dataset(record("a", "i2t", gt_score=None, fp_score=None, edit_similarity=None)), tmp_path / "sheet.png"
-    )
+    draw(dataset(record("a", "i2t", gt_score=None, fp_score=None, edit_similarity=None)), tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").exists()
 
 
@@ -98,23 +74,21 @@ def test_odd_text_neither_breaks_nor_widens_the_sheet(tmp_path):
     rows = dataset(
         record("a", "i2t", fp_text=odd, edit_text=odd + "!", edit_instruction=odd, fp_reason=None, q_id=odd)
     )
-    contact_sheet(rows, tmp_path / "odd.png")
-    contact_sheet(many(0, 1), tmp_path / "plain.png")
+    draw(rows, tmp_path / "odd.png")
+    draw(many(0, 1), tmp_path / "plain.png")
     odd_size, plain_size = (Picture.open(tmp_path / f"{name}.png").size for name in ("odd", "plain"))
     assert odd_size[0] == plain_size[0] and odd_size[1] < plain_size[1] + 60
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(direction="t2i"), r"nothing to draw: the records hold \{'t2i': 0\}"),
-        (dict(n=0), r"nothing to draw: the records hold .* n is 0"),
-        (dict(direction="up"), r"one of \['t2i', 'i2t'\], got 'up'"),
-    ],
-)
-def test_where_there_is_nothing_to_draw_it_says_so(tmp_path, options, message):
-    with pytest.raises(UserError, match=message):
-        contact_sheet(many(0, 2), tmp_path / "sheet.png", **options)
+def test_a_dropped_failure_is_drawn_with_its_reason_in_place_of_an_edit(tmp_path):
+    row = {
+        name: cell for name, cell in record("a", "i2t").items() if not name.endswith("_image") and name[:5] != "edit_"
+    }
+    row |= {"edit_instruction": None, "reason": "gt_invalid", "detail": None}
+    sheets = [tmp_path / "a.png", tmp_path / "b.png"]
+    for sheet, reason in zip(sheets, ("gt_invalid", "no_op"), strict=True):
+        contact_sheet(Choice([row | {"reason": reason}], {"i2t": 1}), sheet)
+    assert sheets[0].read_bytes() != sheets[1].read_bytes()
 
 
 def test_a_tie_is_no_right_answer():

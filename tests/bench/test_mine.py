@@ -7,6 +7,7 @@ import pytest
 
 from repair_hf.bench.mine import ROWS, Load, Vectors, available, measure
 from repair_hf.cli import main
+from repair_hf.commands import bench
 
 LOAD = Load(images=60, texts=300, dim=16, k=5)
 
@@ -22,7 +23,7 @@ def test_rows_take_turns():
     rounds = list(measure(LOAD, list(ROWS), repeat=2))
     for found in rounds:
         assert list(found) == [row for row in ROWS if available(row)]
-        assert all(one.seconds > 0 and one.memory >= 0 for one in found.values())
+        assert all(one.seconds > 0 and one.busy > 0 and one.memory >= 0 for one in found.values())
     assert len(rounds) == 2
 
 
@@ -33,6 +34,7 @@ def test_rows_take_turns():
         (["--k", "0"], "`k` must be at least 1, got 0"),
         (["--k", "5000"], "`k` must be less than `images`"),
         (["--images", "10", "--texts", "9", "--k", "2"], "`texts` must be at least `images`"),
+        (["--paper", "--growth"], "`paper` and `growth` exclude each other"),
     ],
 )
 def test_what_cannot_be_measured(words, reason, capsys):
@@ -46,3 +48,20 @@ def test_table_of_the_command(capsys):
     for row in ROWS:
         line = next(line for line in table.splitlines() if line.startswith(row))
         assert "MiB" in line or "not installed" in line
+
+
+def test_growth_tells_the_time_of_a_pair(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "SMALL", (30, 60))
+    monkeypatch.setattr(bench, "PAPER", (60, 120))
+    assert main("bench mine --growth --dim 16 --k 3 --repeat 1 --rows mine".split()) == 0
+    table = capsys.readouterr().out
+    for size in ("30 images x 60", "60 images x 120", "120 images x 240"):
+        assert size in table
+    for row in ("product", "mine"):
+        *times, change = map(float, table.split("nanoseconds")[1].split(f"\n{row} ")[1].split("\n")[0].split())
+        assert change == pytest.approx(times[2] / times[0], abs=0.006)
+
+
+def test_paper_is_the_size_of_its_corpus():
+    assert bench.MineBenchOptions(paper=True).sizes == [(29_000, 145_000)]
+    assert bench.MineBenchOptions(images=200, texts=300).sizes == [(200, 300)]

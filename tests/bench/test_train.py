@@ -7,7 +7,9 @@ import pytest
 from repair_hf.bench.train import ROWS, Load, _measure
 from repair_hf.cli import main
 
-LOAD = Load(architecture="world", batch=16, steps=2, precision="fp32", chunk_size=8, device="cpu")
+LOAD = Load(
+    architecture="world", batch=16, corpus=64, steps=2, precision="fp32", chunk_size=8, chunk_batch=32, device="cpu"
+)
 
 
 def test_each_row_encodes_what_it_says():
@@ -36,8 +38,9 @@ def test_what_cannot_be_measured(words, reason, capsys):
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_table_of_the_command(capsys):
-    assert main("bench train --batch 8 --steps 1 --rounds 1 --rows vanilla --device cpu".split()) == 0
+    assert main("bench train --batch 8 --corpus 40 --steps 1 --rounds 1 --rows vanilla --device cpu".split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["run_clip", "vanilla"]
-    assert lines[1].split()[2] == "1.00"
+    assert lines[1].split()[1:4:2] == ["8", "1.00"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from repair_hf.cli import main
@@ -21,10 +23,15 @@ def test_writes_what_the_library_measures(flags, pairs_folder, clip_folder, tmp_
     assert main(flags) == 0
     pairs = load_pairs(pairs_folder, split="all")
     expected = evaluate_retrieval(*DualEncoder.from_pretrained(clip_folder).embed_pairs(pairs), pairs.caption_image)
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == pytest.approx(expected)
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert {name for name in expected if name.startswith(("i2t", "t2i"))} == set(found["intervals"])
+    assert all(low <= found[name] <= high for name, (low, high) in found["intervals"].items())
     assert (expected["n_images"], expected["n_texts"]) == (12, 24)
     printed = capsys.readouterr().out
-    assert "12 images, 24 texts" in printed
+    footer = printed[printed.index("In brackets") :].replace("\n", " ")
+    assert "12 images, 24 texts" in footer and "split all" in footer and pairs.fingerprint in footer
+    assert found["model_digest"] in footer and found["repair_hf"] in footer and "under no benchmark's name" in footer
     assert f"next: repair-hf mine --pairs {pairs_folder} --model {clip_folder}" in printed
 
 
@@ -47,3 +54,32 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
     assert main([*flags, "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_two_models_are_compared_query_by_query(flags, siglip_folder, clip_folder, tmp_path, capsys):
+    """The counts and differences are those of the two models' own ranks."""
+    flags.insert(flags.index("--output"), str(siglip_folder))
+    assert main([*flags, "--resamples", "50"]) == 0
+    out = tmp_path / "out"
+    told = json.loads((out / "differences.json").read_text())
+    names = [Path(folder).name for folder in (clip_folder, siglip_folder)]
+    ranks = [pq.read_table(out / name / "ranks.parquet").to_pandas() for name in names]
+    assert told["reference"] == names[0] and list(told["differences"]) == names[1:]
+    for way in ("i2t", "t2i"):
+        before, now = (table[table["direction"] == way]["gt_rank"].to_numpy() for table in ranks)
+        gain = told["differences"][names[1]][f"{way}_R@1"]
+        assert gain["difference"] == pytest.approx((now == 1).mean() - (before == 1).mean())
+        assert gain["low"] <= gain["difference"] <= gain["high"]
+        counts = told["queries"][names[1]][way]
+        assert counts["repaired"] == ((before > 1) & (now == 1)).sum()
+        assert counts["broken"] == ((before == 1) & (now > 1)).sum()
+        assert sum(counts.values()) == len(before)
+    queries = pq.read_table(out / "queries.parquet").to_pandas()
+    assert len(queries) == 36 and (queries["rank"].to_numpy() == ranks[1]["gt_rank"].to_numpy()).all()
+    assert f"against {names[0]}" in capsys.readouterr().out
+
+
+def test_a_model_is_not_compared_with_itself(flags, clip_folder, capsys):
+    flags.insert(flags.index("--output"), str(clip_folder))
+    assert main(flags) == 2
+    assert "twice" in capsys.readouterr().err

@@ -87,3 +87,24 @@ def test_a_mistake_is_one_line(flags, words, message, capsys):
     assert main([*flags, *words]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("repair-hf mine: error: ") and message in error
+
+
+def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
+    assert main([*flags, "--search", "hnsw"]) == 0
+    printed, summary = capsys.readouterr().out, json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["search"] == "hnsw" and summary["ranks"] == "lower bounds"
+    assert summary["recall"] == {"i2t": 1.0, "t2i": 1.0}  # of so few it misses none
+    assert "hnsw found 100.0% (i2t), 100.0% (t2i) of the true false positives; ranks are lower bounds" in printed
+    assert [row["fp"] for row in rows(tmp_path / "out")] == exact_fps(flags, tmp_path)
+
+
+def exact_fps(flags, tmp_path) -> list[int]:
+    assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
+    summary = json.loads((tmp_path / "exact" / "summary.json").read_text())
+    assert "recall" not in summary
+    return [row["fp"] for row in rows(tmp_path / "exact")]
+
+
+def test_an_effort_of_nothing_is_refused(flags, capsys):
+    assert main([*flags, "--search", "ivf", "--search-effort", "0"]) == 2
+    assert "`search_effort` must be more than 0, got 0" in capsys.readouterr().err

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from datasets import Dataset
 from transformers import AutoModel
 
@@ -59,7 +65,7 @@ def test_other_options_do_not_overwrite_a_finished_result(flags, capsys):
 
 
 def test_a_stopped_run_goes_on_from_its_newest_checkpoint(flags, tmp_path):
-    going_on = [*flags, "--save-strategy", "steps", "--save-steps", "3", "--resume-from-checkpoint", "last"]
+    going_on = [*flags, "--save-strategy", "steps", "--save-steps", "3"]
     assert main(going_on) == 0
     whole = AutoModel.from_pretrained(tmp_path / "out").state_dict()
     for name in ("summary.json", "model.safetensors", "trainer_state.json"):  # as if killed between steps 3 and 4
@@ -68,6 +74,57 @@ def test_a_stopped_run_goes_on_from_its_newest_checkpoint(flags, tmp_path):
     assert main(going_on) == 0
     for name, value in AutoModel.from_pretrained(tmp_path / "out").state_dict().items():
         assert value.equal(whole[name]), name
+
+
+def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys):
+    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
+    (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
+    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
+    assert "left to go on from: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # three starts of Python, and 200 steps
+@pytest.mark.parametrize("extra", [[], ["--gradient-accumulation-steps", "2", "--chunk-size", "3"]])
+def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_path):
+    steps = [
+        "--learning-rate",
+        "1e-4",
+        "--max-steps",
+        "100",
+        "--save-strategy",
+        "steps",
+        "--save-steps",
+        "7",
+        "--logging-steps",
+        "5",
+    ]
+    words = [*flags, "--slot1", "mixed", *steps, *extra]
+    python = [sys.executable, "-m", "repair_hf"]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
+    subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
+    rng, killed = random.Random(), 0
+    while not (tmp_path / "out" / "summary.json").is_file():
+        process = subprocess.Popen([*python, *words], env=one_thread, stderr=subprocess.DEVNULL)
+        before = set(tmp_path.glob("out/checkpoint-*"))
+        while process.poll() is None and killed < 2 and set(tmp_path.glob("out/checkpoint-*")) <= before:
+            time.sleep(0.005)
+        time.sleep(0.3 * rng.random())  # while it trains or writes
+        if killed < 2 and process.poll() is None:
+            process.kill()
+            killed += 1
+        process.wait()
+    assert killed == 2
+    whole, resumed = (
+        [line for line in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]]
+        for name in ("whole", "out")
+    )
+    names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")
+    for one, other in zip(whole[:-1], resumed[:-1], strict=True):  # the last line tells how long it took
+        assert [other[name] for name in names] == pytest.approx([one[name] for name in names], rel=1e-5, abs=1e-5)
+    assert [line["step"] for line in whole[:4]] == [5, 7, 10, 14]
+    weights = [AutoModel.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "out")]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys):

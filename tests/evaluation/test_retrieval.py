@@ -20,6 +20,7 @@ def naive(images: np.ndarray, texts: np.ndarray, owner: np.ndarray, ks: tuple[in
             ranks.append(1 + sum(1 for score, is_good in zip(row, good, strict=True) if score >= best and not is_good))
         metrics |= {f"{direction}_R@{k}": np.mean([rank <= k for rank in ranks]) for k in ks}
         metrics[f"{direction}_MRR"] = np.mean([1 / rank for rank in ranks])
+        metrics[f"{direction}_median_rank"] = np.median(ranks)
     return metrics | {"n_images": len(images), "n_texts": len(texts)}
 
 
@@ -30,7 +31,8 @@ def test_equals_the_naive_matrix(n_images, n_texts):
     owner = np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)])
     metrics = evaluate_retrieval(images, texts, owner, ks=(1, 3))
     assert metrics == pytest.approx(naive(images, texts, owner, (1, 3)))
-    assert list(metrics) == ["i2t_R@1", "i2t_R@3", "i2t_MRR", "t2i_R@1", "t2i_R@3", "t2i_MRR", "n_images", "n_texts"]
+    names = [f"{way}_{name}" for way in ("i2t", "t2i") for name in ("R@1", "R@3", "MRR", "median_rank")]
+    assert list(metrics) == [*names, "n_images", "n_texts"]
 
 
 def test_one_of_several_captions_is_enough():

@@ -75,12 +75,12 @@ def answers(folder: Path) -> int:
 
 
 def test_kill_and_go_on(words, tmp_path, monkeypatch, capsys):
-    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY), (1, 3)])
+    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY)])
 
 
 @pytest.mark.slow
 def test_kill_and_go_on_with_other_processes(words, tmp_path, monkeypatch, capsys):
-    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY), (2, 6), (1, 16), (2, 4)])
+    kill_and_go_on(words, tmp_path, monkeypatch, capsys, kills=[(1, CONCURRENCY), (2, 6), (1, 3), (1, 16), (2, 4)])
 
 
 def kill_and_go_on(words, tmp_path, monkeypatch, capsys, *, kills: list[tuple[int, int]]) -> None:

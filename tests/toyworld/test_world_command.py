@@ -1,7 +1,10 @@
 """`repair-hf world`: build and pretrain in small; the shipped base says how it was made."""
 
 import json
+import subprocess
+import sys
 
+import httpx
 import pytest
 from transformers import AutoModel
 
@@ -20,6 +23,18 @@ def test_shipped_base_carries_its_recipe_and_its_held_out_figures():
     from repair_hf.encoder import DualEncoder
 
     assert DualEncoder.from_pretrained(BASE).digest == held_out["digest"]
+
+
+def test_serve_tells_its_address_and_answers_there():
+    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[-1]
+            asked = {"model": "oracle", "messages": [{"role": "user", "content": "Who are you?"}]}
+            answer = httpx.post(f"{address}/chat/completions", json=asked, timeout=30)
+        finally:
+            server.terminate()
+    assert answer.status_code == 400 and "error" in answer.json()  # it knows the prompts of this package alone
 
 
 @pytest.mark.slow

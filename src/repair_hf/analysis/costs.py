@@ -13,7 +13,7 @@ from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost
 ESTIMATE_HEADS = ("", "", "triplets", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
 PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
-STAGES, DIRECTIONS = ("audit", "instruct", "edit"), ("i2t", "t2i")
+STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")
 
 Row = tuple[str | int, ...]
 
@@ -74,12 +74,12 @@ def time_at_limits(
         tokens = estimate.prompt_tokens + estimate.completion_tokens
         minutes[f"{tokens_per_minute:,} tokens"] = tokens / tokens_per_minute
     each = (
-        f"{_span(estimate.llm_calls / concurrency / 60)} for each second that an answer takes, {concurrency:,} at once"
+        f"{span(estimate.llm_calls / concurrency / 60)} for each second that an answer takes, {concurrency:,} at once"
     )
     if not minutes:
         return f"Time of the LLM: {each}."
     limit = max(minutes, key=minutes.__getitem__)
-    return f"Time of the LLM: at least {_span(minutes[limit])}, by {limit} a minute; and {each}."
+    return f"Time of the LLM: at least {span(minutes[limit])}, by {limit} a minute; and {each}."
 
 
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
@@ -113,7 +113,8 @@ def _thousands(tokens: float) -> str:
     return f"{tokens / 1000:,.1f}"
 
 
-def _span(minutes: float) -> str:
+def span(minutes: float) -> str:
+    """A time in the unit that suits it."""
     if minutes < 1:
         return f"{60 * minutes:.0f} s"
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

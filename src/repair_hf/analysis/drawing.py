@@ -7,8 +7,6 @@ Out: lines that fit their box; ink on a picture.
 from __future__ import annotations
 
 import bisect
-import difflib
-import string
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +14,8 @@ from pathlib import Path
 
 import matplotlib
 from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
+
+from repair_hf.analysis.differences import Run, both_sides
 
 INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
 # Okabe and Ito's palette: apart for every kind of colour vision.
@@ -40,14 +40,8 @@ def words(text: str, colour: str = INK, *, bold: bool = False) -> list[Word]:
 
 def changes(before: str, after: str) -> tuple[list[Word], list[Word]]:
     """Both texts, with what the edit took out struck through and what it put in set bold."""
-    old, new = before.split(), after.split()
-    left, right = words(before), words(after)
-    matcher = difflib.SequenceMatcher(None, [_bare(w) for w in old], [_bare(w) for w in new], autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        if kind != "equal":
-            left[i:j] = [Word(text, ROLES["fp"], bold=True, struck=True) for text in old[i:j]]
-            right[k:m] = [Word(text, ROLES["edit"], bold=True) for text in new[k:m]]
-    return left, right
+    old, new = both_sides(before, after)
+    return _drawn(old), _drawn(new)
 
 
 def set_lines(content: list[Word], size: int, width: int, most: int) -> list[list[Word]]:
@@ -139,8 +133,13 @@ def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def _bare(word: str) -> str:
-    return word.lower().strip(string.punctuation) or word
+def _drawn(runs: list[Run]) -> list[Word]:
+    looks = {
+        "same": Word(""),
+        "out": Word("", ROLES["fp"], bold=True, struck=True),
+        "in": Word("", ROLES["edit"], bold=True),
+    }
+    return [replace(looks[kind], text=word) for kind, text in runs for word in text.split()]
 
 
 def _space(size: int) -> float:

@@ -6,16 +6,15 @@ Out: PNG files.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
-from datasets import Dataset
 from PIL import Image, ImageDraw
 
+from repair_hf.analysis.choosing import Choice
 from repair_hf.analysis.drawing import (
     CARD,
     INK,
@@ -36,11 +35,11 @@ from repair_hf.analysis.drawing import (
     words,
     write,
 )
-from repair_hf.options import UserError
+from repair_hf.records.columns import REASONS
 
 DIRECTIONS = {
-    "t2i": ("text → image", "a wrong image ranked high for a caption, and was redrawn to fit it"),
-    "i2t": ("image → text", "a wrong caption ranked high for an image, and was rewritten to fit it"),
+    "t2i": ("text → image", "a wrong image ranked high for a caption", "and was redrawn to fit it"),
+    "i2t": ("image → text", "a wrong caption ranked high for an image", "and was rewritten to fit it"),
 }
 NAMES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
 
@@ -55,37 +54,26 @@ IMAGE_SLOTS = ("anchor", "fits the 2nd caption", "false positive")
 TEXT_SLOTS = ("anchor", "false positive", "fits the 3rd image")
 
 
-def contact_sheet(
-    records: Dataset, path: str | Path, *, n: int = 8, direction: str | None = None, seed: int = 0
-) -> list[str]:
-    """Draw records side by side: query, ground truth, false positive, edit.
+def contact_sheet(choice: Choice, path: str | Path) -> None:
+    """Draw records side by side: query, ground truth, false positive, edit; or why there is no edit.
 
     Args:
-        records: As `load_records` gives them.
+        choice: Records, or dropped failures.
         path: The PNG to write.
-        n: How many to draw. Both directions get the same share, as far as there are records.
-        direction: `t2i` or `i2t` draws that one alone.
-        seed: Another seed draws others.
-
-    Returns:
-        The ids of the records that were drawn, from the top.
-
-    Raises:
-        UserError: If there is no record to draw.
     """
-    directions = list(records["direction"])
-    rows = [records[place] for place in _choose(directions, n, direction, seed)]
-    parts = [title_bar("Retrieval failures and their repairs", _provenance(rows[0]), WIDTH)]
-    for name in DIRECTIONS:
-        if of_one := [row for row in rows if row["direction"] == name]:
-            parts += [_band(name, f"{len(of_one)} of {directions.count(name):,}"), *map(_card, of_one)]
+    is_dropped = "reason" in choice.rows[0]
+    title = "Dropped failures" if is_dropped else "Retrieval failures and their repairs"
+    parts = [title_bar(title, provenance(choice.rows[0]), WIDTH)]
+    for direction, available in choice.available.items():
+        if rows := choice.of(direction):
+            count = f"{len(rows)} of {available:,}"
+            parts += [_band(*headline(direction, is_dropped=is_dropped), count), *map(_card, rows)]
     sheet = Image.new("RGB", (WIDTH, sum(part.height for part in parts) + MARGIN), PAPER)
     y = 0
     for part in parts:
         sheet.paste(part, (0, y))
         y += part.height
     sheet.save(path)
-    return [row["record_id"] for row in rows]
 
 
 def grid_picture(
@@ -141,32 +129,21 @@ def right_answers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return truth > rivals.max(1), truth > rivals.max(0)
 
 
-def _choose(directions: list[str], n: int, direction: str | None, seed: int) -> list[int]:
-    """Rows to draw, one direction after the other: shares as equal as the records allow, drawn by the seed."""
-    if direction not in (None, *DIRECTIONS):
-        raise UserError(f"`direction` is one of {list(DIRECTIONS)}, got {direction!r}.")
-    wanted = list(DIRECTIONS) if direction is None else [direction]
-    have = {name: [place for place, kind in enumerate(directions) if kind == name] for name in wanted}
-    if n < 1 or not any(have.values()):
-        counts = {name: len(places) for name, places in have.items()}
-        raise UserError(f"There is nothing to draw: the records hold {counts}, and n is {n}.")
-    scarce = min(wanted, key=lambda name: len(have[name]))  # what one direction lacks, the other gives
-    take = {scarce: min(n // len(wanted), len(have[scarce]))}
-    take |= {name: min(n - take[scarce], len(have[name])) for name in wanted if name != scarce}
-    rng = random.Random(seed)
-    return [place for name in wanted for place in sorted(rng.sample(have[name], take[name]))]
+def headline(direction: str, *, is_dropped: bool) -> tuple[str, str]:
+    """A direction's name, and what happened in it."""
+    name, failure, repair = DIRECTIONS[direction]
+    return name, failure if is_dropped else f"{failure}, {repair}"
 
 
-def _provenance(row: dict[str, Any]) -> str:
+def provenance(row: dict[str, Any]) -> str:
     """The models, without the folders of the machine that they lay on."""
     names = {what: "/".join(str(row[what]).rstrip("/").split("/")[-2:]) for what in ("retriever", "llm", "editor")}
     return " · ".join(f"{what} {name}" for what, name in names.items())
 
 
-def _band(direction: str, count: str) -> Image.Image:
+def _band(name: str, meaning: str, count: str) -> Image.Image:
     band = Image.new("RGB", (WIDTH, 86), PAPER)
     pen = ImageDraw.Draw(band)
-    name, meaning = DIRECTIONS[direction]
     line = [words(name, bold=True)]
     write(pen, MARGIN, 34, line, 28)
     x = MARGIN + line_width(line[0], 28) + 24
@@ -184,18 +161,21 @@ def _card(row: dict[str, Any]) -> Image.Image:
     part = Image.new("RGB", (WIDTH, height + 18), PAPER)
     pen = ImageDraw.Draw(part)
     pen.rounded_rectangle((MARGIN, 0, WIDTH - MARGIN, height), radius=10, fill=CARD, outline=RULE)
-    texts = {role: words(row[f"{role}_text"]) if row[f"{role}_text"] else [] for role in NAMES}
-    if row["direction"] == "i2t":
+    is_dropped = "reason" in row
+    texts = {role: words(row.get(f"{role}_text") or "") for role in NAMES}
+    if row["direction"] == "i2t" and not is_dropped:
         texts["fp"], texts["edit"] = changes(row["fp_text"], row["edit_text"])
     for place, role in enumerate(NAMES):
         x = MARGIN + PAD + place * (CELL + GUTTER)
         _label(pen, x, role, row)
         box = (x, 46, x + CELL, 46 + TALL)
         is_text = (row["direction"] == "t2i") == (role == "q")
-        if is_text:
+        if role == "edit" and is_dropped:
+            text_box(pen, box, words(f"none: {row['detail'] or REASONS[row['reason']]}", MUTED), RULE)
+        elif is_text:
             text_box(pen, box, texts[role], ROLES[role])
         else:
-            _image_cell(part, pen, box, row[f"{role}_image"], row.get(f"{role}_id"))
+            _image_cell(part, pen, box, row.get(f"{role}_image"), row.get(f"{role}_id"))
     y = 46 + TALL + 16
     for name, lines in written.items():
         write(pen, MARGIN + PAD, y, [words(name, MUTED)], NOTE)
@@ -213,7 +193,7 @@ def _label(pen: ImageDraw.ImageDraw, x: int, role: str, row: dict[str, Any]) -> 
         "q": row["q_id"],
         "gt": f"{best}rank {row['gt_rank']} · cos {_cosine(row['gt_score'])}",
         "fp": f"rank {row['fp_rank']} · cos {_cosine(row['fp_score'])}",
-        "edit": f"cos to the false positive {_cosine(row['edit_similarity'])}",
+        "edit": row["reason"] if "reason" in row else f"cos to the false positive {_cosine(row['edit_similarity'])}",
     }
     lines = set_lines(words(asides[role], MUTED), 14, int(CELL - line_width(name, 19) - 14), 1)
     write(pen, x + CELL - line_width(lines[0], 14), 20, lines, 14)

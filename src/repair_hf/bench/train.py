@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
 
@@ -29,7 +29,7 @@ ROWS = {
     "every slot": "3x3 grids, each slot encoded by itself, captions padded to the longest of the batch",
     "grids": "3x3 grids, each distinct item encoded once, captions padded by groups",
     "neighbours": "the same, batches filled along the failures",
-    "chunks": "the same as grids, by gradient caching",
+    "chunks": "the same as grids, by gradient caching; its batch and its chunks have a size of their own",
 }
 REFERENCE = "run_clip"
 WARM_UP = 2  # steps that are not counted
@@ -38,13 +38,21 @@ RING = 8  # nearest items on either side
 
 @dataclass(frozen=True)
 class Load:
-    """What is trained, and how."""
+    """What is trained, and how.
+
+    Args:
+        batch: Anchors in a step.
+        corpus: Images to draw them from; random batches of a small corpus share more.
+        chunk_batch: Anchors in a step of the row `chunks`, which encodes `chunk_size` items at once.
+    """
 
     architecture: str
     batch: int
+    corpus: int
     steps: int
     precision: str
     chunk_size: int
+    chunk_batch: int
     device: str
 
 
@@ -54,6 +62,7 @@ class Found:
 
     Args:
         step: Median seconds of a step.
+        batch: Anchors in it.
         waiting: Share of the time between two steps and in them that was spent waiting for data.
         memory: Peak bytes beyond model and data; on a GPU of all that was allocated.
         images: Encoded for each anchor.
@@ -62,6 +71,7 @@ class Found:
     """
 
     step: float
+    batch: int
     waiting: float
     memory: int
     images: float
@@ -81,6 +91,7 @@ def _measure(row: str, load: Load) -> Found:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    load = replace(load, batch=load.chunk_batch) if row == "chunks" else load
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         trainer, batches = _plain(load, folder) if row == REFERENCE else _ours(row, load, folder)
         clock = _clock()
@@ -93,6 +104,7 @@ def _measure(row: str, load: Load) -> Found:
     shapes = [[[len(texts), texts.shape[1]] for texts in batch] for _, batch in batches]
     return Found(
         step=median(spans),
+        batch=load.batch,
         waiting=1 - sum(spans) / whole,
         memory=peak,
         images=mean(images / load.batch for images, _ in batches),
@@ -163,41 +175,14 @@ def _arguments(load: Load, folder: str) -> dict[str, Any]:
 
 def _setting(load: Load) -> tuple[Any, Any, Any, Any]:
     """Model, preprocessor, pairs, and records of failures in both directions."""
-    import torch
-    from transformers import CLIPModel
-
-    from repair_hf.preprocessing import Preprocessor
-    from repair_hf.toyworld import base, captions, scenes
+    from repair_hf.architectures import random_weights
+    from repair_hf.toyworld import captions, scenes
 
     rng = random.Random(0)
-    n_images = max(4 * load.batch, 2 * (2 * RING + 1))
+    n_images = max(load.corpus, 2 * load.batch, 2 * (2 * RING + 1))
     texts = [captions.write(scenes.sample(rng), rng) for _ in range(5 * n_images)]
-    processor = base.build_processor(texts)
-    torch.manual_seed(0)
-    if load.architecture == "world":
-        model = base.build_model(processor)
-    else:
-        model = CLIPModel(_config(load.architecture, processor.tokenizer))
-        side = model.config.vision_config.image_size
-        processor.image_processor.size = {"shortest_edge": side}
-        processor.image_processor.crop_size = {"height": side, "width": side}
-        processor.tokenizer.model_max_length = model.config.text_config.max_position_embeddings
-    pairs, records = _pairs(n_images, texts), _records(n_images, texts, rng)
-    return model, Preprocessor(processor, model.config), pairs, records
-
-
-def _config(architecture: str, tokenizer: Any) -> Any:
-    """CLIP's own sizes."""
-    from transformers import CLIPConfig
-
-    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    if architecture == "vit-b-32":
-        return CLIPConfig(text_config=ids)
-    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
-    text = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "projection_dim": 768}
-    return CLIPConfig(
-        text_config=text | ids, vision_config=vision | {"patch_size": 14, "projection_dim": 768}, projection_dim=768
-    )
+    model, preprocessor = random_weights(load.architecture, texts[:5000])
+    return model, preprocessor, _pairs(n_images, texts), _records(n_images, texts, rng)
 
 
 def _pairs(n_images: int, texts: list[str]) -> Any:
@@ -265,10 +250,12 @@ def _every_slot(collator: type) -> type:
     import torch
 
     class EverySlot(collator):
-        def distinct(self, anchors: np.ndarray, grids: np.ndarray) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
-            order = grids.ravel().argsort(kind="stable")  # every grid is full, and its first slot is the anchor
-            places = torch.from_numpy(order.argsort().reshape(grids.shape))
-            return grids.ravel()[order], places[:, 0], places
+        def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
+            anchors, grids = columns  # the names: every grid is full, and its first slot is the anchor
+            rows = columns[grids].ravel()
+            order = rows.argsort(kind="stable")
+            places = torch.from_numpy(order.argsort().reshape(columns[grids].shape))
+            return rows[order], {anchors: places[:, 0], grids: places}
 
         def n_groups(self, n_images: int, n_texts: int) -> int:
             return 1

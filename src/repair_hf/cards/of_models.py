@@ -168,7 +168,7 @@ def _measured_on(runs: Mapping[str, Stage]) -> str:
 
 
 def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | None) -> ModelCardData:
-    base, records, pairs = (stage.hub_id(name) for name in ("model", "records", "pairs"))
+    base = next(iter(stage.hub_ids("model")), None)
     measured = []
     if runs:
         run = runs[OWN]
@@ -176,7 +176,7 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
         measured = [
             EvalResult(
                 task_type="image-text-retrieval",
-                dataset_type=run.hub_id("pairs") or "image-caption-pairs",
+                dataset_type=next(iter(run.hub_ids("pairs")), "image-caption-pairs"),
                 dataset_name=name,
                 dataset_split=str(run.options["split"]),
                 metric_type="mrr" if metric.endswith("MRR") else "recall",
@@ -188,7 +188,7 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
         ]
     return ModelCardData(
         base_model=base,
-        datasets=[name for name in (records, pairs) if name] or None,
+        datasets=[*stage.hub_ids("records"), *stage.hub_ids("pairs")] or None,
         library_name="transformers",
         license=license,
         pipeline_tag="zero-shot-image-classification",

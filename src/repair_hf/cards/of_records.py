@@ -18,6 +18,7 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
+from repair_hf.analysis.people import told_by_people
 from repair_hf.cards.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import read_entries, shards
@@ -80,6 +81,7 @@ def dataset_card(
         "pairs": _pairs(stage),
         "licence": license,
         "faults": _faults(stage.options),
+        "people": told_by_people(stage.folder),
         "columns": two_columns("meaning", {code(name): told for name, (_, told) in RECORD_COLUMNS.items()}),
         "dropped_columns": two_columns(
             "meaning", {code(name): DROPPED_COLUMNS[name][1] for name in ("reason", "detail")}
@@ -92,7 +94,7 @@ def dataset_card(
 
 
 def _header(stage: Stage, data: Path, repo: str, count: int, license: str | None) -> DatasetCardData:
-    source = stage.hub_id("pairs")
+    source = next(iter(stage.hub_ids("pairs")), None)
     return DatasetCardData(
         license=license,
         pretty_name=repo.split("/")[-1],

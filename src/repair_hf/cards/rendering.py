@@ -51,25 +51,32 @@ class Stage:
             text["command.txt"].strip(),
         )
 
-    def hub_id(self, option: str) -> str | None:
-        """The option's value if it names something on the Hub, and nothing on this machine."""
-        value = self.options.get(option)
-        if not isinstance(value, str) or value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
-            return None
+    def hub_ids(self, option: str) -> list[str]:
+        """Those of the option's values, of which there may be several, that name something on the Hub and nothing on this machine."""
+        return [value for value in self._values(option) if self._is_on_hub(value)]
+
+    def name_of(self, option: str) -> str:
+        """The option's values for a reader: linked if they are on the Hub, else without the folders of this machine."""
+        kind = "" if option == "model" else "datasets/"
+        told = [
+            f"[{code(value)}](https://huggingface.co/{kind}{value})"
+            if self._is_on_hub(value)
+            else code(without_folders(value))
+            for value in self._values(option)
+        ]
+        return ", ".join(told) or "not on record"
+
+    def _values(self, option: str) -> list[str]:
+        found = self.options.get(option)
+        return [] if found is None else list(map(str, found)) if isinstance(found, list) else [str(found)]
+
+    def _is_on_hub(self, value: str) -> bool:
+        if value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
+            return False
         is_beside = (
             value.split("/")[0] == str(self.options.get("output", "")).split("/")[0]
         )  # `runs/pairs`, since deleted
-        return None if is_beside or Path(value).exists() else value
-
-    def name_of(self, option: str) -> str:
-        """The option's value for a reader: linked if it is on the Hub, else without the folders of this machine."""
-        value, found = self.options.get(option), self.hub_id(option)
-        if value is None:
-            return "not on record"
-        kind = "" if option == "model" else "datasets/"
-        return (
-            code(without_folders(value)) if found is None else f"[{code(value)}](https://huggingface.co/{kind}{found})"
-        )
+        return not is_beside and not Path(value).exists()
 
     def told(self, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
         """How it was made, for both templates; options that have their default are left out of the recipe."""

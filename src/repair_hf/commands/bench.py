@@ -2,7 +2,8 @@
 
 In:  sizes.
 Out: `llm`: requests per second of the LLM client (journal, limits, validation) over those of a bare loop of LiteLLM calls, against the
-     same server on loopback. `train`: a training step with grids over the plain step of transformers' example. `mine`: mining over the bare
+     same server on loopback. `train`: a training step with grids over the plain step of transformers' example. `embed`: images and captions per second
+     over those of a plain loop of transformers. `mine`: mining over the bare
      product of the same matrix.
 """
 
@@ -18,8 +19,11 @@ EPILOG = """examples:
   repair-hf bench llm
   repair-hf bench llm --requests 1000 --image-bytes 200000
   repair-hf bench train --architecture vit-b-32 --batch 16 --steps 2
+  repair-hf bench train --rows grids chunks --chunk-batch 1024   # the memory of a large batch by gradient caching
+  repair-hf bench embed --architecture vit-b-32 --images 256 --texts 2000
   repair-hf bench mine
-  repair-hf bench mine --images 29000 --texts 145000 --repeat 2"""
+  repair-hf bench mine --paper --repeat 1
+  repair-hf bench mine --growth --repeat 1"""
 
 
 @dataclass
@@ -50,15 +54,43 @@ class TrainBenchOptions:
         "world", "The toy world's retriever, or CLIP's sizes with random weights."
     )
     batch: int = opt(128, "Anchors in a step.")
+    corpus: int = opt(
+        4000, "Images that they are drawn from, with five captions each: random batches of fewer share more."
+    )
     steps: int = opt(8, "Steps that are counted; two more go before.")
     rounds: int = opt(2, "Times that each row is measured; the table shows the fastest.")
     precision: Literal["fp32", "bf16", "fp16"] = opt("fp32", "Of the forward and backward; fp16 needs a GPU.")
-    chunk_size: int = opt(64, "Images and captions at once in the row of gradient caching.")
+    chunk_size: int = opt(64, "Images and captions at once in the row `chunks`, gradient caching.")
+    chunk_batch: int | None = opt(None, "Anchors in a step of that row; by default as in the others.")
     device: Literal["auto", "cpu", "cuda"] = opt("auto", "Where to run; auto takes the GPU if there is one.")
     rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
 
     def __post_init__(self) -> None:
-        _check_counts(self, "batch", "steps", "rounds", "chunk_size")
+        self.chunk_batch = self.batch if self.chunk_batch is None else self.chunk_batch
+        _check_counts(self, "batch", "corpus", "steps", "rounds", "chunk_size", "chunk_batch")
+
+
+@dataclass
+class EmbedBenchOptions:
+    """What is embedded."""
+
+    _argument_group_name = "bench embed"
+
+    architecture: Literal["world", "vit-b-32", "vit-l-14"] = opt(
+        "world", "The toy world's retriever, or CLIP's sizes with random weights."
+    )
+    images: int = opt(512, "Photographs, as JPEG files of 500 x 375.")
+    texts: int = opt(5000, "Captions.")
+    batch: int = opt(256, "Items encoded at once.")
+    rounds: int = opt(2, "Times that each row is measured; the table shows the fastest.")
+    device: Literal["auto", "cpu", "cuda"] = opt("auto", "Where to run; auto takes the GPU if there is one.")
+    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "images", "texts", "batch", "rounds")
+
+
+SMALL, PAPER = (5000, 25_000), (29_000, 145_000)  # images and captions
 
 
 @dataclass
@@ -67,12 +99,18 @@ class MineBenchOptions:
 
     _argument_group_name = "bench mine"
 
-    images: int = opt(5000, "Images; the paper's corpus has 29,000.")
-    texts: int = opt(25_000, "Captions; the paper's corpus has 145,000.")
+    images: int = opt(5000, "Images.")
+    texts: int = opt(25_000, "Captions.")
+    paper: bool = opt(False, "As many as in the paper's corpus: 29,000 images and 145,000 captions.")
+    growth: bool = opt(
+        False, "5,000 x 25,000, the paper's corpus, and twice that each way: how the time of a pair changes."
+    )
     dim: int = opt(512, "Length of a vector.")
     k: int = opt(100, "False positives sought for each query of both directions.")
-    repeat: int = opt(3, "Times that each row is measured; the table shows the least time and the most memory.")
-    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
+    repeat: int = opt(3, "Rounds: in each of them every row is measured once. The table shows medians.")
+    rows: list[str] = opt(
+        ["all"], "Which rows to measure, by their names; with `growth`, `all` leaves out the other libraries."
+    )
 
     def __post_init__(self) -> None:
         _check_counts(self, "images", "texts", "dim", "k", "repeat")
@@ -82,6 +120,15 @@ class MineBenchOptions:
             )
         if self.k >= self.images:
             raise UserError(f"`k` must be less than `images` ({self.images}), got {self.k}.")
+        if self.paper and self.growth:
+            raise UserError("`paper` and `growth` exclude each other: growth has the paper's corpus among its sizes.")
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Images and captions of each matrix."""
+        if self.growth:
+            return [SMALL, PAPER, (2 * PAPER[0], 2 * PAPER[1])]
+        return [PAPER if self.paper else (self.images, self.texts)]
 
 
 def train(options: TrainBenchOptions) -> None:
@@ -98,20 +145,31 @@ def train(options: TrainBenchOptions) -> None:
     if options.precision == "fp16" and device == "cpu":
         raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
     rows = [row for row in ROWS if row == REFERENCE or {"all", row} & set(options.rows)]
-    load = Load(options.architecture, options.batch, options.steps, options.precision, options.chunk_size, device)
+    load = Load(
+        architecture=options.architecture,
+        batch=options.batch,
+        corpus=options.corpus,
+        steps=options.steps,
+        precision=options.precision,
+        chunk_size=options.chunk_size,
+        chunk_batch=options.chunk_batch,
+        device=device,
+    )
     best: dict[str, Found] = {}
     for found in measure(load, rows, options.rounds):
         best |= {row: one for row, one in found.items() if row not in best or one.step < best[row].step}
-    print(f"{'':<12}{'ms a step':>10}{'ratio':>7}{'images':>8}{'texts':>7}{'tokens':>8}{'waiting':>9}{'memory':>10}")
+    print(
+        f"{'':<12}{'batch':>6}{'ms a step':>11}{'ratio':>7}{'images':>8}{'texts':>7}{'tokens':>8}{'waiting':>9}{'memory':>10}"
+    )
     for row, one in best.items():
-        ratio = one.step / best[REFERENCE].step
+        ratio = one.step / one.batch * best[REFERENCE].batch / best[REFERENCE].step
         print(
-            f"{row:<12}{one.step * 1000:>10,.0f}{ratio:>7.2f}{one.images:>8.2f}{one.texts:>7.2f}{one.tokens:>8.1f}"
+            f"{row:<12}{one.batch:>6,}{one.step * 1000:>11,.0f}{ratio:>7.2f}{one.images:>8.2f}{one.texts:>7.2f}{one.tokens:>8.1f}"
             f"{one.waiting:>9.1%}{one.memory / 2**20:>7,.0f} MiB"
         )
     print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
     print(
-        f"{options.architecture}, batch {options.batch}, {options.precision} on {device}; images and texts: encoded for each "
+        f"{options.architecture}, {options.precision} on {device}; ratio: of the time for an anchor; images and texts: encoded for each "
         "anchor; tokens: of a caption with its padding; waiting: for data; memory: peak beyond model and data. Every grid is full."
     )
 
@@ -120,27 +178,39 @@ def mine(options: MineBenchOptions) -> None:
     """Measure mining and evaluation beside the bare product, FAISS and sentence-transformers."""
     import torch
 
-    from repair_hf.bench.mine import LIMIT, ROWS, Found, Load, available, measure
+    from repair_hf.bench.mine import LIMIT, OTHERS, ROWS, Load, available, measure
 
     if unknown := sorted(set(options.rows) - {"all", *ROWS}):
         raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
-    rows = [row for row in ROWS if row == LIMIT or {"all", row} & set(options.rows)]
-    best: dict[str, Found] = {}
-    for found in measure(Load(options.images, options.texts, options.dim, options.k), rows, options.repeat):
-        for row, one in found.items():
-            seen = best.get(row, one)
-            best[row] = Found(min(seen.seconds, one.seconds), max(seen.memory, one.memory))
-    print(f"{'':<16}{'seconds':>9}{'ratio':>7}{'memory':>12}")
-    for row in rows:
-        if not available(row):
-            print(f"{row:<16}{'not installed':>16}")
-            continue
-        ratio = best[row].seconds / best[LIMIT].seconds
-        print(f"{row:<16}{best[row].seconds:>9.2f}{ratio:>7.2f}{best[row].memory / 2**20:>8,.0f} MiB")
+    everything = set(ROWS) - set(OTHERS if options.growth else ())
+    wanted = set(options.rows) | (everything if "all" in options.rows else set())
+    rows = [row for row in ROWS if row == LIMIT or row in wanted]
+    per_pair: dict[str, list[float]] = {row: [] for row in rows}  # of each size, nanoseconds
+    for images, texts in options.sizes:
+        rounds = list(measure(Load(images, texts, options.dim, options.k), rows, options.repeat))
+        print(f"{images:,} images x {texts:,} captions")
+        print(f"{'':<16}{'seconds':>9}{'ratio':>7}{'busy':>9}{'ratio':>7}{'memory':>12}")
+        for row in rows:
+            if not available(row):
+                print(f"{row:<16}{'not installed':>16}")
+                continue
+            seconds, busy = (median(getattr(one[row], name) for one in rounds) for name in ("seconds", "busy"))
+            by_clock = median(one[row].seconds / one[LIMIT].seconds for one in rounds)
+            by_work = median(one[row].busy / one[LIMIT].busy for one in rounds)
+            memory = max(one[row].memory for one in rounds) / 2**20
+            print(
+                f"{row:<16}{seconds:>9.2f}{by_clock:>7.2f}{busy:>9.2f}{by_work:>7.2f}{memory:>8,.0f} MiB", flush=True
+            )
+            per_pair[row].append(1e9 * seconds / (images * texts))
+    if options.growth:
+        print("nanoseconds for each pair, size by size, and the last over the first")
+        for row, found in per_pair.items():
+            print(f"{row:<16}" + "".join(f"{one:>9.2f}" for one in found) + f"{found[-1] / found[0]:>7.2f}")
     print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
     print(
-        f"{options.images:,} images x {options.texts:,} captions of {options.dim} numbers, k {options.k}, {torch.get_num_threads()} threads; "
-        "memory: most that the process grew by; rows after the first reuse what earlier ones left"
+        f"{options.dim} numbers a vector, k {options.k}, {torch.get_num_threads()} threads; ratio: to the product of the same round, median of "
+        f"{options.repeat}; busy: seconds that threads were at work; memory: most that the process grew by, and rows after the first "
+        "reuse what earlier ones left"
     )
 
 
@@ -160,6 +230,34 @@ def llm(options: LLMBenchOptions) -> None:
     )
 
 
+def embed(options: EmbedBenchOptions) -> None:
+    """Measure embedding beside a plain loop of transformers."""
+    import torch
+
+    from repair_hf.bench.embed import REFERENCE, ROWS, Found, Load, measure
+
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("`device` is cuda, and torch finds no GPU; use cpu.")
+    if unknown := sorted(set(options.rows) - {"all", *ROWS}):
+        raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
+    rows = [row for row in ROWS if row == REFERENCE or {"all", row} & set(options.rows)]
+    load = Load(options.architecture, options.images, options.texts, options.batch, device)
+    best: dict[str, Found] = {}
+    for found in measure(load, rows, options.rounds):
+        for row, one in found.items():
+            best[row] = one.better(best.get(row, one))
+    print(f"{'':<12}{'images/s':>10}{'ratio':>7}{'captions/s':>12}{'ratio':>7}{'apart':>10}")
+    for row, one in best.items():
+        ratios = one.images / best[REFERENCE].images, one.texts / best[REFERENCE].texts
+        print(f"{row:<12}{one.images:>10,.1f}{ratios[0]:>7.2f}{one.texts:>12,.1f}{ratios[1]:>7.2f}{one.apart:>10.1e}")
+    print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
+    print(
+        f"{options.architecture}, batches of {options.batch}, {options.images:,} JPEGs of 500 x 375, {options.texts:,} captions, on {device}; "
+        "ratio: of the speed; apart: largest difference of a vector's number from the loop's"
+    )
+
+
 def _told(rate: Any) -> str:
     return f"{rate.per_second:,.0f}/s {rate.busy_ms:6.2f} ms"
 
@@ -172,6 +270,7 @@ def _check_counts(options: Any, *names: str) -> None:
 
 ACTIONS = {
     "train": ((TrainBenchOptions,), train),
+    "embed": ((EmbedBenchOptions,), embed),
     "llm": ((LLMBenchOptions,), llm),
     "mine": ((MineBenchOptions,), mine),
 }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from repair_hf.options import UserError, opt
+from repair_hf.processes import refuse_several
 from repair_hf.runs import write_atomically
 from repair_hf.steps import print_command, run_command
 
@@ -75,6 +76,7 @@ OPTIONS = (DemoOptions,)
 
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
+    refuse_several("demo")
     start = time.perf_counter()
     folder, size = Path(options.output), SIZES[options.size]
     world, records = folder / "world", folder / "records"
@@ -183,12 +185,13 @@ def _mean(cells: list[dict]) -> dict:
 
 def _pictures(folder: Path) -> None:
     """The contact sheet of the records, and a training grid with its cosines before and after."""
+    from repair_hf.analysis.choosing import choose
     from repair_hf.analysis.figures import contact_sheet
     from repair_hf.pairs import load_pairs
     from repair_hf.records import load_records
 
     records = load_records(folder / "records")
-    contact_sheet(records, folder / "contact_sheet.png", n=8)
+    contact_sheet(choose(records, n=8), folder / "contact_sheet.png")
     drawn = _draw_grid(folder, load_pairs(folder / "world", split="train"), records)
     print(f"pictures: {folder / 'contact_sheet.png'}" + (f", {folder / 'grid.png'}" if drawn else ""))
 

@@ -3,24 +3,29 @@
 In:  pairs and a dual encoder by id or folder.
 Out: `failures.parquet` (per false positive: direction, query, ground truth, false positive as rows of the pairs and as
      ids, scores, ranks) and a table of how near the misses are.
+
+Under `accelerate launch` the processes share the captions out among them; the result is that of one. With `search` ivf or hnsw
+some false positives may be missed, and ranks are lower bounds: `summary.json` then holds what share was found.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
+from repair_hf.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, as_flags, need, opt
 from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
-  repair-hf mine --pairs annotations.json --image-folder train2014 --model openai/clip-vit-base-patch32 --output runs/failures"""
+  repair-hf mine --pairs annotations.json --image-folder train2014 --model openai/clip-vit-base-patch32 --output runs/failures
+  accelerate launch --config_file recipes/accelerate/cpu-2.yaml -m repair_hf mine --pairs runs/world --model world/base --output runs/failures"""
 
 
 @dataclass
-class MineOptions:
+class MineOptions(EmbeddingOptions):
     """Which retriever, and how many of its false positives."""
 
     _argument_group_name = "mine"
@@ -32,10 +37,19 @@ class MineOptions:
     max_queries: int | None = opt(
         None, "Mine at most so many queries of each direction, drawn at random; all by default."
     )
-    seed: int = opt(0, "Seed of that draw.")
-    batch_size: int = opt(256, "Items encoded at once.")
+    false_positives: Literal["best", "random"] = opt(
+        "best", "The best-scored wrong answers; or, to see what mining is good for, as many drawn at random."
+    )
+    seed: int = opt(0, "Seed of these draws.")
+    search: Literal["exact", "ivf", "hnsw"] = opt(
+        "exact", "All against all; or an index of FAISS, which may miss some, for millions of images and captions."
+    )
+    search_effort: float = opt(1.0, "Multiplies what an index looks at: more is slower and misses less.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.search_effort <= 0:
+            raise UserError(f"`search_effort` must be more than 0, got {self.search_effort:g}.")
         if self.max_queries is not None and self.max_queries < 1:
             raise UserError(
                 f"`max_queries` must be at least 1, got {self.max_queries}; leave it out to mine all queries."
@@ -49,6 +63,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     """Mine, or say how much there is to mine."""
     from repair_hf.encoder import DualEncoder
     from repair_hf.pairs import load_wanted
+    from repair_hf.processes import processes
     from repair_hf.runs import finished, open_stage
     from repair_hf.toyworld.shipped import locate
 
@@ -58,41 +73,75 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
             f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded, and each of them mined."
         )
         return
-    encoder = DualEncoder.from_pretrained(locate(options.model), batch_size=options.batch_size)
+    if options.search != "exact" and processes().count > 1:
+        raise UserError(
+            f"`search` {options.search} takes one process, got {processes().count}; they can only share exact."
+        )
+    encoder = DualEncoder.from_pretrained(
+        locate(options.model), batch_size=options.batch_size, precision=options.precision
+    )
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     del resolved["batch_size"]  # decides how fast, not what
+    if options.search == "exact":
+        del resolved["search_effort"]  # decides nothing
     summary = finished(stage.output, resolved)
     if summary is None:
         summary = _mine(encoder, pairs, open_stage(stage.output, command="mine", options=resolved), options)
+    if not processes().is_main:
+        return
     _print_summary(summary)
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest(f"synthesize {shlex.join(words)} --llm ... --editor ... --output runs/records")
 
 
-def _mine(encoder: Any, pairs: Any, folder: Any, options: MineOptions) -> dict[str, Any]:
-    from repair_hf.mining import annotated_positives, mine_false_positives, sample_queries, summarize, with_ids
+def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
+    from repair_hf.mining import annotated_positives, sample_queries, summarize, with_ids
+    from repair_hf.pixels import PixelStore
+    from repair_hf.processes import processes
     from repair_hf.runs import finish_stage
+    from repair_hf.seeding import at_random
 
+    pixels = None
+    if options.cache_images:
+        pixels = PixelStore(
+            pairs.images, "image", encoder.preprocessor, options.cache_folder, draft=options.draft_jpegs
+        )
     captions = pairs.captions["caption"][:]
-    failures = mine_false_positives(
-        *encoder.embed_pairs(pairs, cache_folder=folder / "embeddings"),
-        pairs.caption_image,
-        k_mine=options.k_mine,
-        d_i2t=options.d_i2t,
-        d_t2i=options.d_t2i,
-        same_text_is_positive=captions,
-    )
+    vectors = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
+    failures, recall = _search(encoder, vectors, pairs.caption_image, captions, options)
+    if not processes().is_main:
+        return {}
     if options.max_queries is not None:
         failures = sample_queries(failures, options.max_queries, options.seed)
+    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions)
+    if options.false_positives == "random":
+        failures = at_random(failures, *vectors, positives, options.seed)
     draft = folder / ".failures.parquet.tmp"
     with_ids(failures, pairs).to_parquet(draft)
     draft.replace(folder / "failures.parquet")
-    doubles = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
-    summary = {"directions": summarize(failures), "positives_by_equal_text": doubles}
+    summary = {"directions": summarize(failures), "positives_by_equal_text": positives.doubles}
+    if recall:
+        summary |= {"search": options.search, "recall": recall, "ranks": "lower bounds"}
     finish_stage(folder, summary)
     return summary
+
+
+def _search(
+    encoder: Any, vectors: Any, caption_image: Any, captions: list[str], options: MineOptions
+) -> tuple[Any, dict[str, float]]:
+    """The false positives; and of an index, for each direction, what share of the true ones it found."""
+    from repair_hf.mining import mine_approximately, mine_false_positives
+    from repair_hf.processes import processes
+
+    sizes = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
+    sizes["same_text_is_positive"] = captions
+    if options.search != "exact":
+        effort = options.search_effort
+        return mine_approximately(*vectors, caption_image, options.search, effort=effort, **sizes)
+    device = encoder.device if encoder.device.type == "cuda" else "cpu"
+    return mine_false_positives(*vectors, caption_image, device=device, everyone=processes(), **sizes), {}
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -113,6 +162,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
             *(f"{found[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")),
         )
     Console().print(table)
+    if recall := summary.get("recall"):
+        shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
+        print(f"{summary['search']} found {shares} of the true false positives; ranks are lower bounds")
     print(
         "missed: a false positive ties with every annotated answer or stands before it\n"
         "gap: cosine of a query's best false positive less that of its best answer\n"

@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from repair_hf.options import UserError, need, opt, parse
+from repair_hf.processes import refuse_several
 from repair_hf.steps import print_command, run_command, suggest
 
 EPILOG = """examples:
@@ -65,6 +66,7 @@ OPTIONS = (RunOptions,)
 
 def run(options: RunOptions) -> None:
     """Mine, synthesize, train and evaluate, until the rounds are done or no longer help."""
+    refuse_several("run")
     recipe = Path(options.recipe)
     _check(recipe)
     folder = Path(options.output or Path("runs") / recipe.resolve().name)

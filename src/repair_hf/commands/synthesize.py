@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repair_hf.models import (
     EditorOptions,
@@ -49,7 +49,13 @@ class SynthesizeOptions:
         None,
         "Folders or Hub ids of records of earlier rounds; failures that stand there, repaired or dropped, are left out.",
     )
-    candidates: int = opt(3, "Edits made of each false positive; the one nearest to it is kept.")
+    candidates: int = opt(3, "Edits made of each false positive, of which one is kept.")
+    select: Literal["nearest", "first"] = opt(
+        "nearest", "The edit nearest to the false positive; or, to see what choosing is good for, the first one."
+    )
+    audited: bool = opt(
+        True, "Audit failures before their edit; without it every mined failure is taken for a real one."
+    )
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
@@ -125,6 +131,7 @@ def _synthesize(
     options: SynthesizeOptions,
     number: int,
 ) -> dict[str, Any]:
+    from repair_hf.analysis.live import LiveView
     from repair_hf.llm.cost import paid_in
     from repair_hf.llm.journal import open_journal
     from repair_hf.processes import processes
@@ -138,6 +145,9 @@ def _synthesize(
         chat = open_chat(llm, journal)
         how = {name: vars(options)[name] for name in _SYNTHESIZER}
         synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
+        live = LiveView(folder, synthesizer.rows, total=len(failures), spent=lambda: _dollars(chat.usage))
+        if everyone.is_main:
+            synthesizer.watch = live
         try:
             records, dropped = synthesizer.run(failures, folder)
         except RunStopped:
@@ -146,6 +156,7 @@ def _synthesize(
             raise
     if not everyone.is_main:
         return {}
+    live.write(is_done=True)
     save_records(folder, records, dropped, embed_source_images=options.embed_source_images)
     summary = {
         "directions": summarize(records, dropped),
@@ -158,7 +169,11 @@ def _synthesize(
     return summary
 
 
-_SYNTHESIZER = "candidates seed attach_image grouped_audit candidates_in_one_request image_side".split()
+_SYNTHESIZER = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side".split()
+
+
+def _dollars(usage: Mapping[tuple[str, str], Any]) -> float:
+    return sum(use.dollars for use in usage.values())
 
 
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:

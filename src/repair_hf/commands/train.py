@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from repair_hf.config import RepairConfig
-from repair_hf.encoder import DualEncoder
-from repair_hf.grids import Grids
+from repair_hf.hyperparameters import Hyperparameters
 from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
-from repair_hf.pairs import load_wanted
-from repair_hf.records import load_records
-from repair_hf.runs import digest, finish_stage, finished, open_stage
 from repair_hf.steps import suggest
-from repair_hf.toyworld.shipped import locate
-from repair_hf.training import train
+
+if TYPE_CHECKING:
+    from repair_hf.config import RepairConfig
 
 EPILOG = """examples:
   repair-hf train --pairs runs/world --model runs/base --records runs/synthesize --output runs/train \\
       --learning-rate 1e-4 --num-train-epochs 5
   accelerate launch --num_processes 4 -m repair_hf train --config train.yaml --bf16 --output runs/train
 
-Without --records it fine-tunes on the pairs alone. With --save-strategy steps and --resume-from-checkpoint last, a run
-that was stopped goes on from its newest checkpoint by the same command. --eval-strategy epoch measures retrieval on
---validation-split after each epoch."""
+Without --records it fine-tunes on the pairs alone. With --save-strategy steps, a run that was stopped goes on from its
+newest checkpoint by the same command, with the same loss curve. --eval-strategy epoch measures retrieval on
+--validation-split after each epoch. The rest of transformers' TrainingArguments, such as --bf16, are options too:
+`repair-hf train --help-all` tells them."""
 
 # What these say does not change the result, or differs between the processes of one run.
 _NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
@@ -51,11 +48,29 @@ class TrainOptions:
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
 
 
-OPTIONS = (PairsOptions, StageOptions, TrainOptions, RepairConfig)
+BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
+
+
+def __getattr__(name: str) -> tuple[type, ...]:
+    """`OPTIONS`, made when they are asked for: transformers' part of them loads torch, which `--help` can do without."""
+    if name != "OPTIONS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from repair_hf.config import RepairConfig
+
+    return (PairsOptions, StageOptions, TrainOptions, RepairConfig)
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or say on what."""
+    from repair_hf.checkpoints import newest_checkpoint
+    from repair_hf.encoder import DualEncoder
+    from repair_hf.grids import Grids
+    from repair_hf.pairs import load_wanted
+    from repair_hf.records import load_records
+    from repair_hf.runs import digest, finish_stage, finished, open_stage
+    from repair_hf.toyworld.shipped import locate
+    from repair_hf.training import train
+
     _settle_output(stage, config)
     is_first = config.process_index == 0
     if is_first:
@@ -74,7 +89,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
-            open_stage(stage.output, command="train", options=resolved)
+            goes_on = config.resume_from_checkpoint == "last" and newest_checkpoint(stage.output) is not None
+            open_stage(stage.output, command="train", options=resolved, is_bound=goes_on)
         validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
         config.push_to_hub = False  # the push is ours, when the numbers are there
         summary = train(encoder, pairs, records, config, validation=validation)
@@ -89,6 +105,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
+    from repair_hf.config import RepairConfig
+
     if config.output_dir not in (RepairConfig().output_dir, stage.output):
         raise UserError(
             f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone."

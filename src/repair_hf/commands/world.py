@@ -136,7 +136,16 @@ def serve(options: ServeOptions) -> None:
         verdict_noise=options.verdict_noise,
         malformed_rate=options.malformed_rate,
         log=Path(options.log) if options.log else None,
+        ready=_tell_address,
     )
+
+
+def _tell_address(url: str) -> None:
+    print(
+        f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True
+    )  # a program that started this reads it at once
+    print("It asks for no key, but LiteLLM wants one to be set: OPENAI_API_KEY=none will do.", flush=True)
+    suggest(f"synthesize ... --llm openai/oracle --llm-base-url {url}")
 
 
 ACTIONS = {

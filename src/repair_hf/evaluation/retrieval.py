@@ -1,20 +1,24 @@
-"""Recall@K and mean reciprocal rank, in both directions.
+"""Recall@K, mean reciprocal rank and median rank, in both directions.
 
 In:  unit vectors of images and captions, and each caption's image.
 Out: a flat dict. R@K is the share of queries with any annotated positive among their first K (with several captions an
      image this is what CLIP papers report, not the share of its captions that were found). MRR is the mean of 1/rank
-     of a query's best-ranked positive. Full ranking; a tie counts against the positive.
+     of a query's best-ranked positive, the median rank that rank's median. Full ranking; a tie counts against the positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from repair_hf.evaluation.intervals import Draws
 from repair_hf.options import UserError
-from repair_hf.rankings import Positives
+from repair_hf.rankings import Positives, Ranking
 from repair_hf.retrieval import check_embeddings, rank_both_ways
+
+KS = (1, 5, 10)
+DIRECTIONS = ("i2t", "t2i")
 
 
 def evaluate_retrieval(
@@ -22,7 +26,7 @@ def evaluate_retrieval(
     text_embeddings: np.ndarray,
     caption_image: np.ndarray,
     *,
-    ks: Sequence[int] = (1, 5, 10),
+    ks: Sequence[int] = KS,
 ) -> dict[str, float]:
     """Measure retrieval among N images and M captions.
 
@@ -36,23 +40,101 @@ def evaluate_retrieval(
         image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
 
     Returns:
-        `i2t_R@1`, ..., `i2t_MRR`, `t2i_R@1`, ..., `t2i_MRR` as fractions, `n_images`, `n_texts`.
+        `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, shares as fractions; `n_images`,
+        `n_texts`.
 
     Raises:
         UserError: If a vector is zero or not finite, an image has no caption, or shapes do not fit.
 
     Example:
-        >>> evaluate_retrieval(np.eye(3, dtype="float32"), np.eye(3, dtype="float32"), np.arange(3), ks=[1])
-        {'i2t_R@1': 1.0, 'i2t_MRR': 1.0, 't2i_R@1': 1.0, 't2i_MRR': 1.0, 'n_images': 3, 'n_texts': 3}
+        >>> found = evaluate_retrieval(np.eye(3, dtype="float32"), np.eye(3, dtype="float32"), np.arange(3), ks=[1])
+        >>> found["i2t_R@1"], found["t2i_MRR"], found["n_texts"]
+        (1.0, 1.0, 3)
     """
-    if not ks or min(ks) < 1:
-        raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
+    _check_ks(ks)
+    rankings = rank_queries(image_embeddings, text_embeddings, caption_image)
+    ranks = {direction: ranking.gt_rank for direction, ranking in rankings.items()}
+    return retrieval_metrics(ranks, ks=ks) | {"n_images": len(ranks["i2t"]), "n_texts": len(ranks["t2i"])}
+
+
+def rank_queries(
+    image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, *, fps: int = 0
+) -> dict[str, Ranking]:
+    """Rank all captions for each image and all images for each caption; the annotation alone says what is right.
+
+    Args:
+        image_embeddings: Unit vectors, float32.
+        text_embeddings: Unit vectors, float32.
+        caption_image: Index of each caption's image.
+        fps: How many of the best wrong answers to find for each query.
+
+    Shape:
+        image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
+
+    Returns:
+        `i2t`, of the N images, and `t2i`, of the M captions.
+
+    Raises:
+        UserError: If a vector is zero or not finite, an image has no caption, or shapes do not fit.
+    """
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, texts, caption_image)
-    rankings = rank_both_ways(images, texts, Positives.of(caption_image, len(images)))
+    positives = Positives.of(caption_image, len(images))
+    found = rank_both_ways(
+        images,
+        texts,
+        positives,
+        fps_of_image=min(fps, len(texts)),
+        fps_of_caption=min(fps, len(images)),
+    )
+    return dict(zip(DIRECTIONS, found, strict=True))
+
+
+def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS) -> dict[str, float]:
+    """Sum up ranks.
+
+    Args:
+        ranks: Direction -> the rank of each query's best positive, from 1.
+        ks: The K of each Recall@K.
+    """
     metrics = {}
-    for direction, ranking in zip(("i2t", "t2i"), rankings, strict=True):
-        metrics |= {f"{direction}_R@{k}": float((ranking.gt_rank <= k).mean()) for k in ks}
-        metrics[f"{direction}_MRR"] = float((1 / ranking.gt_rank).mean())
-    return metrics | {"n_images": len(images), "n_texts": len(texts)}
+    for direction, rank in ranks.items():
+        terms = _terms(rank, ks)
+        metrics |= {f"{direction}_{name}": float(values.mean()) for name, values in terms.items()}
+        metrics[f"{direction}_median_rank"] = float(np.median(rank))
+    return metrics
+
+
+def resample_retrieval(
+    ranks: Mapping[str, np.ndarray], caption_image: np.ndarray, draws: Draws, *, ks: Sequence[int] = KS
+) -> dict[str, np.ndarray]:
+    """The same metrics in each resample of the images.
+
+    Args:
+        ranks: Direction -> the rank of each query's best positive, from 1.
+        caption_image: (M,) index of each caption's image.
+        draws: Of the N images.
+        ks: The K of each Recall@K.
+
+    Returns:
+        Metric -> (R,) its values.
+    """
+    samples = {}
+    for direction, rank in ranks.items():
+        image = np.arange(len(rank)) if direction == "i2t" else np.asarray(caption_image)
+        terms = _terms(rank, ks)
+        means = draws.means(np.stack(list(terms.values()), 1), image)  # (R, metrics)
+        samples |= {f"{direction}_{name}": values for name, values in zip(terms, means.T, strict=True)}
+        samples[f"{direction}_median_rank"] = draws.medians(rank, image)
+    return samples
+
+
+def _check_ks(ks: Sequence[int]) -> None:
+    if not ks or min(ks) < 1:
+        raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
+
+
+def _terms(rank: np.ndarray, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    """What each query adds to each metric that is a mean, (Q,)."""
+    return {f"R@{k}": (rank <= k).astype(np.float64) for k in ks} | {"MRR": 1 / rank}

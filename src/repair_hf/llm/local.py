@@ -31,6 +31,7 @@ from transformers import (
 
 from repair_hf.llm.provider import ProviderError, Reply
 from repair_hf.options import UserError
+from repair_hf.reach import settle_hub
 from repair_hf.runs import name_with_digest
 
 GATHERING = 0.01  # seconds in which further requests may join a batch: nothing beside the time of an answer
@@ -52,6 +53,7 @@ class LocalModel:
 
     def __init__(self, model: str, *, batch_size: int) -> None:
         device = PartialState().device
+        settle_hub(model)
         try:
             self._processor = AutoProcessor.from_pretrained(model)
             self._model = AutoModelForImageTextToText.from_pretrained(

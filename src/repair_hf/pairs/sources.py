@@ -30,6 +30,7 @@ from datasets.exceptions import DatasetsError
 
 from repair_hf.options import UserError
 from repair_hf.pairs.problems import Problems
+from repair_hf.reach import settle_hub
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
@@ -143,6 +144,7 @@ def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
 def _load(source: str) -> dict[str, Dataset]:
     folder = Path(source)
     is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    settle_hub(source)
     try:
         loaded = load_from_disk(source) if is_saved else load_dataset(source)
     except (

@@ -20,14 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, Image, concatenate_datasets, load_dataset_builder
+from datasets import Dataset, Features, concatenate_datasets, load_dataset_builder
 from datasets.arrow_writer import ArrowWriter
 from datasets.exceptions import DatasetsError
 from datasets.table import embed_table_storage
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
+from repair_hf.reach import settle_hub
+from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
+from repair_hf.records.joining import join_images
 from repair_hf.runs import write_atomically
 
 __all__ = [
@@ -103,7 +106,11 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
 
 
 def load_records(
-    path_or_repo: str | Path | Sequence[str | Path], *, pairs: Pairs | None = None, revision: str | None = None
+    path_or_repo: str | Path | Sequence[str | Path],
+    *,
+    pairs: Pairs | None = None,
+    revision: str | None = None,
+    audited: bool = False,
 ) -> Dataset:
     """Load the `records` config of a folder or Hub dataset, or of several, one after the other: those of several rounds.
 
@@ -111,10 +118,12 @@ def load_records(
         path_or_repo: What `save_records` wrote, or where it was pushed. Of several some may be empty, and no record may stand in two.
         pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
+        audited: Keep only the records that people have looked at (`repair-hf annotate edits`) and found, by majority, to be valid hard
+            contrasts. Their answers lie in the folder of the records; a Hub dataset has none.
 
     Raises:
-        UserError: If there are no records there, they lack a column or an edit, one stands there twice, or `pairs` lack an image
-            that they name.
+        UserError: If there are no records there, they lack a column or an edit, one stands there twice, `pairs` lack an image
+            that they name, or nobody has looked at what should be audited.
     """
     places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
@@ -126,7 +135,10 @@ def load_records(
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
     if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
         raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
-    return records if pairs is None else _join_images(records, pairs)
+    if audited:
+        good = set().union(*map(good_records, places))
+        records = records.select([row for row, name in enumerate(records["record_id"][:]) if name in good])
+    return records if pairs is None else join_images(records, pairs)
 
 
 def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
@@ -213,6 +225,7 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
 
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
+    settle_hub(path_or_repo)
     try:
         builder = load_dataset_builder(str(path_or_repo), config, revision=revision)
         builder.download_and_prepare()
@@ -226,8 +239,9 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
         ValueError,
         DatasetsError,
     ) as error:  # no such dataset, revision or config; no network; damaged files
+        here = "" if Path(path_or_repo).exists() else ", and is no folder here"
         raise UserError(
-            f"{path_or_repo} holds no records: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
+            f"{path_or_repo} holds no records{here}: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
             "the folder or Hub id of records."
         ) from error
 
@@ -266,35 +280,3 @@ def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ())
 def _file_digest(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-def _join_images(records: Dataset, pairs: Pairs) -> Dataset:
-    rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
-    sources = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
-    cells = [f"{role}_image" for role in SOURCES]
-    for cell in cells:
-        records = records.cast_column(cell, Image(decode=False))
-
-    def join(batch: dict) -> dict:
-        joined = {}
-        for role, cell in zip(SOURCES, cells, strict=True):
-            joined[cell] = list(batch[cell])
-            for place, direction in enumerate(batch["direction"]):
-                if MODALITIES[direction][role] == "image" and joined[cell][place] is None:
-                    joined[cell][place] = sources[_row_of(batch[f"{role}_id"][place], rows)]["image"]
-        return joined
-
-    records = records.map(
-        join, batched=True, batch_size=_ROWS_PER_GROUP, features=records.features, desc="Joining images"
-    )
-    for cell in cells:
-        records = records.cast_column(cell, Image())
-    return records
-
-
-def _row_of(image_id: str, rows: dict[str, int]) -> int:
-    if image_id not in rows:
-        raise UserError(
-            f"The records name the image {image_id!r}, which `pairs` do not have; give the pairs that they were made from."
-        )
-    return rows[image_id]

@@ -16,6 +16,7 @@ from PIL import Image
 
 from repair_hf.options import UserError
 from repair_hf.processes import processes
+from repair_hf.reach import settle_hub
 from repair_hf.runs import RunStopped, name_with_digest
 from repair_hf.synthesis.prompts import image_prompt
 
@@ -84,6 +85,7 @@ def load_editor(
         )
     if dtype == "auto":
         dtype = "float32" if device.type == "cpu" else "bfloat16"
+    settle_hub(name)
     try:
         pipeline = DiffusionPipeline.from_pretrained(name, dtype=_torch_dtype(dtype), use_safetensors=True)
     except (OSError, ValueError) as error:

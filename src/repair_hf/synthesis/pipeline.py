@@ -15,11 +15,11 @@ records. So it does not matter how many processes an earlier run had.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -55,6 +55,8 @@ class Synthesizer:
         chat: The LLM, with the journal that remembers its answers.
         editor: The image editor.
         candidates: M, how many edits to make of each false positive.
+        select: Which of them is kept: the one `nearest` to the false positive, or the `first`.
+        audited: Audit failures first; if not, every one is taken for a real one.
         seed: Fixes the draws of the LLM and of the editor.
         attach_image: Show the query image to the LLM that edits a caption.
         grouped_audit: Audit all false positives of an image in one request.
@@ -67,6 +69,7 @@ class Synthesizer:
         images_made: How many candidate images the last run has made, all processes together.
         images_found: How many an earlier one had left.
         image_usage: What the last run has paid for images at a provider.
+        watch: Told of every failure that is through, if it is set; in the main process alone.
 
     Example:
         >>> records, dropped = Synthesizer(pairs, encoder, chat, editor).run(failures, "runs/synthesize")
@@ -81,6 +84,8 @@ class Synthesizer:
         editor: ImageEditor | HostedEditor,
         *,
         candidates: int = 3,
+        select: Literal["nearest", "first"] = "nearest",
+        audited: bool = True,
         seed: int = 0,
         attach_image: bool = False,
         grouped_audit: bool = False,
@@ -93,13 +98,15 @@ class Synthesizer:
             raise UserError(f"`candidates` and `workers` must be at least 1, got {candidates} and {workers}.")
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
         self.candidates, self.seed, self.round, self.workers = candidates, seed, round, workers
-        self.grouped_audit = grouped_audit
+        self.grouped_audit, self.select = grouped_audit and audited, select
         self._asking = {
+            "audited": audited,
             "attach_image": attach_image,
-            "grouped_audit": grouped_audit,
+            "grouped_audit": self.grouped_audit,
             "together": candidates_in_one_request,
         }
         self.images_made, self.images_found, self.image_usage = 0, 0, Usage()
+        self.watch: Callable[[Repair], None] | None = None
         self._counted: set[Path] = set()  # journals whose payments the budget knows
         self.sources = SourceImages(pairs.images, longest_side=image_side)
         self.rows = Rows(pairs, self.sources)
@@ -209,6 +216,7 @@ class Synthesizer:
                 candidates=self.candidates,
                 seed=self.seed,
                 bar=bar,
+                watch=self.watch,
                 **self._asking,
             )
             await stream.run(repairs, self.workers)
@@ -244,9 +252,10 @@ class Synthesizer:
         images = [repair for repair in edited if repair.direction == "t2i"]
         texts = [self.captions[repair.at["fp"]] for repair in captions]
         rows = [repair.at["fp"] for repair in images]
+        candidates = [[repair.candidates for repair in some] for some in (captions, images)]
         choices = [
-            *choose_captions(self.encoder, texts, [repair.candidates for repair in captions]),
-            *choose_images(self.encoder, self.sources, rows, [repair.candidates for repair in images]),
+            *choose_captions(self.encoder, texts, candidates[0], select=self.select),
+            *choose_images(self.encoder, self.sources, rows, candidates[1], select=self.select),
         ]
         for repair, choice in zip([*captions, *images], choices, strict=True):
             repair.choice = choice

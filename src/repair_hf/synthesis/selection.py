@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -23,6 +23,7 @@ from repair_hf.pairs import bare_caption
 from repair_hf.preprocessing import ahead
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
+Select = Literal["nearest", "first"]
 AT_ONCE = 64  # pictures opened together; a few such pieces are in memory
 
 
@@ -44,7 +45,11 @@ class Choice:
 
 
 def choose_captions(
-    encoder: DualEncoder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]]
+    encoder: DualEncoder,
+    fps: Sequence[str],
+    candidates: Sequence[Sequence[str | None]],
+    *,
+    select: Select = "nearest",
 ) -> list[Choice]:
     """Choose among the candidates of each caption in `fps`. Every distinct text is embedded once."""
     proper = [
@@ -57,13 +62,18 @@ def choose_captions(
     embedded = encoder.embed_texts(distinct, desc="Embedding edited captions")  # (n, D)
     vectors = dict(zip(distinct, embedded, strict=True))
     return [
-        choose([None if text is None else float(vectors[text] @ vectors[fp]) for text in texts])
+        choose([None if text is None else float(vectors[text] @ vectors[fp]) for text in texts], select)
         for fp, texts in zip(fps, proper, strict=True)
     ]
 
 
 def choose_images(
-    encoder: DualEncoder, sources: SourceImages, fps: Sequence[int], candidates: Sequence[Sequence[Path | None]]
+    encoder: DualEncoder,
+    sources: SourceImages,
+    fps: Sequence[int],
+    candidates: Sequence[Sequence[Path | None]],
+    *,
+    select: Select = "nearest",
 ) -> list[Choice]:
     """Choose among the candidate files of each image in `fps`. Every distinct file is embedded once.
 
@@ -81,12 +91,14 @@ def choose_images(
             return None
         return float(edited[path].vector @ originals[fp].vector)
 
-    return [choose([similarity(fp, path) for path in row]) for fp, row in zip(fps, candidates, strict=True)]
+    return [choose([similarity(fp, path) for path in row], select) for fp, row in zip(fps, candidates, strict=True)]
 
 
-def choose(similarities: Sequence[float | None]) -> Choice:
-    """The highest similarity wins; of equals, the first."""
+def choose(similarities: Sequence[float | None], select: Select = "nearest") -> Choice:
+    """The highest similarity wins; of equals, the first. With `first`, whichever comes first."""
     standing = [place for place, value in enumerate(similarities) if value is not None]
+    if select == "first":
+        return Choice(candidate=next(iter(standing), None), similarities=tuple(similarities))
     best = max(standing, key=lambda place: similarities[place], default=None)
     return Choice(candidate=best, similarities=tuple(similarities))
 

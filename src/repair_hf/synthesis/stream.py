@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,9 +71,11 @@ class Stream:
         candidates: M, for captions.
         seed: Fixes the draws of the edited captions.
         attach_image: Show the query image to the editor of a caption.
+        audited: Audit failures first.
         grouped_audit: Audit all false positives of an image in one request.
         together: Ask for all candidates of a caption in one request.
-        bar: Told of every failure that is through.
+        bar: Moves with every failure that is through.
+        watch: Told of every failure that is through.
 
     Attributes:
         waiting: How many failures are not through, because their answers come with a batch.
@@ -89,13 +91,16 @@ class Stream:
         candidates: int,
         seed: int,
         attach_image: bool,
+        audited: bool = True,
         grouped_audit: bool = False,
         together: bool = False,
         bar: tqdm,
+        watch: Callable[[Repair], None] | None = None,
     ) -> None:
         self.chat, self.images, self.sources, self.captions, self.bar = chat, images, sources, captions, bar
         self.candidates, self.seed, self.attach_image = candidates, seed, attach_image
-        self.grouped_audit, self.together = grouped_audit, together
+        self.audited = audited
+        self.grouped_audit, self.together, self.watch = grouped_audit, together, watch
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0
 
@@ -164,14 +169,17 @@ class Stream:
         except UnreadableImage as error:
             repair.drop("unreadable_image", str(error))
         self.outcomes[repair.reason or "edited"] += 1
+        if self.watch is not None:
+            self.watch(repair)
         self._show()
 
     async def _repair(self, repair: Repair) -> None:
         direction = repair.direction
-        if repair.verdict is None:
-            repair.verdict = await audit(self.chat, direction, **self._shown(repair, "q", "gt", "fp"))
-        if reason := repair.verdict.drop_reason:
-            return repair.drop(reason)
+        if self.audited:
+            if repair.verdict is None:
+                repair.verdict = await audit(self.chat, direction, **self._shown(repair, "q", "gt", "fp"))
+            if reason := repair.verdict.drop_reason:
+                return repair.drop(reason)
         repair.instruction = await instruct(self.chat, direction, **self._shown(repair, "q", "fp"))
         if direction == "i2t":
             repair.error_types = error_types(repair.instruction)

@@ -17,6 +17,7 @@ from repair_hf.toyworld.scenes import (
     ACTIONS,
     COLORS,
     INVERSE,
+    KIND_OF,
     SIZES,
     Facts,
     Scene,
@@ -194,7 +195,11 @@ def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str
 
 def image_instruction(caption: str, scene: Scene) -> str:
     """Free text that names what to change in the picture so that `caption` becomes true of it, and what to keep."""
-    goal = satisfy(parse(caption), scene)
+    return scene_instruction(scene, satisfy(parse(caption), scene))
+
+
+def scene_instruction(scene: Scene, goal: Scene) -> str:
+    """What to change in a picture of `scene` so that it shows `goal`."""
     steps = []
     for before, after in ((scene.subject, goal.subject), (scene.other, goal.other)):
         if before and before != after:
@@ -206,6 +211,27 @@ def image_instruction(caption: str, scene: Scene) -> str:
     if goal.background != scene.background:
         steps.append(f"Change the background to {goal.background}.")
     return " ".join([*steps, "Keep everything else as it is."])
+
+
+def image_errors(instruction: str) -> list[str]:
+    """In what the picture was wrong that an instruction of `image_instruction` puts right: kinds of error, in its order, each once.
+
+    Raises:
+        ValueError: If it names no change.
+    """
+    kinds = []
+    for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
+        before, after = (THING.fullmatch(f"{article}{text}") for article, text in (("a ", old), ("", new)))
+        before = before or THING.fullmatch(old)  # only a single thing has the article that `the` replaces
+        if before is None or after is None:
+            raise ValueError(f"{old!r} or {new!r} is no thing of the toy world.")
+        said, shown = _thing(after, ""), _thing(before, "")
+        kinds += [kind for name, kind in KIND_OF.items() if getattr(said, name) != getattr(shown, name)]
+    kinds += ["Object"] * ("Add " in instruction) + ["Relation"] * ("Move the " in instruction)
+    kinds += ["Attribute"] * ("Change the background" in instruction)
+    if not kinds:
+        raise ValueError(f"The instruction names no change: {instruction!r}.")
+    return list(dict.fromkeys(kinds))
 
 
 def apply_image_instruction(scene: Scene, instruction: str) -> Scene:

@@ -7,13 +7,15 @@ Out: one picture per seed. Candidates of one source differ by a small jitter, as
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
 from PIL import Image
 
 from repair_hf.options import UserError
-from repair_hf.toyworld import captions, renderer, scenes
+from repair_hf.synthesis.prompts import DRAW, FIT
+from repair_hf.toyworld import captions, renderer, scenes, variations
 
 
 class WorldEditor:
@@ -42,8 +44,16 @@ class WorldEditor:
         ]
 
     def _draw(self, picture: Image.Image, instruction: str, seed: int) -> Image.Image:
+        if instruction.startswith(DRAW):
+            rng = random.Random(f"{instruction}/{seed}")
+            return renderer.render(
+                variations.imagine(json.loads(instruction.removeprefix(DRAW)), rng), size=picture.width
+            )
         before = renderer.read_scene(picture)
-        scene = captions.apply_image_instruction(before, instruction)
+        if instruction.startswith(FIT):
+            scene = scenes.satisfy(captions.parse(json.loads(instruction.removeprefix(FIT))), before)
+        else:
+            scene = captions.apply_image_instruction(before, instruction)
         if scene == before:
             return picture.copy()  # nothing understood, nothing changed: the no-op rule will drop it
         rng = random.Random(f"{before.to_json()}/{instruction}/{seed}")

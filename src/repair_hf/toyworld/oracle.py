@@ -22,16 +22,22 @@ from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
 from repair_hf.options import UserError
-from repair_hf.toyworld import captions, renderer
+from repair_hf.toyworld import captions, renderer, variations
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
 
 MODEL = "world/oracle"
 IMAGE_TOKENS = 258  # what Gemini bills for a small picture
 
 _LABEL = re.compile(
-    r'((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction):(?: (".*"))?'
+    r"((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction"
+    r'|Caption to rewrite|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true):(?: (".*"))?'
 )
 _DATA_URL = "data:image/png;base64,"
+_VARIATIONS = {
+    "Caption to rewrite": variations.reword,
+    "Caption to make false": variations.falsify,
+    "Caption whose noun to replace": variations.swap_noun,
+}
 
 
 def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> str:
@@ -47,8 +53,12 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
         ValueError: If the oracle cannot make sense of the messages.
     """
     shown = _read(messages)
+    if (job := next(iter(shown), None)) in _VARIATIONS or job == "Image to vary":
+        return _vary(shown, job, random.Random(request_key({"messages": messages}, seed)))
     is_chancy = verdict_noise or malformed_rate or "Edit instruction" in shown
     rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # a digest takes its time
+    if "Edit instruction" in shown and "False-positive caption" not in shown:
+        return json.dumps({"error_types": captions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
         return captions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
     is_audit = "Ground-truth caption" in shown or "Ground-truth image" in shown
@@ -162,6 +172,13 @@ def _scene(url: str) -> Scene:
 @lru_cache(4096)
 def _wrong(caption: str, scene: Scene) -> tuple[Difference, ...]:
     return differences(captions.parse(caption), scene)
+
+
+def _vary(shown: _Shown, job: str, rng: random.Random) -> str:
+    if job in _VARIATIONS:
+        return _VARIATIONS[job](shown[job], rng)
+    scene = shown["Image to vary"]
+    return captions.scene_instruction(scene, variations.change_scene(shown["Caption to keep true"], scene, rng))
 
 
 def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:

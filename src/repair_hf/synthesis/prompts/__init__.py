@@ -21,6 +21,9 @@ from repair_hf.runs import digest
 
 NAMES = ("audit_i2t", "audit_i2t_grouped", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
 
+DRAW = "Fill this empty canvas with a new image, as natural as a photograph, of:"
+FIT = "Make this true of the image, by as small a change as will do:"
+
 _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
 # What json.dumps leaves as it is: other line breaks and control characters, marks that turn the direction of writing, tags, which are
 # invisible, and halves of surrogate pairs, which cannot be sent at all.
@@ -59,8 +62,20 @@ def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
     return [{"role": "system", "content": template.system}, {"role": "user", "content": parts}]
 
 
+def draw_instruction(caption: str) -> str:
+    """Asks an image editor for a new image: its source is an empty canvas."""
+    return f"{DRAW} {quote(caption)}"
+
+
+def fit_instruction(caption: str) -> str:
+    """Asks an image editor to make a caption true of an image."""
+    return f"{FIT} {quote(caption)}"
+
+
 def image_prompt(edit_instruction: str) -> str:
     """What an image editing model is told."""
+    if edit_instruction.startswith(DRAW):
+        return edit_instruction  # there is nothing to leave as it is
     return _read("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from repair_hf.scores import keys_of
-from repair_hf.screening import LOWEST, Seeking, rank_in_part
+from repair_hf.seeking import LOWEST, Seeking, rank_in_part
 
 
 def seeking(*least: float) -> Seeking:

@@ -1,0 +1,98 @@
+"""Distributions: whom the repairs concern, which items are everybody's false positive, and what choosing among candidates brings.
+
+In:  the records of a run.
+Out: findings. The four distributions are those of the paper's statistics:
+
+- hard positives: edited captions per query image, edited images per query caption;
+- hard negatives: for how many queries an image, or a caption, is the false positive. (The paper speaks of negatives "linked to" an
+  anchor; with one false positive image per caption an anchor has few, so its hubs can only be counted from the other side, as here.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from repair_hf.analysis.charts import COLOURS, chart, whole_counts
+from repair_hf.analysis.findings import Finding
+from repair_hf.analysis.material import Material
+
+PANELS = {  # title -> (direction, column that is counted)
+    "edited captions per image": ("i2t", "q_id"),
+    "edited images per caption": ("t2i", "q_id"),
+    "queries per wrong image": ("t2i", "fp_id"),
+    "queries per wrong caption": ("i2t", "fp_id"),
+}
+HUBS = 10  # named, of each kind
+
+
+def distributions(material: Material) -> list[Finding]:
+    """The four distributions, and the items that are false positives most often."""
+    kept = material.kept
+    counts = {title: kept[kept["direction"] == way][column].value_counts() for title, (way, column) in PANELS.items()}
+    with chart(2.9, rows=2, columns=2) as (figure, panels):
+        for axes, (title, found) in zip(panels.flat, counts.items(), strict=True):
+            _histogram(axes, title, found, PANELS[title][0])
+    rows = [(title, len(n), n.median(), n.mean(), n.max()) for title, n in counts.items() if len(n)]
+    table = pd.DataFrame(rows, columns=["distribution", "items", "median", "mean", "most"])
+    told = "Items that no record concerns are not counted. The two lower ones are on a logarithmic scale: few hubs are wrong for many queries."
+    data = pd.concat(
+        [n.rename_axis("id").rename("count").reset_index().assign(distribution=t) for t, n in counts.items()]
+    )
+    return [
+        Finding("distributions", "Whom the repairs concern", told, table, figure, data),
+        Finding("hubs", "Hubs", "The items that were the false positive of most queries.", _hubs(kept, counts)),
+    ]
+
+
+def _histogram(axes, title: str, counts: pd.Series, direction: str) -> None:
+    axes.set_title(title, loc="left", fontsize=7)
+    if not len(counts):
+        axes.text(0.5, 0.5, "no records", ha="center", transform=axes.transAxes)
+        return
+    is_logarithmic = title.startswith("queries")
+    edges = np.arange(0.5, counts.max() + 1.5) if counts.max() <= 60 else np.linspace(0.5, counts.max() + 0.5, 41)
+    axes.hist(counts, bins=edges, color=COLOURS[direction], edgecolor="white", linewidth=0.3)
+    if is_logarithmic:
+        axes.set_yscale("log")
+    whole_counts(axes)
+
+
+def _hubs(kept: pd.DataFrame, counts: dict[str, pd.Series]) -> pd.DataFrame:
+    rows = []
+    for kind, title in (("image", "queries per wrong image"), ("caption", "queries per wrong caption")):
+        texts = kept[kept["fp_text"].notna()].drop_duplicates("fp_id").set_index("fp_id")["fp_text"]
+        rows += [(kind, name, int(n), texts.get(name, "")) for name, n in counts[title].head(HUBS).items()]
+    return pd.DataFrame(rows, columns=["kind", "id", "queries", "caption"])
+
+
+def candidates(material: Material) -> Finding:
+    """How near each candidate is to its false positive: the chosen one, and the others."""
+    kept = material.kept.dropna(subset=["edit_similarity"])
+    rows, cells = [], {}
+    for direction, group in kept.groupby("direction"):
+        flat = group["candidate_similarities"].explode().astype(float).to_numpy()
+        place = np.concatenate([np.arange(len(each)) for each in group["candidate_similarities"]])
+        is_chosen = place == np.repeat(group["candidate"].to_numpy(), group["candidate_similarities"].map(len))
+        chosen, others = flat[is_chosen], flat[~is_chosen & ~np.isnan(flat)]
+        cells[direction] = chosen, others
+        rows.append(
+            (direction, len(group), chosen.mean(), others.mean() if len(others) else np.nan, int(np.isnan(flat).sum()))
+        )
+    told = (
+        "Cosine to the false positive. The chosen candidate is the nearest by rule; the gap says what making several is worth. "
+        "A candidate that failed or changed nothing has none."
+    )
+    heads = ["direction", "records", "chosen, mean", "others, mean", "candidates without one"]
+    table = pd.DataFrame(rows, columns=heads)
+    if table.empty:
+        return Finding("candidates", "Candidates", told)
+    with chart(1.7, columns=len(cells)) as (figure, panels):
+        for axes, (direction, (chosen, others)) in zip(np.atleast_1d(panels), cells.items(), strict=True):
+            edges = np.linspace(min([*chosen, *others]), 1, 40)
+            axes.hist(others, edges, density=True, color="#999999", label="others", alpha=0.8)
+            axes.hist(chosen, edges, density=True, histtype="step", color=COLOURS[direction], lw=1.4, label="chosen")
+            axes.set_title(f"{direction}: cosine to the false positive", loc="left", fontsize=7)
+            axes.set_yticks([])
+            axes.legend(loc="upper left", fontsize=6.5)
+    return Finding("candidates", "Candidates", told, table, figure)

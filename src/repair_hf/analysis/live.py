@@ -1,0 +1,115 @@
+"""The live view of a synthesis: while it runs for hours, a page on disk that a bad run can be stopped by.
+
+In:  failures as they come through the stream.
+Out: `live.html`, written anew every minute at most, whole or not at all: how many failures are through and what became of them, the pace,
+     what was paid, and the last twelve that were edited, as pictures. Which candidate is kept is decided at the end; the page shows the
+     first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from repair_hf.analysis.costs import dollars, span
+from repair_hf.analysis.gallery import card
+from repair_hf.analysis.html import environment
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
+from repair_hf.runs import write_atomically
+from repair_hf.synthesis.rows import Rows
+from repair_hf.synthesis.sources import UnreadableImage
+from repair_hf.synthesis.stream import Repair
+
+EVERY = 60.0  # seconds
+WINDOW = 10  # pages over which the pace is taken
+SHOWN = 6  # of each direction
+
+
+class LiveView:
+    """Told of every failure that is through; writes the page when it is time.
+
+    Args:
+        folder: Of the synthesis.
+        rows: Tells failures in words and pictures.
+        total: Failures of the run. Of several processes each sees its own share; the page is that of the first.
+        spent: Dollars of this run so far.
+        every: Seconds between two pages.
+    """
+
+    def __init__(
+        self, folder: Path, rows: Rows, *, total: int, spent: Callable[[], float], every: float = EVERY
+    ) -> None:
+        self.path, self.rows, self.total, self.spent, self.every = folder / "live.html", rows, total, spent, every
+        self.outcomes: Counter[tuple[str, str]] = Counter()  # of (direction, reason or "edited")
+        self.last: dict[str, deque[Repair]] = {way: deque(maxlen=SHOWN) for way in DIRECTIONS}
+        self._seen: set[tuple[str, int, int]] = set()
+        self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
+
+    def __call__(self, repair: Repair) -> None:
+        """Take note of a failure."""
+        name = (repair.direction, repair.at["q"], repair.at["fp"])
+        if name in self._seen:  # the main process goes through all once more after the others
+            return
+        self._seen.add(name)
+        self.outcomes[repair.direction, repair.reason or "edited"] += 1
+        if repair.reason is None:
+            self.last[repair.direction].append(repair)
+        if time.monotonic() - self._pace[-1][0] >= self.every:
+            self.write()
+
+    def write(self, *, is_done: bool = False) -> None:
+        """Write the page as things stand.
+
+        Args:
+            is_done: The run has ended, so the page need not be looked at again.
+        """
+        (then, before), done = self._pace[0], len(self._seen)
+        pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
+        self._pace.append((time.monotonic(), done))
+        told = {
+            "through": f"{done:,} of {self.total:,} failures",
+            "pace": f"{60 * pace:,.0f} a minute",
+            "paid in this run": dollars(self.spent()),
+        }
+        if pace and not is_done:
+            told["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
+        reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
+        table = [(name.replace("_", " "), *(self.outcomes[way, name] for way in DIRECTIONS)) for name in reasons]
+        page = (
+            environment()
+            .get_template("live.html")
+            .render(
+                at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+                refresh=None if is_done else round(self.every),
+                told=told,
+                directions=DIRECTIONS,
+                table=table,
+                cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
+            )
+        )
+        write_atomically(self.path, page)
+
+    def _row(self, repair: Repair) -> dict[str, Any]:
+        """An edited failure in the columns of a record."""
+        row, kinds = self.rows.told(repair), MODALITIES[repair.direction]
+        edit = next(candidate for candidate in repair.candidates if candidate is not None)
+        for role in SOURCES:
+            if kinds[role] == "image":
+                row[f"{role}_image"] = self._picture(repair.at[role])
+        if kinds["edit"] == "image":
+            with Image.open(edit) as picture:
+                row["edit_image"] = picture.convert("RGB")
+        else:
+            row["edit_text"] = edit
+        return row
+
+    def _picture(self, at: int) -> Image.Image | None:
+        try:
+            return self.rows.sources.picture(at)
+        except UnreadableImage:
+            return None

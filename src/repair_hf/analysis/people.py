@@ -1,0 +1,124 @@
+"""People's answers as findings of a report.
+
+In:  a run whose failures or edits people have looked at.
+Out: findings: the audit against people, the criteria that edits meet, how edits fail, how far the annotators agree.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from repair_hf.analysis.agreement import annotator_agreement, bad_share, edit_quality, failure_modes, qc_agreement
+from repair_hf.analysis.charts import chart
+from repair_hf.analysis.findings import Finding
+from repair_hf.records.answers import CRITERIA, ITEMS, PEOPLE, read_answers, read_items
+
+
+def people_findings(folders: list[Path]) -> list[Finding]:
+    """What people said of the records of some folders; nothing if nobody was asked."""
+    found = []
+    if (asked := _asked(folders, "qc")) is not None:
+        told = (
+            "Counts are of the sample; precision, recall, accuracy and Cohen's kappa are those of the whole run, each stratum weighed by "
+            "what it was drawn from. In brackets: 95% interval (Jeffreys' prior in each stratum)."
+        )
+        table = qc_agreement(*asked)
+        found.append(Finding("agreement_qc", "The audit against people", told, with_intervals(table), None, table))
+        found += _annotators("qc", asked[1], ["verdict"])
+    if (asked := _asked(folders, "edits")) is not None:
+        table, told = edit_quality(*asked), _bad_told(bad_share(*asked))
+        figure = _criteria_chart(table)
+        found.append(Finding("agreement_edits", "Edits, as people see them", told, _wide(table), figure, table))
+        told = "Of the edits in which some criterion fails, what failed."
+        found.append(Finding("failure_modes", "How edits fail", told, failure_modes(*asked)))
+        found += _annotators("edits", asked[1], list(CRITERIA))
+    return found
+
+
+def told_by_people(folder: Path) -> dict[str, str]:
+    """A sentence for the card about what people said of a folder's audit (`qc`) and edits (`edits`), as far as they were asked."""
+    told = {}
+    if (asked := _asked([folder], "qc")) is not None:
+        row = qc_agreement(*asked).iloc[0]
+        share = f"{row['precision']:.1%} (95% interval {row['precision_low']:.1%} to {row['precision_high']:.1%})"
+        told["qc"] = (
+            f"People judged {row['items']:,} of its verdicts: by what they say, {share} of what it accepted are genuine failures."
+        )
+    if (asked := _asked([folder], "edits")) is not None:
+        told["edits"] = _bad_told(bad_share(*asked))
+    return told
+
+
+def _bad_told(bad: dict[str, float]) -> str:
+    return (
+        f"People looked at {bad['items']:,} edits: by what they say, {bad['share']:.1%} of all records "
+        f"(95% interval {bad['low']:.1%} to {bad['high']:.1%}) are no valid hard contrast."
+    )
+
+
+def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
+    """`qc_agreement` as text: a column per group, a row per number, metrics with their interval in brackets."""
+    bounds = [name for name in table.columns if name.endswith(("_low", "_high"))]
+    shown = table.drop(columns=bounds)
+    for name in (bound.removesuffix("_low") for bound in bounds if bound.endswith("_low")):
+        cells = zip(table[name], table[f"{name}_low"], table[f"{name}_high"], strict=True)
+        shown[name] = [_bracketed(*each) for each in cells]
+    return shown.set_index("group").T.rename_axis(columns=None, index="").reset_index()
+
+
+def _asked(folders: list[Path], task: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Items and answers of a task, of all folders; an item is named by its folder's place too."""
+    items, answers = [], []
+    for place, folder in enumerate(folders):
+        here = folder / PEOPLE / task
+        said = read_answers(here) if (here / ITEMS).is_file() else pd.DataFrame()
+        if not said.empty:
+            items.append(read_items(here).assign(item=lambda t, place=place: f"{place}:" + t["item"]))
+            answers.append(said.assign(item=f"{place}:" + said["item"]))
+    return (pd.concat(items, ignore_index=True), pd.concat(answers, ignore_index=True)) if items else None
+
+
+def _annotators(task: str, answers: pd.DataFrame, questions: list[str]) -> list[Finding]:
+    table = annotator_agreement(answers, questions)
+    if table.empty:
+        return []
+    told = "On the items that both have answered. Kappa takes away the agreement that chance alone would bring."
+    return [Finding(f"annotators_{task}", "How far the annotators agree", told, table)]
+
+
+def _wide(table: pd.DataFrame) -> pd.DataFrame:
+    cells = [_bracketed(*row) for row in table[["share", "low", "high"]].itertuples(index=False)]
+    wide = table.assign(cell=cells).pivot(index="criterion", columns="group", values="cell")
+    return wide.reindex(index=list(CRITERIA), columns=table["group"].unique()).rename_axis(columns=None).reset_index()
+
+
+def _bracketed(value: float, low: float, high: float) -> str:
+    return "–" if pd.isna(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _criteria_chart(table: pd.DataFrame):
+    groups = list(table["group"].unique())
+    with chart(1.9) as (figure, axes):
+        for place, (group, mark) in enumerate(zip(groups, "osD^v<>ph", strict=False)):
+            part = table[table["group"] == group].set_index("criterion").loc[list(CRITERIA)]
+            at = [y + (place - (len(groups) - 1) / 2) * 0.2 for y in range(len(CRITERIA))]
+            spread = [part["share"] - part["low"], part["high"] - part["share"]]
+            colour = ("#222222", "#0072b2", "#e69f00", "#009e73", "#cc79a7")[place % 5]
+            axes.errorbar(
+                part["share"],
+                at,
+                xerr=[s.clip(lower=0) for s in spread],
+                fmt=mark,
+                ms=3.5,
+                lw=1,
+                color=colour,
+                label=group,
+            )
+        axes.set_yticks(range(len(CRITERIA)), [name.replace("_", " ") for name in CRITERIA])
+        axes.invert_yaxis()
+        axes.set_xlabel("share of records, 95% interval")
+        axes.xaxis.set_major_formatter("{x:.0%}")
+        figure.legend(loc="outside upper right", ncols=min(len(groups), 4), fontsize=7)
+    return figure

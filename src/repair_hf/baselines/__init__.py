@@ -1,0 +1,28 @@
+"""The methods of the study, one file each.
+
+In:  the files of this folder that define `METHODS`.
+Out: every method by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from repair_hf.baselines.method import Method
+
+# Files come in the order of their names; a reader of the table wants the plain method first, and ours last.
+FIRST = "vanilla negclip sugarcrepe laclip simclr stablerep alia coco_cf tripletclip la_sc cf_al_la".split()
+LAST = "repair ablations beyond".split()
+
+
+def load_methods() -> dict[str, Method]:
+    """All methods, in the order of the paper's table; those of files that it does not know stand between its baselines and RePair."""
+    files = {info.name for info in pkgutil.iter_modules(__path__)}
+    others = sorted(files - set(FIRST) - set(LAST))
+    found = {}
+    for name in (*FIRST, *others, *LAST):
+        module = importlib.import_module(f"{__name__}.{name}")
+        for method in vars(module).get("METHODS", ()):
+            found[method.name] = method
+    return found

@@ -1,0 +1,74 @@
+"""ALiA (Dunlap et al., 2023, "Diversify your vision datasets with automatic diffusion-based augmentation").
+
+Data: for each caption of an image an LLM says how the image could differ and the caption stay true; the image is edited so, 3 times; what
+passes the filters goes on, and the candidate nearest to the caption is kept: 1 LLM call and 3 image calls a caption, up to 5 variants an image.
+Loss: InfoNCE; each time an image is met, it or one of its variants is drawn, all equally likely.
+
+Our reading: the original sums up a data set in ten scenes; retrieval has no classes that a scene must leave alone, but captions, so the LLM
+is shown image and caption. Semantic filter: the variant is nearer to its caption than to any of `GENERIC`. Confidence filter, in place of the
+classifier's: its caption is among the variant's `WITHIN` best, else it is taken for mislabelled. The filter for what is too easy is left
+out: with it a good retriever would keep next to nothing, and the paper counts 5 variants an image.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repair_hf.baselines.choosing import as_cell, embed_files
+from repair_hf.baselines.method import Baseline, Maker
+from repair_hf.baselines.workshop import Workshop
+
+CANDIDATES = 3
+WITHIN = 100
+GENERIC = (
+    "a photo",
+    "an image",
+    "a painting",
+    "a photo of an object",
+    "a photo of geometric shapes",
+    "a photo of a person",
+)
+
+
+async def make(workshop: Workshop) -> list[dict[str, Any]]:
+    """A variant of its image for each caption."""
+
+    async def ask(row: int) -> tuple[int, list[Path]] | None:
+        image = int(workshop.pairs.caption_image[row])
+        told = await workshop.write(
+            "scene_change", source_image=workshop.sources.url(image), caption=workshop.captions[row]
+        )
+        files = await workshop.edit(image, told[0]) if told else []
+        return (row, files) if files else None
+
+    edited = await workshop.each(range(len(workshop.captions)), ask, "Varying images")
+    if not edited:
+        return []
+    texts = workshop.encoder.embed_texts(workshop.captions)  # (M, D)
+    generic = workshop.encoder.embed_texts(list(GENERIC))  # (G, D)
+    rows = []
+    for row, files in edited:
+        vectors = embed_files(workshop, files)  # (M, D)
+        own = vectors @ texts[row]  # (M,)
+        is_kept = is_variant(vectors, own, texts, generic)
+        if is_kept.any():
+            best = int(np.where(is_kept, own, -np.inf).argmax())
+            rows.append(workshop.of_caption(row) | {"edit_image": as_cell(files[best])})
+    return rows
+
+
+def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic: np.ndarray) -> np.ndarray:
+    """Which candidates pass both filters.
+
+    Shape:
+        vectors: (C, D). own: (C,) cosine with their caption. texts: (M, D). generic: (G, D). Returns (C,).
+    """
+    is_right = own >= (vectors @ generic.T).max(1)
+    return is_right & ((vectors @ texts.T > own[:, None]).sum(1) < WITHIN)
+
+
+VARIANTS = Maker("alia", make, edits=CANDIDATES)
+METHODS = (Baseline("alia", {"variant": VARIANTS}),)

@@ -1,0 +1,95 @@
+"""What a method of the study is: what it adds to the training pairs, and which loss it trains with.
+
+In:  nothing.
+Out: `Baseline`, a method that makes samples of its own; `Repair`, a way to go through RePair's pipeline. A file of this folder that defines
+     `METHODS` adds its methods to the study; nothing else names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from repair_hf.baselines.samples import Part
+from repair_hf.baselines.workshop import Workshop
+from repair_hf.objectives import Objective
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How one kind of samples is made, once for all methods and seeds that use it.
+
+    Args:
+        name: Names the samples' folder.
+        make: Makes them; gives rows of `SAMPLES`.
+        edits: M, candidates of an edited image; 0 where no image is edited.
+        draws: Whether images are drawn anew.
+    """
+
+    name: str
+    make: Callable[[Workshop], Awaitable[list[dict[str, Any]]]]
+    edits: int = 0
+    draws: bool = False
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method that RePair is compared with.
+
+    Args:
+        name: As `repair-hf study --list` prints it.
+        parts: Who makes the samples of each part.
+        objective: Gives the objective, told the width of the image tower's features; None is plain InfoNCE.
+    """
+
+    name: str
+    parts: Mapping[Part, Maker] = field(default_factory=dict)
+    objective: Callable[[int], Objective] | None = None
+
+    @property
+    def tuned_as(self) -> str:
+        """The method whose hyperparameters it takes: its own."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class Repair:
+    """RePair, or a variant of it: options of the one pipeline.
+
+    Args:
+        name: As `repair-hf study --list` prints it.
+        mine: Options of `repair-hf mine` that differ.
+        synthesize: Options of `repair-hf synthesize` that differ.
+        train: Options of training that differ.
+        directions: Whose records are used.
+        weak: Whose weaker stand-in takes part: the editor's or the LLM's.
+        other_model: Whether the study's other retriever takes the place of its own.
+        rounds: How many rounds of repair the records come from.
+        reciprocal: Repair a caption's failure by editing the caption towards the wrong image.
+        records: Whether there are any; without, this is plain training, and only the model differs.
+        tuned_as: The method whose hyperparameters it takes: an ablation changes one thing, and not these too.
+    """
+
+    name: str
+    mine: Mapping[str, Any] = field(default_factory=dict)
+    synthesize: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    directions: tuple[str, ...] = ("i2t", "t2i")
+    weak: Literal["editor", "llm"] | None = None
+    other_model: bool = False
+    rounds: int = 1
+    reciprocal: bool = False
+    records: bool = True
+    tuned_as: str = "repair"
+
+    @property
+    def product(self) -> str:
+        """Names the records: equal for variants that differ in training alone."""
+        is_plain = not (
+            self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal or self.rounds > 1
+        )
+        return "repair" if is_plain else self.name
+
+
+Method = Baseline | Repair

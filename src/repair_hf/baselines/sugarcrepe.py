@@ -1,0 +1,49 @@
+"""SugarCrepe-style hard negatives (after Hsieh et al., 2023, "SugarCrepe"; the benchmark itself trains nothing).
+
+Data: an LLM writes 3 false captions for each caption, and the one nearest to it in the retriever's eyes is kept: 3 calls and 1 sample a caption.
+Loss: `negative_captions`.
+
+Our reading: the LLM chooses among replacing, swapping and adding, told to change as little as it can and not to negate. It sees the caption
+alone. A candidate must differ from the caption and change at most half of its words (of ten words, five); the benchmark's adversarial
+refinement, which needs two further models, is not part of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from repair_hf.baselines.choosing import nearest_captions
+from repair_hf.baselines.losses import WithNegatives, negative_captions
+from repair_hf.baselines.method import Baseline, Maker
+from repair_hf.baselines.workshop import Workshop
+
+CANDIDATES = 3
+MOST_NEW = 0.5  # share of words
+
+
+async def make(workshop: Workshop) -> list[dict[str, Any]]:
+    """One false caption for each caption."""
+    rows = range(len(workshop.captions))
+
+    async def ask(row: int) -> tuple[int, list[str]]:
+        caption = workshop.captions[row]
+        texts = await workshop.write("hard_negative", samples=CANDIDATES, caption=caption)
+        return row, [text for text in texts if is_small(caption, text)]
+
+    found = await workshop.each(rows, ask, "Writing hard negatives")
+    chosen = nearest_captions(workshop, [workshop.captions[row] for row, _ in found], [texts for _, texts in found])
+    return [workshop.of_caption(row) | {"text": text} for (row, _), text in zip(found, chosen, strict=True) if text]
+
+
+def is_small(caption: str, text: str) -> bool:
+    """Whether at most half of the words are new."""
+    before, after = caption.casefold().split(), text.casefold().split()
+    same = sum(
+        block.size for block in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_matching_blocks()
+    )
+    return max(len(before), len(after)) - same <= max(MOST_NEW * max(len(before), len(after)), 1)
+
+
+HARD_NEGATIVES = Maker("sugarcrepe", make)
+METHODS = (Baseline("sugarcrepe", {"negative": HARD_NEGATIVES}, lambda width: WithNegatives(negative_captions)),)

@@ -1,0 +1,71 @@
+"""`repair-hf agreement`: what people's answers say of the audit and of the edits.
+
+In:  the folders of runs that people have judged (`repair-hf annotate`).
+Out: tables: the audit's precision, recall, accuracy and Cohen's kappa; the criteria that edits meet; how edits fail; how far the
+     annotators agree. With `--output` as CSV too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from repair_hf.options import UserError, need, opt
+
+EPILOG = """examples:
+  repair-hf agreement runs/demo
+  repair-hf agreement runs/flickr30k runs/coco30k --output agreement"""
+
+
+@dataclass
+class AgreementOptions:
+    """Whose answers are counted."""
+
+    _argument_group_name = "agreement"
+
+    run: list[str] = need(
+        "Folders of `repair-hf demo`, `run` or `synthesize`; several are told together and by dataset."
+    )
+    output: str | None = opt(None, "Folder for the tables as CSV and the pictures.")
+
+
+OPTIONS = (AgreementOptions,)
+
+
+def run(options: AgreementOptions) -> None:
+    """Count, and print."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from repair_hf.analysis.material import synthesis_folders
+    from repair_hf.analysis.people import people_findings
+    from repair_hf.analysis.report import cell
+
+    folders = [folder for run in options.run for folder in synthesis_folders(Path(run))]
+    found = people_findings(folders)
+    if not found:
+        raise UserError(
+            f"nobody has judged {', '.join(options.run)}; start with `repair-hf annotate qc {options.run[0]}`."
+        )
+    console = Console()
+    for finding in found:
+        table = Table(
+            box=SIMPLE_HEAD,
+            padding=(0, 1),
+            pad_edge=False,
+            title=finding.title,
+            title_justify="left",
+            caption=finding.told,
+            caption_justify="left",
+        )
+        for place, head in enumerate(finding.table.columns):
+            table.add_column(head, justify="right" if place else "left", overflow="fold")
+        for row in finding.table.itertuples(index=False):
+            table.add_row(*map(cell, row))
+        console.print(table)
+        if options.output is not None:
+            Path(options.output).mkdir(parents=True, exist_ok=True)
+            finding.save(Path(options.output))
+    if options.output is not None:
+        print(f"-> {options.output}")

@@ -1,0 +1,144 @@
+"""ARO's Visual Genome parts (Yuksekgonul et al., 2023): "the horse is eating the grass" against "the grass is eating the horse".
+
+In:  `visual_genome_relation.json` or `visual_genome_attribution.json` with its folder `images`, or the dataset by Hub id.
+Out: `Cases`: the part of the photograph that the caption is about, a true caption and one in which two words have changed places.
+
+Users of the benchmark have compared unlike numbers, so each has a name of its own:
+
+| key | what |
+|---|---|
+| `vg_relation_micro` | share of all cases |
+| `vg_relation_macro_all` | mean over all relations |
+| `vg_relation_micro_excl157`, `vg_relation_macro_excl157` | without the authors' list of 157 relations, symmetric or otherwise unfit; the second is their headline |
+| `vg_attribution_micro`, `vg_attribution_macro_all` | share of all cases; mean over all pairs of attributes |
+| `vg_attribution_macro_min25` | mean over the pairs with 25 cases at least: the authors' headline |
+
+A tie is wrong, as it is there (the true caption stands second, and `argmax` takes the first).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset
+
+from repair_hf.evaluation.cases import (
+    Cases,
+    Metric,
+    Photographs,
+    find_photographs,
+    first_is_right,
+    macro,
+    numbered,
+    whole_or_subset,
+)
+from repair_hf.evaluation.hub import EncodedImages, load_test_rows
+from repair_hf.evaluation.relations import EXCLUDED
+from repair_hf.options import UserError
+
+PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
+FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}
+HUB_IDS = {"vg_relation": "gowitheflow/ARO-Visual-Relation", "vg_attribution": "gowitheflow/ARO-Visual-Attribution"}
+KIND = {"vg_relation": "relation_name", "vg_attribution": "attributes"}
+CAPTIONS = ("true_caption", "false_caption")
+SIDES = ("x", "y", "w", "h")
+AT_LEAST = 25
+
+
+def load_visual_genome(benchmark: str, source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
+    """Read `vg_relation` or `vg_attribution`.
+
+    Args:
+        benchmark: Which.
+        source: The JSON file, the folder that holds it, a Hub id, or the folder of a dataset.
+        image_folders: Where the photographs may lie, beside `images` next to the JSON file.
+        subset: Take the cases whose photographs are there, under the name `{benchmark}_subset`.
+
+    Raises:
+        UserError: If cases or photographs are missing, or rows lack what they need.
+    """
+    path = Path(source) / FILES[benchmark] if Path(source).is_dir() else Path(source)
+    if path.is_file():
+        rows, photographs, missing = _from_file(path, KIND[benchmark], image_folders)
+    else:
+        rows, photographs = _from_dataset(source, KIND[benchmark])
+        missing = []
+    benchmark = whole_or_subset(
+        benchmark, found=len(rows), published=PUBLISHED[benchmark], missing=missing, subset=subset
+    )
+    captions, caption = numbered([[row[name] for name in CAPTIONS] for row in rows])
+    groups = [row["group"] for row in rows]
+    return Cases(
+        benchmark,
+        photographs,
+        captions,
+        np.array([[row["part"]] for row in rows], np.int64),
+        caption,
+        [row["id"] for row in rows],
+        [row["photograph"] for row in rows],
+        groups,
+        first_is_right,
+        relation_metrics(groups) if benchmark.startswith("vg_relation") else attribution_metrics(groups),
+    )
+
+
+def relation_metrics(relations: Sequence[str]) -> tuple[Metric, ...]:
+    """The four numbers of VG-Relation; those without the list where a relation is left."""
+    every = tuple(sorted(set(relations)))
+    kept = tuple(name for name in every if name not in EXCLUDED)
+    without = (Metric("micro_excl157", "accuracy", kept), macro("macro_excl157", kept)) if kept else ()
+    return (Metric("micro", "accuracy"), macro("macro_all", every), *without)
+
+
+def attribution_metrics(pairs: Sequence[str]) -> tuple[Metric, ...]:
+    """The three numbers of VG-Attribution; the authors' where a pair is frequent enough."""
+    count = Counter(pairs)
+    frequent = tuple(sorted(pair for pair in count if count[pair] >= AT_LEAST))
+    headline = (macro("macro_min25", frequent),) if frequent else ()
+    return (Metric("micro", "accuracy"), macro("macro_all", sorted(count)), *headline)
+
+
+def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[list[dict], Photographs, list[str]]:
+    """Rows whose photograph is there, the part that each is about, and the photographs that lack."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
+    needed = ("image_path", *CAPTIONS, kind, *(f"bbox_{side}" for side in SIDES))
+    for place, row in enumerate(content):
+        if not isinstance(row, dict) or not all(name in row for name in needed):
+            raise UserError(f"{path}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:100]}.")
+    found = find_photographs([row["image_path"] for row in content], [path.parent / "images", *image_folders])
+    rows, parts = [], {}  # many cases are about the same part of the same photograph
+    for place, row in enumerate(content):
+        if (name := row["image_path"]) in found:
+            part = parts.setdefault((name, _box(row, "bbox_")), len(parts))
+            rows.append(_row(place, row, kind, name, part))
+    photographs = Photographs([found[name] for name, _ in parts], [box for _, box in parts])
+    lacking = dict.fromkeys(row["image_path"] for row in content if row["image_path"] not in found)
+    return rows, photographs, list(lacking)
+
+
+def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
+    """Rows with their pictures; a dataset without boxes holds the parts themselves. Its pictures have no names."""
+    dataset: Dataset = load_test_rows(source, ("image", *CAPTIONS, kind))
+    has_boxes = "bbox" in dataset.features
+    content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
+    boxes = [_box(row["bbox"]) for row in content] if has_boxes else None
+    rows = [_row(place, row, kind, str(place), place) for place, row in enumerate(content)]
+    return rows, Photographs(EncodedImages(dataset, ["image"]), boxes)
+
+
+def _row(place: int, row: dict, kind: str, photograph: str, part: int) -> dict:
+    group = row[kind] if isinstance(row[kind], str) else "_".join(row[kind])
+    named = {name: row[name] for name in CAPTIONS}
+    return {"id": str(place), "photograph": photograph, "part": part, "group": group, **named}
+
+
+def _box(row: dict, prefix: str = "") -> tuple[float, float, float, float]:
+    x, y, width, height = (row[prefix + side] for side in SIDES)
+    return x, y, x + width, y + height

@@ -1,0 +1,111 @@
+"""Two models on the same queries: what one repaired and broke, and how sure the difference of each metric is.
+
+In:  the ranks of both, as `ranks.parquet` has them; their metrics, also in each resample.
+Out: one row per query with both ranks and what changed; counts of these; differences with their intervals.
+
+| change | rank of the best answer |
+|---|---|
+| `repaired` | not 1 before, 1 now |
+| `broken` | 1 before, not 1 now |
+| `improved`, `worsened` | 1 neither before nor now, but smaller, or larger |
+| `unchanged` | the same |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from repair_hf.evaluation.intervals import interval
+from repair_hf.options import UserError
+
+CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
+
+
+def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+    """Name what happened to each query, (Q,), by the rank of its best answer before and now."""
+    is_repaired, is_broken = (before > 1) & (now == 1), (before == 1) & (now > 1)
+    names = np.select([is_repaired, is_broken, now < before, now > before], CHANGES[:4], "unchanged")
+    return names.astype(object)
+
+
+def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
+    """Set two models' ranks side by side.
+
+    Args:
+        before: Ranks of the reference.
+        now: Ranks of the model that is compared with it, on the same pairs.
+
+    Returns:
+        `reference` and `model` (short names); `direction`, `q_id`; `before_rank`, `rank`; `before_margin`, `margin` (cosine of the best
+        answer less that of the best wrong one, null where no candidate is wrong); `before_top1_id`, `top1_id`; `change`.
+
+    Raises:
+        UserError: If they hold other queries.
+    """
+    if not all(before[name].equals(now[name]) for name in ("direction", "q_id")):
+        raise UserError(
+            f"The ranks of {_model(before)} and {_model(now)} are of different queries; evaluate both on the same pairs."
+        )
+    old, new = before["gt_rank"].to_numpy(), now["gt_rank"].to_numpy()
+    return pa.table(
+        {
+            "reference": before["model"],
+            "model": now["model"],
+            "direction": now["direction"],
+            "q_id": now["q_id"],
+            "before_rank": old,
+            "rank": new,
+            "before_margin": _margin(before),
+            "margin": _margin(now),
+            "before_top1_id": before["top1_id"],
+            "top1_id": now["top1_id"],
+            "change": pa.array(changes(old, new), pa.string()),
+        }
+    )
+
+
+def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
+    """Direction -> change -> how many queries."""
+    direction, change = (queries[name].to_numpy() for name in ("direction", "change"))
+    return {
+        name: {kind: int(((direction == name) & (change == kind)).sum()) for kind in CHANGES}
+        for name in ("i2t", "t2i")
+    }
+
+
+def differences(
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+    before_samples: Mapping[str, np.ndarray],
+    now_samples: Mapping[str, np.ndarray],
+) -> dict[str, dict[str, float]]:
+    """How much each metric rose, with the interval of the paired difference.
+
+    Args:
+        before: Metrics of the reference.
+        now: Metrics of the other model, on the same images.
+        before_samples: Metric -> (R,) its values in the resamples.
+        now_samples: The same for the other model, of the same draws.
+
+    Returns:
+        Metric -> `difference`, `low`, `high`, for each metric that both have.
+    """
+    found = {}
+    for name in before_samples:
+        if name in now_samples:
+            low, high = interval(now_samples[name] - before_samples[name])
+            found[name] = {"difference": now[name] - before[name], "low": low, "high": high}
+    return found
+
+
+def _margin(ranks: pa.Table) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    return pc.subtract(ranks["gt_score"], ranks["fp_score"])
+
+
+def _model(ranks: pa.Table) -> str:
+    return f"`{ranks['model'][0].as_py()}`"

@@ -1,0 +1,61 @@
+"""A benchmark's rows, where people have it as a dataset.
+
+In:  a Hub id, or the folder of a dataset.
+Out: its test split; its pictures as files, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict, Image, load_dataset, load_from_disk
+from datasets.exceptions import DatasetsError
+
+from repair_hf.options import UserError
+
+
+def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
+    """Load the split `test`, or the only one.
+
+    Args:
+        source: Hub id or folder.
+        needed: Columns that it must have.
+
+    Raises:
+        UserError: If it cannot be loaded, or lacks a column.
+    """
+    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    try:
+        loaded = load_from_disk(source) if is_saved else load_dataset(source)
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"`{source}` cannot be loaded as a dataset: {reason} If it asks you to accept its terms, do so on its page and "
+            "log in by `hf auth login`."
+        ) from error
+    if isinstance(loaded, DatasetDict):
+        if "test" not in loaded and len(loaded) > 1:
+            raise UserError(f"`{source}` has the splits {list(loaded)}, and none named test.")
+        loaded = loaded["test"] if "test" in loaded else next(iter(loaded.values()))
+    if lacking := [name for name in needed if name not in loaded.features]:
+        raise UserError(f"`{source}` has the columns {loaded.column_names}; it lacks {', '.join(lacking)}.")
+    return loaded
+
+
+class EncodedImages:
+    """The image files in some columns of a dataset, row by row and, in a row, column by column; read when asked for."""
+
+    def __init__(self, rows: Dataset, columns: Sequence[str]) -> None:
+        rows = rows.select_columns(list(columns))
+        for name in columns:
+            rows = rows.cast_column(name, Image(decode=False))
+        self.rows, self.columns = rows, list(columns)
+
+    def __len__(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+    def __getitem__(self, place: int) -> bytes | Path:
+        row, column = divmod(place, len(self.columns))
+        value = self.rows[row][self.columns[column]]
+        return value["bytes"] or Path(value["path"])

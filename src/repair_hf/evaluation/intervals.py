@@ -1,0 +1,130 @@
+"""Bootstrap intervals: how far might a number move if other images of the same kind had been collected?
+
+In:  what each query contributes to a number, and which image the query belongs to.
+Out: the number in each of R resamples of the images, and the interval that holds 95% of these.
+
+An image is drawn together with all that belongs to it: its captions succeed and fail together, and to draw them apart would make
+the intervals too narrow. The draws depend on the number of images, R and the seed alone. So two models that were measured on the same
+images are resampled alike, and their resamples can be subtracted, which gives the interval of the paired difference.
+
+The interval is the percentile one (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3). The candidates stay as
+they are: a query's rank among all of them is not taken anew in each resample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from repair_hf.options import UserError
+
+LEVEL = 0.95
+RESAMPLES = 2000
+CELLS = 2**20  # of a block of resamples: 8 MB of double numbers
+COARSE = 64  # places at which a median is first sought
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which of N images are drawn, N at a time with replacement, in each resample.
+
+    Args:
+        n_images: N.
+        resamples: R.
+        seed: Of the draws.
+
+    Example:
+        >>> draws = Draws(n_images=3, resamples=1000)
+        >>> gain = draws.means(after, image) - draws.means(before, image)  # (R,)
+        >>> low, high = interval(gain)
+    """
+
+    n_images: int
+    resamples: int = RESAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_images", "resamples"):
+            if vars(self)[name] < 1:
+                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")
+
+    def means(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
+        """The means of a resample's queries.
+
+        Args:
+            values: What each query contributes; NaN where it has no part in a mean.
+            image: The image that each query is, or belongs to.
+
+        Shape:
+            values: (Q,) or (Q, K), for one mean or K of them. image: (Q,). Returns (R,) or (R, K).
+
+        Returns:
+            A mean of nothing is NaN: a resample may lack all queries that have a part in it.
+        """
+        columns = np.asarray(values, np.float64).reshape(len(values), -1)  # (Q, K)
+        counts = np.stack([self._per_image(np.isfinite(column), image) for column in columns.T], 1)  # (N, K)
+        sums = np.stack([self._per_image(np.nan_to_num(column), image) for column in columns.T], 1)
+        with np.errstate(invalid="ignore"):
+            found = [times @ sums / (times @ counts) for times in self._blocks(np.float64)]
+        return np.concatenate(found).reshape(self.resamples, *np.shape(values)[1:])
+
+    def medians(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
+        """The median of a resample's queries: the value in the middle, or the mean of the two there.
+
+        Args:
+            values: Of each query, such as its rank.
+            image: The image that each query is, or belongs to.
+
+        Shape:
+            values, image: (Q,). Returns (R,); NaN where a resample lacks all queries.
+        """
+        distinct, place = np.unique(values, return_inverse=True)  # (U,), (Q,)
+        steps = np.unique(np.linspace(0, len(distinct) - 1, COARSE).round().astype(int))
+        coarse = self._middle(place, np.asarray(image), steps)  # (R, 2)
+        first, last = steps[max(coarse.min() - 1, 0)], steps[coarse.max()]
+        middle = first + self._middle(place, np.asarray(image), np.arange(first, last + 1))
+        is_empty = np.isnan(self.means(np.ones(len(place)), image))
+        return np.where(is_empty, np.nan, distinct[middle].mean(1))
+
+    def _middle(self, place: np.ndarray, image: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Where among some places of a sorted list the two in the middle of each resample lie at the latest, (R, 2)."""
+        cells = image * (len(steps) + 1) + np.searchsorted(steps, place)
+        shape = (self.n_images, len(steps) + 1)
+        up_to = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).cumsum(1)  # (N, steps + 1)
+        up_to = up_to.astype(np.float32)  # exact: these are counts
+        found = []
+        for times in self._blocks(np.float32):
+            passed = times @ up_to
+            total = passed[:, -1:]
+            halves = (np.floor((total - 1) / 2), np.floor(total / 2))
+            found.append(np.stack([(passed[:, :-1] > half).argmax(1) for half in halves], 1))
+        return np.concatenate(found)
+
+    @cached_property
+    def _times(self) -> np.ndarray:
+        """How often each image is drawn, (R, N). In a byte: nothing that one will meet is drawn more than 255 times."""
+        rng, at_once = np.random.default_rng(self.seed), max(1, CELLS // self.n_images)
+        times = np.empty((self.resamples, self.n_images), np.uint8)
+        for start in range(0, self.resamples, at_once):
+            block = times[start : start + at_once]
+            drawn = rng.integers(0, self.n_images, block.shape) + np.arange(len(block))[:, None] * self.n_images
+            block[:] = np.bincount(drawn.ravel(), minlength=block.size).reshape(block.shape)
+        return times
+
+    def _blocks(self, dtype: type) -> Iterator[np.ndarray]:
+        at_once = max(1, CELLS // self.n_images)
+        for start in range(0, self.resamples, at_once):
+            yield self._times[start : start + at_once].astype(dtype)
+
+    def _per_image(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
+        return np.bincount(image, weights=values, minlength=self.n_images)  # (N,)
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+    """The bounds between which 95% of the resamples lie, (R,); those that are NaN are left out."""
+    tail = (1 - LEVEL) / 2
+    low, high = np.nanquantile(samples, [tail, 1 - tail])
+    return float(low), float(high)

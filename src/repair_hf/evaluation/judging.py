@@ -1,0 +1,177 @@
+"""Put a benchmark's cases to an encoder: by how much does what is right win?
+
+In:  `Cases` and a `DualEncoder`.
+Out: one row per case and measure, kept as `cases.parquet`; accuracies made of the rows, and the same in each resample of the pictures.
+
+| column | meaning |
+|---|---|
+| `model` | the short name of the model |
+| `benchmark`, `measure` | which question; most benchmarks have the one measure `accuracy` |
+| `case_id`, `picture_id`, `group` | which case, the picture that it is about, and its category, relation or seed |
+| `margin` | cosine of what is right less that of the best wrong choice |
+| `correct` | whether the margin is above 0: a tie is wrong |
+
+Scores come from `exact_scores`, pair by pair, so that a caption that occurs twice in a case ties with itself to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from repair_hf.encoder import DualEncoder
+from repair_hf.evaluation.cases import Cases, Metric
+from repair_hf.evaluation.intervals import Draws
+from repair_hf.options import UserError
+from repair_hf.scores import exact_scores
+
+FILE = "cases.parquet"
+AT_ONCE = 4096  # cases
+
+
+def evaluate_compositional(
+    encoder: DualEncoder, sets: Sequence[Cases], model: str, own_images: np.ndarray | None = None
+) -> pa.Table:
+    """Judge the cases of some benchmarks.
+
+    Args:
+        encoder: What is judged.
+        sets: The benchmarks.
+        model: Short name of the encoder.
+        own_images: (N, D) vectors of the pairs' images, for benchmarks that are about these.
+
+    Returns:
+        The rows described above.
+    """
+    return pa.concat_tables([_judge(encoder, cases, model, own_images) for cases in sets])
+
+
+def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, float]:
+    """The numbers of each benchmark, and what they were counted on: `{benchmark}_n_cases`, `_n_pictures`, `_n_ties`, ..."""
+    found: dict[str, float] = {}
+    for cases in sets:
+        for measure, rows in _rows(table, cases.benchmark).items():
+            for metric in cases.metrics:
+                if metric.measure == measure:
+                    columns = _columns(rows, metric)  # (n, groups)
+                    found[_key(cases, metric)] = float(_weighted(np.nanmean(columns, axis=0), metric))
+        found |= _counts(cases, table)
+    return found
+
+
+def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: int) -> dict[str, np.ndarray]:
+    """The same numbers, (R,) each, in resamples of a benchmark's pictures; a picture brings all of its cases."""
+    samples = {}
+    for cases in sets:
+        for measure, rows in _rows(table, cases.benchmark).items():
+            ids, picture = np.unique(
+                rows["picture_id"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True
+            )
+            draws = Draws(len(ids), resamples)
+            for metric in cases.metrics:
+                if metric.measure == measure:
+                    means = draws.means(_columns(rows, metric), picture)  # (R, groups)
+                    samples[_key(cases, metric)] = _weighted(means, metric)
+    return samples
+
+
+def save_cases(table: pa.Table, folder: str | Path) -> None:
+    """Write a model's cases beside its metrics, whole or not at all."""
+    draft = Path(folder) / f".{FILE}.tmp"
+    pq.write_table(table, draft)
+    draft.replace(Path(folder) / FILE)
+
+
+def load_cases(folder: str | Path) -> pa.Table:
+    """Read what `save_cases` wrote.
+
+    Raises:
+        UserError: If there is nothing.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {FILE}; give the folder of an evaluation with --compositional.")
+    return pq.read_table(path)
+
+
+def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:
+    texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
+    if cases.pictures is not None:
+        images = encoder.embed_images(cases.pictures, desc=f"Embedding pictures of {cases.benchmark}")
+    else:
+        assert own_images is not None, f"{cases.benchmark} is about the pairs' images; give their vectors."
+        images = own_images
+    margins: dict[str, list[np.ndarray]] = {}
+    for start in range(0, len(cases), AT_ONCE):
+        picture, caption = cases.picture[start : start + AT_ONCE], cases.caption[start : start + AT_ONCE]
+        between = _scores(texts, texts, caption, caption) if cases.compares_captions else None
+        for measure, margin in cases.judge(_scores(images, texts, picture, caption), between).items():
+            margins.setdefault(measure, []).append(margin)
+    names = (pa.array(values, pa.string()) for values in (cases.case_ids, cases.picture_ids, cases.groups))
+    columns = dict(zip(("case_id", "picture_id", "group"), names, strict=True))
+    return pa.concat_tables(
+        [_table(model, cases.benchmark, measure, columns, np.concatenate(found)) for measure, found in margins.items()]
+    )
+
+
+def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array], margin: np.ndarray) -> pa.Table:
+    told = {
+        name: pa.array([value] * len(margin))
+        for name, value in (("model", model), ("benchmark", benchmark), ("measure", measure))
+    }
+    return pa.table(told | columns | {"margin": margin, "correct": margin > 0})
+
+
+def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Cosines of each case's rows with its others: (R, D), (O, D), (n, a), (n, b) to (n, a, b)."""
+    wanted, place = np.unique(other, return_inverse=True)
+    panel = torch.from_numpy(others[wanted].astype(np.float64))
+    shape = (*row.shape, other.shape[1])
+    left = np.broadcast_to(row[:, :, None], shape).ravel()
+    right = np.broadcast_to(place.reshape(other.shape)[:, None, :], shape).ravel()
+    return exact_scores(rows, left, panel, right).reshape(shape)
+
+
+def _rows(table: pa.Table, benchmark: str) -> dict[str, pa.Table]:
+    """Measure -> its rows of one benchmark."""
+    own = table.filter(np.asarray(table["benchmark"]) == benchmark)
+    measures = np.asarray(own["measure"])
+    return {measure: own.filter(measures == measure) for measure in dict.fromkeys(measures)}
+
+
+def _columns(rows: pa.Table, metric: Metric) -> np.ndarray:
+    """What each case adds to each mean of a metric, (n, means); NaN where it has no part in it."""
+    margin = rows["margin"].to_numpy()
+    right = (margin >= 0 if metric.ties_right else margin > 0).astype(np.float64)[:, None]
+    if metric.groups is None:
+        return right
+    group = np.asarray(rows["group"])
+    if metric.weights is None:
+        return np.where(np.isin(group, metric.groups)[:, None], right, np.nan)
+    return np.where(group[:, None] == np.array(metric.groups, object), right, np.nan)
+
+
+def _weighted(means: np.ndarray, metric: Metric) -> np.ndarray:
+    """The weighted mean over the last axis, of those that are there: a resample may lack a group."""
+    weights = np.where(np.isfinite(means), np.array(metric.weights or (1.0,)), 0)
+    with np.errstate(invalid="ignore"):
+        return np.nansum(means * weights, axis=-1) / weights.sum(-1)
+
+
+def _key(cases: Cases, metric: Metric) -> str:
+    return f"{cases.benchmark}_{metric.name}"
+
+
+def _counts(cases: Cases, table: pa.Table) -> dict[str, int]:
+    tied = {case for rows in _rows(table, cases.benchmark).values() for case in _tied(rows)}
+    counts = {"n_cases": len(cases), "n_pictures": len(set(cases.picture_ids)), "n_ties": len(tied), **cases.counts}
+    return {f"{cases.benchmark}_{name}": value for name, value in counts.items()}
+
+
+def _tied(rows: pa.Table) -> list[str]:
+    return rows.filter(rows["margin"].to_numpy() == 0)["case_id"].to_pylist()

@@ -1,0 +1,87 @@
+"""What each query found, kept as `ranks.parquet`: two models can be compared query by query long after they were measured.
+
+In:  rankings in both directions, and the pairs that they were made of.
+Out: one row per query, first the captions (`t2i`), then the images (`i2t`), each in the order of the pairs:
+
+| column | meaning |
+|---|---|
+| `model` | the short name of the model |
+| `direction` | `t2i` (a caption looks for its image) or `i2t` |
+| `q_id` | the caption or the image that asks |
+| `gt_id`, `gt_score`, `gt_rank` | its best-ranked annotated answer: id, cosine, rank from 1 in the full ranking; a tie counts against it |
+| `fp_id`, `fp_score` | the best-ranked wrong answer; null where every candidate is right |
+| `top1_id` | what stands first: `gt_id` where `gt_rank` is 1, else `fp_id` |
+
+`gt_score - fp_score` is the query's margin. The image that a query belongs to, by which intervals are resampled, is `gt_id` for a caption and
+`q_id` for an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from repair_hf.options import UserError
+from repair_hf.pairs import Pairs
+from repair_hf.rankings import Ranking
+
+FILE = "ranks.parquet"
+
+
+def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.Table:
+    """Set down what each query found.
+
+    Args:
+        rankings: `i2t` and `t2i`, with one wrong answer for each query at least, if there is one.
+        pairs: What was ranked.
+        model: Short name of the model.
+    """
+    ids = {"image": pairs.images["image_id"][:], "caption": pairs.captions["caption_id"][:]}
+    ids = {kind: np.array(names, object) for kind, names in ids.items()}
+    parts = []
+    for direction, query, candidate in (("t2i", "caption", "image"), ("i2t", "image", "caption")):
+        found, queries, candidates = rankings[direction], ids[query], ids[candidate]
+        has_fp = found.fp[:, 0] >= 0
+        fp_id = np.where(has_fp, candidates[found.fp[:, 0]], None)
+        columns = {
+            "model": pa.array([model] * len(queries)),
+            "direction": pa.array([direction] * len(queries)),
+            "q_id": pa.array(queries, pa.string()),
+            "gt_id": pa.array(candidates[found.gt], pa.string()),
+            "gt_score": found.gt_score,
+            "gt_rank": found.gt_rank,
+            "fp_id": pa.array(fp_id, pa.string()),
+            "fp_score": pa.array(found.fp_score[:, 0], mask=~has_fp),
+            "top1_id": pa.array(np.where(found.gt_rank == 1, candidates[found.gt], fp_id), pa.string()),
+        }
+        parts.append(pa.table(columns))
+    return pa.concat_tables(parts)
+
+
+def save_ranks(table: pa.Table, folder: str | Path) -> None:
+    """Write a model's ranks beside its metrics, whole or not at all."""
+    draft = Path(folder) / f".{FILE}.tmp"
+    pq.write_table(table, draft)
+    draft.replace(Path(folder) / FILE)
+
+
+def load_ranks(folder: str | Path) -> pa.Table:
+    """Read the ranks of a model from the folder of its evaluation.
+
+    Raises:
+        UserError: If there are none.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {FILE}; give the folder that `repair-hf evaluate` wrote for one model.")
+    return pq.read_table(path)
+
+
+def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:
+    """Direction -> the rank of each query's best answer, in the order of the pairs."""
+    direction, rank = (table[name].to_numpy() for name in ("direction", "gt_rank"))
+    return {name: rank[direction == name] for name in ("i2t", "t2i")}

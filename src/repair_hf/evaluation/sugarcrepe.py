@@ -1,0 +1,160 @@
+"""SugarCrepe and SugarCrepe++: one word or phrase of a caption was replaced, swapped or added, and the picture tells which is right.
+
+In:  the folder with the benchmark's JSON files (`add_att.json`, ...), and the photographs of COCO's val2017.
+Out: `Cases`. SugarCrepe (Hsieh et al., 2023): a caption against a negative one, in seven categories. SugarCrepe++ (Dumpala et al.,
+     2024): two captions that say the same in other words against a negative one, in five.
+
+A file is an object by row number, or a list. The numbers of SugarCrepe's `swap_obj` have a gap: rows are iterated, never counted up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repair_hf.evaluation.cases import (
+    Cases,
+    Metric,
+    Photographs,
+    find_photographs,
+    first_is_right,
+    macro,
+    micro_and_macro,
+    numbered,
+    whole_or_subset,
+)
+from repair_hf.options import UserError
+
+# How many cases each file has, of the refined benchmark.
+SUGARCREPE = {
+    "add_att": 692,
+    "add_obj": 2062,
+    "replace_att": 788,
+    "replace_obj": 1652,
+    "replace_rel": 1406,
+    "swap_att": 666,
+    "swap_obj": 245,
+}
+SUGARCREPE_PP = {name: count for name, count in SUGARCREPE.items() if not name.startswith("add")}
+KINDS = ("add", "replace", "swap")
+
+
+def load_sugarcrepe(folder: Path, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
+    """Read SugarCrepe.
+
+    Args:
+        folder: Where the seven files lie, or a folder whose `data` holds them.
+        image_folders: Where the photographs may lie.
+        subset: Take the cases whose photographs are there, under the name `sugarcrepe_subset`.
+
+    Raises:
+        UserError: If files or photographs are missing, or the files are others.
+    """
+    rows = _read(folder, SUGARCREPE, ("caption", "negative_caption"))
+    return _cases("sugarcrepe", rows, SUGARCREPE, folder, image_folders, subset)
+
+
+def load_sugarcrepe_pp(folder: Path, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
+    """Read SugarCrepe++; see `load_sugarcrepe`."""
+    rows = _read(folder, SUGARCREPE_PP, ("caption", "caption2", "negative_caption"))
+    return _cases("sugarcrepe++", rows, SUGARCREPE_PP, folder, image_folders, subset)
+
+
+def _cases(
+    benchmark: str,
+    rows: dict[str, dict[str, Any]],
+    published: dict[str, int],
+    folder: Path,
+    image_folders: Sequence[Path],
+    subset: bool,
+) -> Cases:
+    names = [row["filename"] for row in rows.values()]
+    found = find_photographs(names, [*image_folders, folder, folder / "val2017", folder / "images"])
+    missing = [name for name in dict.fromkeys(names) if name not in found]
+    rows = {case_id: row for case_id, row in rows.items() if row["filename"] in found}
+    total = sum(published.values())
+    benchmark = whole_or_subset(benchmark, found=len(rows), published=total, missing=missing, subset=subset)
+    pictures, picture = numbered([[row["filename"]] for row in rows.values()])
+    captions, caption = numbered([row["captions"] for row in rows.values()])
+    groups = [row["category"] for row in rows.values()]
+    present = [name for name in published if name in groups]
+    is_pp = caption.shape[1] == 3
+    return Cases(
+        benchmark,
+        Photographs([found[name] for name in pictures]),
+        captions,
+        picture,
+        caption,
+        list(rows),
+        [pictures[row] for row in picture[:, 0]],
+        groups,
+        _judge_triplet if is_pp else first_is_right,
+        _metrics_pp(present) if is_pp else _metrics(present),
+        compares_captions=is_pp,
+    )
+
+
+def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Case id (`swap_obj/17`) -> category, photograph, captions (the wrong one last)."""
+    folder = folder / "data" if (folder / "data").is_dir() else folder
+    if lacking := [f"{name}.json" for name in published if not (folder / f"{name}.json").is_file()]:
+        raise UserError(f"{folder} lacks {', '.join(lacking)}; give the folder that holds the benchmark's JSON files.")
+    found: dict[str, dict[str, Any]] = {}
+    for category, count in published.items():
+        path = folder / f"{category}.json"
+        rows = _rows(path, ("filename", *captions))
+        if len(rows) != count:
+            raise UserError(
+                f"{path} has {len(rows):,} cases; the benchmark's has {count:,}. Take its refined files, of the first release."
+            )
+        for number, row in rows:
+            found[f"{category}/{number}"] = {
+                "category": category,
+                "filename": row["filename"],
+                "captions": [row[name] for name in captions],
+            }
+    return found
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
+    rows = list(content.items()) if isinstance(content, dict) else [(str(k), row) for k, row in enumerate(content)]
+    for number, row in rows:
+        if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in needed)):
+            raise UserError(f"{path}, case {number}: needs the texts {', '.join(needed)}, got {ascii(row)[:100]}.")
+    return rows
+
+
+def _judge_triplet(scores: np.ndarray, between: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Image-to-text (`itt`): both right captions beat the wrong one. Text-only (`tot`): they are nearest to each other."""
+    assert between is not None
+    first, second, wrong = scores[:, 0].T
+    margins = {"p1": first - wrong, "p2": second - wrong}
+    return margins | {
+        "itt": np.minimum(margins["p1"], margins["p2"]),
+        "tot": between[:, 0, 1] - np.maximum(between[:, 0, 2], between[:, 1, 2]),
+    }
+
+
+def _metrics(categories: Sequence[str]) -> tuple[Metric, ...]:
+    """Of each category and kind; `macro` is the mean of the seven, `macro_kinds` that of add, replace and swap."""
+    by_kind = {kind: [name for name in categories if name.startswith(kind)] for kind in KINDS}
+    by_kind = {kind: names for kind, names in by_kind.items() if names}
+    weights = [1 / len(by_kind) / len(names) for names in by_kind.values() for _ in names]
+    return (
+        *micro_and_macro(categories),
+        *(macro(kind, names) for kind, names in by_kind.items()),
+        Metric("macro_kinds", "accuracy", tuple(name for names in by_kind.values() for name in names), tuple(weights)),
+    )
+
+
+def _metrics_pp(categories: Sequence[str]) -> tuple[Metric, ...]:
+    measures = ("itt", "tot", "p1", "p2")
+    return tuple(metric for measure in measures for metric in micro_and_macro(categories, measure))

@@ -1,0 +1,81 @@
+"""Winoground (Thrush et al., 2022): two pictures and two captions of the same words, each of one picture only.
+
+In:  the dataset by Hub id (`facebook/winoground`, which wants its terms accepted) or a folder with its `examples.jsonl` and `images`.
+Out: `Cases` with three measures. `text`: each picture is nearer to its own caption than to the other; `image`: each caption to its
+     own picture; `group`: both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
+from repair_hf.evaluation.hub import EncodedImages, load_test_rows
+from repair_hf.options import UserError
+
+HUB_ID = "facebook/winoground"
+PUBLISHED = 400
+NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
+
+
+def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
+    """Read Winoground.
+
+    Args:
+        source: Hub id, or folder.
+        image_folders: Where else the pictures of a folder may lie.
+        subset: Take the cases that are there, under the name `winoground_subset`.
+
+    Raises:
+        UserError: If cases or pictures are missing.
+    """
+    if (Path(source) / "examples.jsonl").is_file():
+        rows, pictures, missing = _from_folder(Path(source), image_folders)
+    else:
+        dataset = load_test_rows(source, NEEDED)
+        rows, missing = dataset.select_columns(list(NEEDED[2:])).to_list(), []
+        pictures = EncodedImages(dataset, NEEDED[:2])
+    benchmark = whole_or_subset("winoground", found=len(rows), published=PUBLISHED, missing=missing, subset=subset)
+    captions, caption = numbered([[row[name] for name in NEEDED[2:]] for row in rows])
+    ids = [str(row.get("id", place)) for place, row in enumerate(rows)]
+    return Cases(
+        benchmark,
+        Photographs(pictures),
+        captions,
+        np.arange(2 * len(rows)).reshape(-1, 2),
+        caption,
+        ids,
+        ids,
+        ["all"] * len(rows),
+        judge,
+        tuple(Metric(measure, measure) for measure in ("text", "image", "group")),
+    )
+
+
+def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+    """(n, 2, 2) cosines, pictures by captions -> the lesser of the two margins that each measure asks for."""
+    own = np.diagonal(scores, axis1=1, axis2=2)  # (n, 2)
+    text = np.minimum(own[:, 0] - scores[:, 0, 1], own[:, 1] - scores[:, 1, 0])
+    image = np.minimum(own[:, 0] - scores[:, 1, 0], own[:, 1] - scores[:, 0, 1])
+    return {"text": text, "image": image, "group": np.minimum(text, image)}
+
+
+def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict], list[Path], list[str]]:
+    """The rows whose two pictures are there, these pictures (two a row), and the names of those that lack."""
+    rows, path = [], folder / "examples.jsonl"
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            row = json.loads(line)
+            if lacking := [name for name in NEEDED if not isinstance(row.get(name), str)]:
+                raise UserError(f"{path}, line {number} lacks {', '.join(lacking)}.")
+            rows.append(row)
+    names = [[f"{row[name]}.png" for name in NEEDED[:2]] for row in rows]
+    named = [name for pair in names for name in pair]
+    found = find_photographs(named, [folder / "images", folder, *image_folders])
+    kept = [place for place, pair in enumerate(names) if all(name in found for name in pair)]
+    pictures = [found[name] for place in kept for name in names[place]]
+    return [rows[place] for place in kept], pictures, [name for name in named if name not in found]

@@ -1,0 +1,1 @@
+"""The study: methods x seeds on one dataset, into one table."""

@@ -1,0 +1,28 @@
+"""A toy run with planted faults, which the report, its figures and its live view are tested on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
+from repair_hf.mining import mine_false_positives
+from repair_hf.pairs import load_pairs
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.shipped import BASE
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory) -> Path:
+    """The folder of a run, with its world and records: 10% of the audit's verdicts are turned round, 20% of edited images drift."""
+    folder = tmp_path_factory.mktemp("run")
+    world = build_world(folder / "world", splits={"train": 60, "validation": 1, "test": 1})
+    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(BASE)
+    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=4)
+    failures.to_parquet(folder / "failures.parquet")
+    words = ["--pairs", str(world), "--failures", str(folder / "failures.parquet"), "--model", "world/base"]
+    words += ["--llm", "world/oracle", "--editor", "world", "--verdict-noise", "0.1", "--drift", "0.2"]
+    assert main(["synthesize", *words, "--output", str(folder / "records")]) == 0
+    return folder

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset
+from PIL import Image
+
+from repair_hf.analysis.choosing import choose
+from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
+from repair_hf.records import DROPPED_FEATURES
+
+
+@pytest.fixture
+def many(repaired):
+    """Builds records of both directions, as many of each as asked for."""
+    rows = {name: [row for row in repaired if row["direction"] == name] for name in ("t2i", "i2t")}
+
+    def build(t2i: int, i2t: int) -> Dataset:
+        wanted = [rows["t2i"][k % 12] | {"record_id": f"t{k}"} for k in range(t2i)]
+        wanted += [
+            rows["i2t"][k % 12] | {"record_id": f"i{k}", "error_types": ["Count"] if k % 3 else []} for k in range(i2t)
+        ]
+        return Dataset.from_list(wanted, features=repaired.features)
+
+    return build
+
+
+def names(choice) -> list[str]:
+    return [row["record_id"] for row in choice.rows]
+
+
+@pytest.mark.parametrize(
+    "t2i, i2t, n, expected",
+    [(9, 9, 6, (3, 3)), (9, 1, 6, (5, 1)), (0, 9, 6, (0, 6)), (2, 2, 9, (2, 2)), (5, 5, 1, (0, 1))],
+)
+def test_both_directions_get_the_same_share_as_far_as_there_are_records(many, t2i, i2t, n, expected):
+    choice = choose(many(t2i, i2t), n=n)
+    drawn = names(choice)
+    assert len(set(drawn)) == len(drawn)
+    assert choice.available == {"t2i": t2i, "i2t": i2t}
+    if n > 1:
+        assert (len(choice.of("t2i")), len(choice.of("i2t"))) == expected
+    else:
+        assert len(drawn) == 1
+
+
+def test_the_seed_chooses(many):
+    records = many(20, 20)
+    first, again, other = (names(choose(records, n=4, seed=seed)) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_one_direction_alone(many):
+    choice = choose(many(3, 3), n=6, direction="i2t")
+    assert names(choice) == ["i0", "i1", "i2"] and choice.available == {"i2t": 3}
+
+
+def test_one_kind_of_error(many):
+    choice = choose(many(5, 9), n=20, error_type="Count")
+    assert names(choice) == ["i1", "i2", "i4", "i5", "i7", "i8"] and choice.available == {"t2i": 0, "i2t": 6}
+
+
+def dropped(*reasons: str, fp_id: str = "red_circle.png") -> Dataset:
+    row = dict.fromkeys(DROPPED_FEATURES) | {
+        "direction": "t2i",
+        "q_text": "a",
+        "gt_id": "blue_circle.png",
+        "fp_id": fp_id,
+    }
+    return Dataset.from_list([row | {"reason": reason} for reason in reasons], features=DROPPED_FEATURES)
+
+
+def test_one_reason_with_pictures_from_the_pairs(pairs_folder):
+    failures = dropped("no_op", "gt_invalid", "gt_invalid")
+    choice = choose(failures, n=5, reason="gt_invalid")
+    assert len(choice.rows) == 2 and choice.lacks_pictures
+    whole = choose(failures, n=5, reason="gt_invalid", pairs=load_pairs(pairs_folder, split="all"))
+    assert not whole.lacks_pictures
+    with Image.open(pairs_folder / "red_circle.png") as picture:
+        assert whole.rows[0]["fp_image"].tobytes() == picture.convert("RGB").tobytes()
+
+
+def test_pictures_of_a_record_stay(repaired, pairs_folder):
+    choice = choose(repaired, n=24, pairs=load_pairs(pairs_folder, split="all"))
+    edits = {row["record_id"]: row["edit_image"] for row in repaired}
+    assert len(choice.rows) == 24 and all(row["edit_image"] == edits[row["record_id"]] for row in choice.rows)
+
+
+def test_pairs_that_lack_a_picture_are_refused(pairs_folder):
+    with pytest.raises(UserError, match="`pairs` have no image 'absent.png'"):
+        choose(dropped("no_op", fp_id="absent.png"), n=1, pairs=load_pairs(pairs_folder, split="all"))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(direction="t2i"), r"nothing to draw: the records hold \{'t2i': 0\}"),
+        (dict(n=0), r"nothing to draw: the records hold .* n is 0"),
+        (dict(direction="up"), r"one of \['t2i', 'i2t'\], got 'up'"),
+        (dict(error_type="Coutn"), r"type 'Coutn' \(there are \{'Count': 1\}\) hold"),
+    ],
+)
+def test_where_there_is_nothing_to_draw_it_says_so(many, options, message):
+    with pytest.raises(UserError, match=message):
+        choose(many(0, 2), **{"n": 8} | options)
+
+
+def test_an_unknown_reason_is_told_those_that_there_are():
+    with pytest.raises(UserError, match=r"dropped as 'no-op' \(there are \{'no_op': 2\}\)"):
+        choose(dropped("no_op", "no_op"), n=8, reason="no-op")

@@ -1,0 +1,72 @@
+"""The live view, of a run that is under way and of one that has ended."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from repair_hf.analysis.live import LiveView
+from repair_hf.pairs import load_pairs
+from repair_hf.synthesis.audit import Verdict
+from repair_hf.synthesis.rows import Rows
+from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.stream import Repair
+
+
+def repair(q: int, fp: int, edit: str | None) -> Repair:
+    found = Repair(
+        dict(direction="i2t", q=q, fp=fp, fp_score=0.5, fp_rank=1, gt_score=0.4, gt_rank=2),
+        {"q": q, "gt": 0, "fp": fp},
+    )
+    found.verdict = Verdict(gt_reason="fits", gt_valid=True, fp_reason="<b>too blue</b>", fp_too_similar=edit is None)
+    if edit is None:
+        found.drop("fp_too_similar")
+    found.candidates = [None, edit]
+    return found
+
+
+def view(pairs_folder, folder, **how) -> LiveView:
+    pairs = load_pairs(pairs_folder, split="all")
+    return LiveView(folder, Rows(pairs, SourceImages(pairs.images)), total=100, spent=lambda: 1.25, **how)
+
+
+def test_a_run_under_way_can_be_looked_at(pairs_folder, tmp_path):
+    live = view(pairs_folder, tmp_path, every=0)
+    for number in range(14):
+        live(repair(number % 12, 5 + number // 12, f"<script>{number}</script>"))
+    live(repair(3, 7, None))
+    page = (tmp_path / "live.html").read_text()
+    assert "15 of 100 failures" in page and "$1.25" in page and "at this pace" in page
+    assert re.search(r"edited</td><td>0</td><td>14</td>", page) and re.search(
+        r"fp too similar</td><td>0</td><td>1</td>", page
+    )
+    assert page.count('<article class="card">') == 6 and page.count('<img src="data:') == 6
+    assert (
+        "&lt;script&gt;13&lt;/script&gt;" in page.replace("<ins>", "").replace("</ins>", "") and "<script>" not in page
+    )
+    assert 'http-equiv="refresh"' in page
+
+
+def test_the_second_pass_of_several_processes_counts_nothing_twice(pairs_folder, tmp_path):
+    live = view(pairs_folder, tmp_path)
+    for _ in range(2):
+        live(repair(1, 5, "an edit"))
+    live.write(is_done=True)
+    page = (tmp_path / "live.html").read_text()
+    assert re.search(r"edited</td><td>0</td><td>1</td>", page)
+    assert "1 of 100 failures" in page and 'http-equiv="refresh"' not in page
+
+
+def test_it_costs_next_to_nothing_between_two_pages(pairs_folder, tmp_path):
+    live, one = view(pairs_folder, tmp_path), repair(1, 5, "an edit")
+    start = time.perf_counter()
+    for number in range(10_000):
+        one.at = {"q": number, "gt": 0, "fp": 5}
+        live(one)
+    assert time.perf_counter() - start < 1 and not (tmp_path / "live.html").exists()
+
+
+def test_synthesize_leaves_it(toy_run):
+    page = (toy_run / "records" / "live.html").read_text()
+    done = re.search(r"([\d,]+) of ([\d,]+) failures", page)
+    assert done[1] == done[2] and "Synthesis ended" in page

@@ -1,0 +1,118 @@
+"""Findings from ranks, rounds and counts, on tables small enough to count by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from repair_hf.analysis.charts import DPI, chart, save
+from repair_hf.analysis.errors import DENSITY, error_shares, similarity_by_error
+from repair_hf.analysis.funnel import lost_at
+from repair_hf.analysis.repairs import changes_by_error, find_queries, round_finding
+from repair_hf.evaluation.ranks import save_ranks
+
+
+def ranks(model: str, *rank: int) -> pa.Table:
+    n = len(rank)
+    ids = [f"c{k}" for k in range(n)]
+    score = np.linspace(0.9, 0.5, n).astype(np.float32)
+    columns = {
+        "model": [model] * n,
+        "direction": ["t2i"] * n,
+        "q_id": ids,
+        "gt_id": ids,
+        "gt_score": score,
+        "gt_rank": list(rank),
+    }
+    return pa.table(columns | {"fp_id": ids, "fp_score": score - np.float32(0.1), "top1_id": ids})
+
+
+def test_a_runs_ranks_are_found_and_set_against_its_base(tmp_path):
+    for place, table in {
+        "evaluate/base": ranks("base", 1, 2, 3, 1),
+        "evaluate/repair-0": ranks("repair-0", 2, 1, 2, 1),
+    }.items():
+        (tmp_path / place).mkdir(parents=True)
+        save_ranks(table, tmp_path / place)
+    found = find_queries(tmp_path)
+    assert found["change"].tolist() == ["broken", "repaired", "improved", "unchanged"]
+    assert set(found["model"]) == {"evaluate/repair-0"}
+    assert find_queries(tmp_path / "evaluate" / "repair-0") is None
+
+
+def test_repaired_and_broken_by_kind_of_error():
+    queries = pd.DataFrame(
+        {"model": "m", "direction": "t2i", "q_id": ["a", "b", "c"], "change": ["repaired", "broken", "unchanged"]}
+    )
+    records = pd.DataFrame(
+        {
+            "direction": ["t2i", "t2i", "t2i", "i2t"],
+            "q_id": ["a", "a", "b", "c"],
+            "error_types": [["Count", "Object"], ["Count"], ["Object"], ["Count"]],
+        }
+    )
+    table = changes_by_error(queries, records).set_index("error")
+    assert table["queries"].to_dict() == {
+        "Count": 1,
+        "Object": 2,
+    }  # two records of one query count it once; c was asked the other way
+    assert table["repaired"].to_dict() == {"Count": 1.0, "Object": 0.5} and table.loc["Object", "broken"] == 0.5
+    assert changes_by_error(queries.assign(q_id="elsewhere"), records) is None
+
+
+def test_rounds(tmp_path):
+    assert round_finding(tmp_path) is None and round_finding(None) is None
+    rounds = [
+        {"round": number, "records": {"i2t": 3, "t2i": 4}, "metrics": {"i2t_R@1": 0.5 + number / 100, "t2i_R@1": 0.4}}
+        for number in range(3)
+    ]
+    (tmp_path / "rounds.json").write_text(
+        json.dumps({"rounds": rounds, "split": "validation", "stopped": "all 2 rounds are done"})
+    )
+    found = round_finding(tmp_path)
+    assert found.table["I2T R@1"].tolist() == ["50.00", "51.00", "52.00"] and found.figure is not None
+    assert "validation" in found.told
+
+
+def test_error_shares_are_those_of_the_papers_kind():
+    records = pd.DataFrame(
+        {
+            "direction": ["i2t", "i2t", "t2i", "t2i"],
+            "error_types": [["Object", "Count"], ["Object"], ["Action"], ["Action", "Object"]],
+            "edit_similarity": [0.9, 0.7, 0.8, np.nan],
+        }
+    )
+    shares = error_shares(records).set_index("error")
+    assert shares.loc["Object"].to_dict() == {"t2i": 0.5, "i2t": 1.0} and shares.loc["Hallucination", "i2t"] == 0
+    assert shares.loc[DENSITY].to_dict() == {"t2i": 1.5, "i2t": 1.5}
+    near = similarity_by_error(records).set_index(["direction", "error"])
+    assert near.loc[("i2t", "Object"), ["mean", "median", "n"]].tolist() == pytest.approx([0.8, 0.8, 2])
+    assert near.loc[("i2t", "Object"), "sd"] == pytest.approx(np.std([0.9, 0.7], ddof=1))
+    assert near.loc[("t2i", "Action"), "n"] == 1  # one without a similarity is not counted
+    assert np.isnan(error_shares(records[records["direction"] == "i2t"]).set_index("error").loc["Object", "t2i"])
+
+
+def test_where_failures_are_lost():
+    rows = [
+        {"reason": "gt_invalid", "fp_reason": "so", "edit_instruction": None},
+        {"reason": "llm_unparsed", "fp_reason": None, "edit_instruction": None},
+        {"reason": "llm_refused", "fp_reason": "so", "edit_instruction": None},
+        {"reason": "no_op", "fp_reason": "so", "edit_instruction": "No change."},
+    ]
+    assert lost_at(pd.DataFrame(rows)).tolist() == ["audit", "audit", "instruct", "edit"]
+
+
+def test_figures_are_the_width_of_a_column_and_equal_ones_give_equal_files(tmp_path):
+    from PIL import Image
+
+    for name in ("one", "two"):
+        with chart(1.0) as (figure, axes):
+            axes.plot([1, 2], [1, 2])
+        save(figure, tmp_path / f"{name}.svg")
+        save(figure, tmp_path / f"{name}.png")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert Image.open(tmp_path / "one.png").size == (round(3.4 * DPI), DPI)

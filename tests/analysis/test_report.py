@@ -1,0 +1,276 @@
+"""The report of a toy run with planted faults: 10% of verdicts turned round, 20% of edited images drifted, and the truth known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from repair_hf.analysis.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
+from repair_hf.analysis.material import gather
+from repair_hf.analysis.report import cell
+from repair_hf.cards.of_records import dataset_card
+from repair_hf.cli import main
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.journal import open_journal
+from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
+from repair_hf.people.sampling import draw, lay_out
+from repair_hf.records import load_dropped, load_records
+from repair_hf.records.answers import CRITERIA, read_answers, read_items
+from repair_hf.synthesis.labelling import label_images
+from repair_hf.toyworld import captions, oracle, renderer, scenes
+
+
+def is_genuine(row, shown) -> bool:
+    """Whether the query's own annotation holds and its false positive is wrong, by the scenes themselves."""
+    if row["direction"] == "t2i":
+        holds = [scenes.holds(captions.parse(row["q_text"]), shown[row[f"{role}_id"]]) for role in ("gt", "fp")]
+    else:
+        holds = [scenes.holds(captions.parse(row[f"{role}_text"]), shown[row["q_id"]]) for role in ("gt", "fp")]
+    return holds[0] and not holds[1]
+
+
+def has_drifted(row) -> bool:
+    """Whether the editor changed what the instruction had left alone."""
+    before, after = (renderer.read_scene(row[f"{role}_image"]) for role in ("fp", "edit"))
+    return captions.apply_image_instruction(before, row["edit_instruction"]) != after
+
+
+@pytest.fixture(scope="module")
+def truth(toy_run) -> dict:
+    """The truth about every failure and record of the run."""
+    material, pairs = gather(toy_run), load_pairs(toy_run / "world")
+    shown = {row["image_id"]: renderer.read_scene(row["image"]) for row in pairs.images}
+    everything = pd.concat(
+        [
+            material.kept.assign(accepted=True),
+            material.dropped.assign(accepted=lambda t: ~t["reason"].isin(["gt_invalid", "fp_too_similar"])),
+        ]
+    )
+    genuine = np.array([is_genuine(row, shown) for row in everything.to_dict("records")])
+    accepted = everything["accepted"].to_numpy(bool)
+    cells = [int((accepted == a)[genuine == g].sum()) for a in (True, False) for g in (True, False)]
+    drifted = {row["record_id"]: has_drifted(row) for row in material.records if row["direction"] == "t2i"}
+    return {"qc": qc_metrics(cells), "drifted": drifted, "shown": shown}
+
+
+def answer(folder: Path, rows: list[dict]) -> None:
+    (folder / "answers").mkdir()
+    (folder / "answers" / "ann.jsonl").write_text(
+        "".join(json.dumps({"annotator": "ann", **row}) + "\n" for row in rows)
+    )
+
+
+@pytest.fixture(scope="module")
+def judged(toy_run, truth) -> Path:
+    """The same run, judged by somebody who knows the truth about the sample and nothing else."""
+    material, folder = gather(toy_run), toy_run / "records"
+    for task in ("qc", "edits"):
+        drawn = draw(material, task, size=60, seed=0)
+        lay_out(material, task, folder, size=60, seed=0, pairs=material.pairs)
+        rows = []
+        for row in drawn.to_dict("records"):
+            if task == "qc":
+                rows.append(
+                    {
+                        "item": row["item"],
+                        "verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar",
+                    }
+                )
+            else:
+                is_bad = truth["drifted"].get(row["record_id"], False)
+                said = dict.fromkeys(CRITERIA, True) | (
+                    {"scaffold_kept": False, "valid_contrast": False} if is_bad else {}
+                )
+                rows.append({"item": row["item"], **said, "mode": "scaffold_drift" if is_bad else None})
+        answer(folder / "people" / task, rows)
+    return toy_run
+
+
+def test_the_audit_is_found_as_wrong_as_it_was_made(judged, truth):
+    folder = judged / "records" / "people" / "qc"
+    row = qc_agreement(read_items(folder), read_answers(folder)).iloc[0]
+    for name in ("precision", "recall", "accuracy", "kappa"):
+        assert row[f"{name}_low"] <= truth["qc"][name] <= row[f"{name}_high"], name
+    assert row["recall_low"] < 0.95  # the turned verdicts are seen: an audit without fault would have a recall of 1
+
+
+def test_drifted_edits_are_found(judged, truth):
+    folder = judged / "records" / "people" / "edits"
+    table = edit_quality(read_items(folder), read_answers(folder)).set_index(["group", "criterion"])
+    kept = 1 - np.mean(list(truth["drifted"].values()))
+    found = table.loc[("t2i", "scaffold_kept")]
+    assert 0.03 < 1 - kept < 0.3  # choosing the nearest of three leaves fewer than the 20% that were made
+    assert found["low"] <= kept <= found["high"] < 1
+    bad = bad_share(read_items(folder), read_answers(folder))
+    assert bad["low"] <= sum(truth["drifted"].values()) / len(load_records(judged / "records")) <= bad["high"]
+
+
+def test_only_audited_records(judged):
+    folder = judged / "records" / "people" / "edits"
+    good = read_items(folder).merge(read_answers(folder), on="item")
+    good = set(good[good["valid_contrast"].astype(bool)]["record_id"])
+    assert set(load_records(judged / "records", audited=True)["record_id"]) == good and good
+
+
+def test_nobody_has_looked(toy_run, tmp_path):
+    shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
+    with pytest.raises(UserError, match="Nobody has looked at the records of .*annotate edits"):
+        load_records(tmp_path / "records", audited=True)
+
+
+def test_the_sample_tells_nothing_that_annotators_must_not_know(judged):
+    for task in ("qc", "edits"):
+        lines = (judged / "records" / "people" / task / "shown" / "items.jsonl").read_text().splitlines()
+        assert {key for line in lines for key in json.loads(line)} == {"item", "direction", "cells"}
+        roles = ["q", "gt", "fp"] + ["edit"] * (task == "edits")
+        for line in lines:
+            assert list(json.loads(line)["cells"]) == roles
+            for shown in json.loads(line)["cells"].values():
+                if "picture" in shown:
+                    assert (judged / "records" / "people" / task / "shown" / "pictures" / shown["picture"]).is_file()
+
+
+def test_the_sample_is_stratified_and_seeded(toy_run):
+    material = gather(toy_run)
+    drawn = draw(material, "qc", size=40, seed=1)
+    assert drawn["accepted"].value_counts().to_dict() == {True: 40, False: 40}
+    assert drawn.equals(draw(material, "qc", size=40, seed=1)) and not drawn.equals(
+        draw(material, "qc", size=40, seed=2)
+    )
+    sizes = drawn.drop_duplicates(["accepted", "direction"])["population"].sum()
+    assert sizes == len(material.kept) + len(material.dropped)
+    edits = draw(material, "edits", size=30, seed=1)
+    assert edits["direction"].value_counts().to_dict() == {"t2i": 30, "i2t": 30}
+
+
+def test_another_sample_does_not_overwrite_what_was_begun(judged):
+    material = gather(judged)
+    with pytest.raises(UserError, match="was begun with size 60 and seed 0"):
+        lay_out(material, "qc", judged / "records", size=10, seed=0, pairs=material.pairs)
+
+
+@pytest.fixture(scope="module")
+def report(judged) -> Path:
+    words = ["analyze", str(judged), "--output", str(judged / "report"), "--llm", "world/oracle"]
+    assert main(words) == 0
+    return judged / "report"
+
+
+def test_the_report_is_one_page_with_its_files(report):
+    page = (report / "report.html").read_text()
+    assert "http://" not in page and "https://" not in page and "<script" not in page
+    for name in (
+        "funnel",
+        "dropped",
+        "audit",
+        "agreement_qc",
+        "agreement_edits",
+        "costs",
+        "errors",
+        "hubs",
+        "grids",
+        "candidates",
+    ):
+        assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
+    for name in ("funnel", "audit", "errors", "similarity_by_error", "candidates", "distributions", "agreement_edits"):
+        assert (report / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
+    material = gather(judged)
+    funnel = pd.read_csv(report / "funnel.csv").set_index(["direction", "stage"])["failures"]
+    for way in ("t2i", "i2t"):
+        of_way = (material.dropped["direction"] == way).sum(), (material.kept["direction"] == way).sum()
+        assert (funnel[way, "mined"], funnel[way, "became records"]) == (sum(of_way), of_way[1])
+    errors = pd.read_csv(report / "errors.csv").set_index("error")
+    named = [set(types) for types in material.kept[material.kept["direction"] == "i2t"]["error_types"]]
+    assert errors.loc["Count", "i2t"] == pytest.approx(np.mean(["Count" in types for types in named]))
+    assert errors.loc["multi-label density", "i2t"] == pytest.approx(np.mean([len(types) for types in named]))
+    near = pd.read_csv(report / "similarity_by_error.csv").set_index(["direction", "error"])
+    values = [
+        s
+        for s, types in zip(material.kept["edit_similarity"], material.kept["error_types"], strict=True)
+        if "Object" in types
+    ]
+    assert near.loc[("i2t", "Object")][["mean", "sd", "median", "n"]].tolist() == pytest.approx(
+        [np.mean(values), np.std(values, ddof=1), np.median(values), len(values)], rel=1e-5
+    )
+    hubs, wrong = pd.read_csv(report / "hubs.csv"), material.kept[material.kept["direction"] == "t2i"]["fp_id"]
+    assert hubs[hubs["kind"] == "image"]["queries"].max() == wrong.value_counts().max()
+    costs = pd.read_csv(report / "costs.csv")
+    answers = len((judged / "records" / "journal.jsonl").read_text().splitlines())
+    assert costs[costs["direction"] == "both"]["answers"].item() == answers
+    assert costs[costs["stage"] == "label"]["answers"].item() > 0
+
+
+def test_labels_of_images_agree_with_what_the_instruction_changes(report, judged):
+    labels = gather(judged).labels()
+    for row in load_records(judged / "records"):
+        if row["direction"] == "t2i":
+            fp = renderer.read_scene(row["fp_image"])
+            said = scenes.differences(captions.parse(row["q_text"]), fp)
+            wanted = {"Object" if gap.kind == "Hallucination" else gap.kind for gap in said}
+            assert wanted - {"Relation"} <= set(labels[row["record_id"]])
+
+
+def test_labelling_again_asks_nothing(report, judged):
+    folder, rows = judged / "records", [row for row in load_records(judged / "records") if row["direction"] == "t2i"]
+    before = (folder / "error_types.jsonl").read_bytes()
+    with open_journal(folder) as journal:
+        chat = ChatModel(oracle.MODEL, journal=journal, provider=oracle.provider())
+        assert label_images(chat, rows, folder / "error_types.jsonl") == 0
+    assert chat.usage["label", "t2i"].calls == 0 and chat.usage["label", "t2i"].replayed == len(rows) > 0
+    assert (folder / "error_types.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["no/such-records", "--output", "x"], "holds no records"),
+        (["{run}", "--watch", "0"], "`watch` is a number of seconds from 1, got 0"),
+        (["{run}", "--llm", "openai/gpt-4o", "--batch"], "labelling asks at once"),
+    ],
+)
+def test_a_mistake_is_one_line(toy_run, words, line, capsys):
+    assert main(["analyze", *(word.format(run=toy_run) for word in words)]) == 2
+    shown = capsys.readouterr().err
+    assert line in shown and shown.count("\n") == 1
+
+
+def test_agreement_prints_and_writes(judged, tmp_path, capsys):
+    assert main(["agreement", str(judged), "--output", str(tmp_path / "agreement")]) == 0
+    shown = capsys.readouterr().out
+    assert "The audit against people" in shown and "no valid hard contrast" in " ".join(shown.split())
+    assert (tmp_path / "agreement" / "agreement_qc.csv").is_file()
+
+
+def test_agreement_of_nobody(toy_run, tmp_path, capsys):
+    shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
+    assert main(["agreement", str(tmp_path / "records")]) == 2
+    assert "nobody has judged" in capsys.readouterr().err
+
+
+def test_cells_of_tables():
+    assert [cell(value) for value in (0.12345, 12.0, 1.0, 12345, float("nan"), None, "a")] == [
+        "0.123",
+        "12",
+        "1.000",
+        "12,345",
+        "–",
+        "–",
+        "a",
+    ]
+
+
+def test_the_card_tells_what_people_said(judged, tmp_path):
+    folder = judged / "records"
+    text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder)).text
+    judged_items = len(read_items(folder / "people" / "qc"))
+    assert f"People judged {judged_items} of its verdicts" in text and "People looked at 120 edits" in text
+    assert "it was not measured" not in text

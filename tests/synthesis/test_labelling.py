@@ -1,0 +1,79 @@
+"""Labelling: kinds of error of image instructions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.journal import open_journal
+from repair_hf.llm.provider import Reply
+from repair_hf.synthesis.labelling import ask_about, label_images
+from repair_hf.synthesis.prompts import NAMES, prompt_digest
+from repair_hf.toyworld import captions
+
+RECORD = {
+    "record_id": "a",
+    "q_text": 'a "red" star',
+    "edit_instruction": "Replace the small blue star with a small red star.",
+}
+
+
+def chat(folder, *texts: str) -> ChatModel:
+    said = iter(texts)
+
+    async def provider(request) -> Reply:
+        return Reply(next(said), "stop", 10, 5, 0.0, "model")
+
+    return ChatModel("model", journal=open_journal(folder), provider=provider)
+
+
+def test_what_is_asked():
+    system, user = ask_about(RECORD)
+    assert all(
+        f"- {kind}:" in system["content"]
+        for kind in ("Object", "Action", "Attribute", "Count", "Relation", "Hallucination")
+    )
+    assert user["content"][0]["text"].splitlines() == [
+        'Query caption: "a \\"red\\" star"',
+        'Edit instruction: "Replace the small blue star with a small red star."',
+    ]
+
+
+def test_the_prompt_does_not_rename_the_records():
+    assert "label_t2i" not in NAMES and prompt_digest() == prompt_digest()
+
+
+def test_answers_become_labels_each_kind_once(tmp_path):
+    others = [RECORD | {"record_id": name, "q_text": name} for name in ("b", "c")]
+    good, twice, bad = (
+        '{"error_types": ["Attribute"]}',
+        '{"error_types": ["Count", "Count"]}',
+        '{"error_types": ["Colour"]}',
+    )
+    missing = label_images(chat(tmp_path, good, twice, bad, bad), [RECORD, *others], tmp_path / "labels.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
+    assert missing == 1 and rows == [
+        {"record_id": "a", "error_types": ["Attribute"]},
+        {"record_id": "b", "error_types": ["Count"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    "instruction, kinds",
+    [
+        ("Replace the small blue star with a small red star. Keep everything else as it is.", ["Attribute"]),
+        ("Replace the two large running red hearts with a large running red heart.", ["Count"]),
+        ("Replace the large running red heart with a large sleeping red star.", ["Object", "Action"]),
+        ("Add a red star so that the small sleeping blue star is left of it.", ["Object"]),
+        ("Move the red star to be above of the heart. Change the background to night.", ["Relation", "Attribute"]),
+    ],
+)
+def test_the_oracle_reads_an_instruction(instruction, kinds):
+    assert captions.image_errors(instruction) == kinds
+
+
+def test_the_oracle_refuses_what_changes_nothing():
+    with pytest.raises(ValueError, match="names no change"):
+        captions.image_errors("Keep everything else as it is.")

@@ -1,0 +1,279 @@
+"""What the documents say is so: files and flags are there, commands can be typed, and every block of the README runs.
+
+How a block of the README is run, in a folder of its own with a copy of `recipes/` and a Hub on loopback:
+- `bash`: as it stands, line by line. `make demo` is the demo in its tiny size; other targets of `make` are looked up, not made, and so is
+  what installs (`git clone`, `pip`), for no test needs a network.
+- `bash` under `<!-- test: dry-run -->`, for what needs a key, a GPU or minutes: each command of ours with `--dry-run`.
+- `python`: all of them in order, as one program.
+- The toy recipe of that copy has few pictures and few steps.
+- A path below `runs/` that no block makes stands for what the demo has made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from hub_server import Hub
+
+from repair_hf import cli
+from repair_hf.arguments import add_arguments
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "recipes").rglob("README.md"))]
+ACCELERATE = {"--config_file", "--num_processes", "--num-processes", "--cpu", "-m"}  # flags of `accelerate launch`
+EVERYWHERE = {"--config", "--debug", "--help", "--help-all", "--version"}
+INSTALLS = re.compile(r"git clone|python3? -m venv|(\.venv/bin/)?pip install|(\.venv/bin/)?pre-commit")
+STANDS_FOR = {
+    "runs/world": "runs/demo/world",
+    "runs/failures": "runs/demo/failures",
+    "runs/records": "runs/demo/records",
+    "runs/train": "runs/demo/train/repair-0",
+    "runs/evaluate-base": "runs/demo/evaluate/base",
+    "runs/evaluate-train": "runs/demo/evaluate/repair-0",
+}
+SMALLER = {
+    "repair-hf world build": "--train 60 --validation 20 --test 30",
+    "repair-hf world pretrain": "--epochs 1 --batch-size 32",
+    "accelerate launch": "--per-device-train-batch-size 8",
+}
+TOKEN = "hf_goodgoodgoodgoodgood"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, and the rule that stands above it, if any."""
+
+    language: str
+    text: str
+    rule: str | None = None
+
+
+def blocks(text: str) -> list[Block]:
+    found = re.finditer(r"(?:<!-- test: (.+?) -->\n)?^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(each[2], each[3], each[1]) for each in found]
+
+
+def lines(text: str) -> Iterator[str]:
+    """The commands of a block of bash, without comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield line if "#" not in line else shlex.join(words)
+
+
+def ours(line: str) -> list[str] | None:
+    """The words after `repair-hf`, however it is started; None for another program."""
+    words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)]
+    if words[:2] == ["accelerate", "launch"] and "repair_hf" in words:
+        return words[words.index("repair_hf") + 1 :]
+    return words[1:] if words[0] == "repair-hf" else None
+
+
+def spoken(text: str) -> list[str]:
+    """Commands of ours in blocks, and those in the text between."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`((?:repair-hf|accelerate launch) [^`]+)`", prose)
+    return [line for block in blocks(text) if block.language == "bash" for line in lines(block.text)] + inline
+
+
+def types_of(words: list[str]) -> tuple[type, ...]:
+    """Options of a command; of all its actions, where none is named."""
+    module = importlib.import_module(cli.COMMANDS[words[0]][0])
+    if "ACTIONS" not in vars(module):
+        return module.OPTIONS
+    named = {name: types for name, (types, _) in module.ACTIONS.items() if words[1:2] == [name]}
+    return sum(named.values() or (types for types, _ in module.ACTIONS.values()), ())
+
+
+def flags_of(types: tuple[type, ...]) -> set[str]:
+    parser = ArgumentParser(conflict_handler="resolve")  # two actions may share a flag
+    for each in types:
+        add_arguments(parser, each)
+    return set(parser._option_string_actions) | EVERYWHERE
+
+
+def all_flags() -> set[str]:
+    return ACCELERATE.union(*(flags_of(types_of([name])) for name in cli.COMMANDS))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_of_a_document_is_one_and_takes_its_flags(path):
+    for line in filter(ours, spoken(path.read_text(encoding="utf-8"))):
+        words = ours(line)
+        if words[0] in ("...", "<command>"):
+            continue
+        assert words[0].startswith("--") or words[0] in cli.COMMANDS, line
+        known = flags_of(types_of(words)) if words[0] in cli.COMMANDS else EVERYWHERE
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= known, line
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_flag_that_a_document_names_exists(path):
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8")))
+    assert named - all_flags() == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_file_that_a_document_names_is_there(path):
+    text = path.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)
+    named = re.findall(r"(?<![\w/])((?:recipes|tests|hub_cards|src)/[\w./-]+\w)", text)
+    for name in links:
+        assert (path.parent / name).exists(), name
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_every_file_of_the_tree_is_there():
+    tree = next(block.text for block in blocks(README.read_text(encoding="utf-8")) if "├──" in block.text)
+    here, count = ROOT, 0
+    for line in tree.splitlines():
+        is_inside = line[0] in "├└│"
+        names = re.sub(r"#.*", "", line).strip("├└│─ ").split()
+        here = here if is_inside else ROOT
+        for name in names:
+            assert (here / name).exists(), f"{name} in {here.relative_to(ROOT)}/"
+            count += 1
+        if not is_inside:
+            here = ROOT / names[0]
+    assert count > 20
+
+
+def test_the_layers_that_contributing_names_are_there():
+    listed = next(block.text for block in blocks((ROOT / "CONTRIBUTING.md").read_text()) if block.language == "")
+    names = [name for line in listed.splitlines() for name in line[:34].split()]
+    package = ROOT / "src" / "repair_hf"
+    assert len(names) > 20 and all((package / name).is_dir() or (package / f"{name}.py").exists() for name in names)
+
+
+def test_every_target_of_make_that_a_document_names_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name for path in DOCUMENTS for name in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(), re.MULTILINE)
+    }
+    assert named and named <= targets
+
+
+def test_every_extra_that_a_document_names_exists():
+    import tomllib
+
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    named = {extra for path in DOCUMENTS for extra in re.findall(r"(?:repair-hf|\.)\[([a-z]+)\]", path.read_text())}
+    assert named <= extras
+
+
+def test_a_block_is_read_with_its_rule():
+    text = "x\n\n<!-- test: dry-run -->\n```bash\na \\\n  b  # c\n\n```\n```python\nd\n```\n"
+    assert blocks(text) == [Block("bash", "a \\\n  b  # c\n\n", "dry-run"), Block("python", "d\n")]
+    assert list(lines(blocks(text)[0].text)) == ["a b"]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Iterator[Desk]:
+    """A folder where the README is typed, with a Hub."""
+    folder = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "recipes", folder / "recipes")
+    sizes = {"world": {"train": 60, "validation": 20, "test": 30}, "mine": {"max_queries": 30}}
+    sizes |= {"train": {"max_steps": 3, "per_device_train_batch_size": 16}}
+    for stage, few in sizes.items():
+        path = folder / "recipes" / "toy" / f"{stage}.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | few))
+    with Hub({TOKEN: "me"}) as hub:
+        yield Desk(folder, hub.url)
+
+
+class Desk:
+    """Runs what a reader would type, where they would type it."""
+
+    def __init__(self, folder: Path, hub: str) -> None:
+        self.folder = folder
+        left_out = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        self.env = {name: value for name, value in os.environ.items() if name not in left_out} | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HF_ENDPOINT": hub,
+            "HF_TOKEN": TOKEN,
+            "HF_HOME": str(folder / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def type(self, *words: str) -> None:
+        done = subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+    def curve(self, folder: str) -> list[dict]:
+        """The points of a training's loss curve."""
+        state = json.loads((self.folder / folder / "trainer_state.json").read_text())
+        return [line for line in state["log_history"] if "loss" in line]
+
+    def summary(self, folder: str) -> dict:
+        return json.loads((self.folder / folder / "summary.json").read_text())
+
+    def bash(self, line: str, rule: str | None) -> None:
+        if INSTALLS.match(line):
+            return
+        if line.startswith("make"):
+            self.type("make", "-C", str(ROOT), "--dry-run", "--old-file", ".venv/ready", *shlex.split(line)[1:])
+            line = "repair-hf demo --size tiny" if line.split()[:2] == ["make", "demo"] else "true"
+        assert line == "true" or ours(line) is not None, f"nothing is said of how to test `{line}`"
+        self.put_what_stands_for(shlex.split(line))
+        self.type("bash", "-ec", f"{line} --dry-run" if rule == "dry-run" and ours(line) else line)
+
+    def put_what_stands_for(self, words: list[str]) -> None:
+        made = words[words.index("--output") + 1] if "--output" in words else None
+        for word in words:
+            path = self.folder / word
+            if word in STANDS_FOR and word != made and not path.exists():
+                path.symlink_to(self.folder / STANDS_FOR[word])
+
+
+@pytest.mark.slow
+def test_every_block_of_the_readme_runs(desk):
+    found = blocks(README.read_text(encoding="utf-8"))
+    assert {block.language for block in found} <= {"bash", "python", "bibtex", ""}
+    assert {block.rule for block in found} <= {None, "dry-run"}
+    for block in found:
+        if block.language == "bash":
+            for line in lines(block.text):
+                desk.bash(line, block.rule)
+    program = "\n".join(block.text for block in found if block.language == "python")
+    desk.type(sys.executable, "-c", program)
+    assert program
+
+
+@pytest.mark.slow
+def test_every_block_of_the_toy_recipe_runs(desk):
+    for block in blocks((ROOT / "recipes" / "toy" / "README.md").read_text(encoding="utf-8")):
+        for line in lines(block.text):
+            smaller = next((words for start, words in SMALLER.items() if line.startswith(start)), "")
+            desk.bash(f"{line} {smaller}", block.rule)
+
+
+@pytest.mark.slow
+def test_the_toy_recipe_trains_on_two_processes_as_on_one(desk):
+    """By the very command of the recipe's README, at the same batch over all."""
+    if not (desk.folder / "runs" / "toy" / "records").exists():
+        for stage in ("world build", "mine", "synthesize"):
+            desk.type("repair-hf", *stage.split(), "--config", f"recipes/toy/{stage.split()[0]}.yaml")
+    train = ["train", "--config", "recipes/toy/train.yaml"]
+    desk.type("repair-hf", *train, "--output", "runs/one")
+    launch = ["accelerate", "launch", "--config_file", "recipes/accelerate/cpu-2.yaml", "-m", "repair_hf"]
+    desk.type(*launch, *train, "--per-device-train-batch-size", "8", "--output", "runs/two")
+    one, two = (desk.curve(f"runs/{name}") for name in ("one", "two"))
+    assert len(one) == len(two) == 3
+    for name in ("loss", "loss_global", "loss_grid"):
+        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-4), name
+    assert desk.summary("runs/two")["processes"] == 2
