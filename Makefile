@@ -15,7 +15,7 @@ demo: .venv/ready  ## Repair a small retriever end to end; results in runs/demo.
 	$(BIN)/repair-hf demo
 
 test: .venv/ready  ## Run the tests. No network, GPU or key.
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'

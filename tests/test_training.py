@@ -237,7 +237,7 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradients_of_the_whole(
 
     loss, expected, whole, _ = gradients(None)
     found, grads, chunks, n_groups = gradients(chunk_size)
-    assert found == pytest.approx(loss, abs=1e-6)
+    assert found == pytest.approx(loss, rel=2e-6)  # float32, summed in another order
     apart = sum((grads[name] - value).square().sum() for name, value in expected.items()).sqrt()
     assert apart < 1e-5 * sum(value.square().sum() for value in expected.values()).sqrt()
     assert max(chunks) <= chunk_size and sum(chunks) == 2 * sum(whole)  # each twice
