@@ -12,6 +12,7 @@ LOAD = Load(
 )
 
 
+@pytest.mark.slow
 def test_each_row_encodes_what_it_says():
     found = {row: _measure(row, LOAD) for row in ROWS}
     assert found["run_clip"].tokens == 40  # the model's longest

@@ -1,13 +1,15 @@
 """The whole pipeline on a tiny toy world, by the real command, twice: everything is made, and made once."""
 
 import json
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 from datasets import load_dataset
 from PIL import Image
 from transformers import AutoModel, AutoProcessor
+
+from repair_hf.cli import main
 
 METRICS = {"i2t_R@1", "i2t_R@5", "i2t_R@10", "i2t_MRR", "t2i_R@1", "t2i_R@5", "t2i_R@10", "t2i_MRR"}
 
@@ -16,12 +18,12 @@ METRICS = {"i2t_R@1", "i2t_R@5", "i2t_R@10", "i2t_MRR", "t2i_R@1", "t2i_R@5", "t
 def demo(tmp_path_factory):
     """The folder of a tiny demo with two seeds; after each of two runs what was printed, and when weights and answers were written."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    words = [sys.executable, "-m", "repair_hf", "demo", "--size", "tiny", "--seeds", "2", "--output", str(folder)]
+    words = ["demo", "--size", "tiny", "--seeds", "2", "--output", str(folder)]
     outputs, stamps = [], []
     for _ in range(2):
-        run = subprocess.run(words, capture_output=True, text=True, timeout=600)
-        assert run.returncode == 0, run.stderr
-        outputs.append(run.stdout)
+        with redirect_stdout(StringIO()) as shown:
+            assert main(words) == 0
+        outputs.append(shown.getvalue())
         made = [*folder.rglob("*.safetensors"), *folder.rglob("journal.jsonl"), *folder.rglob("*.parquet")]
         stamps.append({path: path.stat().st_mtime_ns for path in made})
     return folder, outputs, stamps

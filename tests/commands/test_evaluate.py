@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from repair_hf.cli import main
+from repair_hf.commands.evaluate import short_names
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
 
 
@@ -83,3 +85,9 @@ def test_a_model_is_not_compared_with_itself(flags, clip_folder, capsys):
     flags.insert(flags.index("--output"), str(clip_folder))
     assert main(flags) == 2
     assert "twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("models", [["x/a", "y/a", "x--a"], ["runs/a", "runs/a/"]])
+def test_models_of_one_name_are_refused(models):
+    with pytest.raises(UserError, match="cannot be told apart"):
+        short_names(models)

@@ -165,7 +165,7 @@ def _keys(monkeypatch):
         monkeypatch.setenv(name, "none")
 
 
-@pytest.mark.parametrize(("shape", "failures"), [("openai", 150), ("gemini", 30)])
+@pytest.mark.parametrize(("shape", "failures"), [("openai", 60), ("gemini", 30)])
 def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monkeypatch):
     monkeypatch.setattr(limits, "FIRST_PAUSE", 0.05)  # after a 429; here they come at random, whatever the pace
     provider = check(tmp_path, encoder, shape, images=failures // 5, failures=failures)

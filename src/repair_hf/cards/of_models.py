@@ -105,6 +105,10 @@ def _runs(stage: Stage, results: Sequence[str | Path]) -> dict[str, Stage]:
         run = Stage.of(folder)
         if run.versions.get("command") != "evaluate" or not run.summary:
             raise UserError(f"--results: {folder} holds no finished evaluation; give folders of `repair-hf evaluate`.")
+        if "model_digest" not in run.options:
+            raise UserError(
+                f"--results: {folder} compares several models; give the folders below it, one for each model."
+            )
         name = named.get(run.options["model_digest"], Path(str(run.options["model"])).name)
         if name in runs:
             raise UserError(f"--results: {folder} and {runs[name].folder} both are of `{name}`; give one of them.")
@@ -184,7 +188,7 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
                 metric_value=round(value, 6),
             )
             for metric, value in run.summary.items()
-            if metric[:4] in ("i2t_", "t2i_")
+            if metric[:4] in ("i2t_", "t2i_") and not metric.endswith("median_rank")  # no task of the Hub has it
         ]
     return ModelCardData(
         base_model=base,

@@ -114,6 +114,10 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
         others = [other for other in parts if other is not own]
         length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
         names["--".join(own[-length:]).strip("/.") or "model"] = model
+    if len(names) < len(models):
+        raise UserError(
+            f"`model` names {', '.join(models)}, which cannot be told apart by name; rename a folder, or leave one out."
+        )
     return names
 
 

@@ -1,0 +1,62 @@
+"""Rows of samples: who is drawn in whose place, how often, and what a share leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from repair_hf.baselines import load_methods
+from repair_hf.baselines.samples import SAMPLES, SampleRows
+from repair_hf.baselines.sugarcrepe import is_small
+from repair_hf.pairs import load_pairs
+
+
+@pytest.fixture(scope="module")
+def pairs(pairs_folder):
+    return load_pairs(pairs_folder, split="all")  # 12 images, 24 captions
+
+
+def samples(pairs, texts: dict[int, str]) -> Dataset:
+    ids, images = pairs.captions["caption_id"], pairs.images["image_id"]
+    rows = [
+        {"caption_id": ids[row], "image_id": images[int(pairs.caption_image[row])], "text": text, "edit_image": None}
+        for row, text in texts.items()
+    ]
+    return Dataset.from_list(rows, features=SAMPLES)
+
+
+def test_a_caption_and_its_rewrites_are_equally_likely(pairs):
+    rows = SampleRows(pairs, {"rewrite": samples(pairs, {3: "one"})})
+    drawn = rows.draw(np.arange(4000), np.full(4000, 3))["anchor_texts"]
+    assert set(drawn.tolist()) == {3, 24} and rows.captions[24] == "one"
+    assert np.mean(drawn == 3) == pytest.approx(0.5, abs=0.04)
+    assert (rows.draw(np.arange(50), np.full(50, 4))["anchor_texts"] == 4).all()  # none of its own
+
+
+def test_a_negative_goes_with_its_own_caption(pairs):
+    rows = SampleRows(pairs, {"negative": samples(pairs, {0: "no circle", 5: "no square"})})
+    drawn = rows.draw(np.zeros(24, int), np.arange(24))["negative_texts"]
+    assert rows.captions[drawn[0]] == "no circle" and rows.captions[drawn[5]] == "no square"
+    assert (np.delete(drawn, [0, 5]) == -1).all()
+
+
+def test_a_larger_share_holds_the_smaller(pairs):
+    made = samples(pairs, {row: f"text {row}" for row in range(20)})
+    kept = [set(SampleRows(pairs, {"rewrite": made}, share=share).captions) for share in (0.2, 0.6, 1.0)]
+    assert [len(some) - 24 for some in kept] == [4, 12, 20]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_methods_have_the_papers_names():
+    names = list(load_methods())
+    paper = "vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la".split()
+    assert names[: len(paper)] == paper
+    assert {"repair", "repair-i2t", "repair-t2i", "wo-failure", "wo-repair", "wo-qc", "wo-pqc", "full-matrix"} < set(
+        names
+    )
+
+
+def test_a_hard_negative_changes_at_most_half_of_the_words():
+    assert is_small("a red ball on grey paper", "a blue ball on grey paper")
+    assert not is_small("a red ball on grey paper", "two dogs run through the snow")
