@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-page style quality clean
+.PHONY: help demo test test-slow test-page style quality crosscheck clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -23,6 +23,9 @@ test-slow: .venv/ready  ## Run the tests of many minutes too.
 test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromium, where there is one; an environment of its own.
 	.venv-page/bin/python -m pytest -rs tests/people
 
+crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
+	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/bench/test_evaluate.py
+
 style: .venv/ready  ## Put the code into shape.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -32,13 +35,19 @@ quality: .venv/ready  ## Check the shape without touching it.
 	$(BIN)/ruff format --check .
 
 clean:  ## Remove .venv and caches; runs/ stays.
-	rm -rf .venv .venv-page .pytest_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build src/*.egg-info
 
 # Written last, so a broken installation is begun anew. What is imported gets compiled then: to compile all takes two minutes.
 .venv-page/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-page
 	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio wants Pillow below 13
 	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev,ui]' playwright
+	@touch $@
+
+.venv-crosscheck/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-crosscheck
+	sed 's/^torch==.*/torch==2.15.0\ntorchvision==0.29.2/' constraints.txt > .venv-crosscheck/constraints.txt  # PyPI's torchvision wants PyPI's torch
+	.venv-crosscheck/bin/pip install -q --no-compile -c .venv-crosscheck/constraints.txt -e '.[dev,crosscheck]'
 	@touch $@
 
 .venv/ready: pyproject.toml constraints.txt

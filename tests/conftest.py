@@ -21,6 +21,7 @@ os.environ |= {  # before any of the libraries is imported: they read these once
     "MPLBACKEND": "Agg",
 }
 
+import gc  # noqa: E402
 import json  # noqa: E402
 from copy import deepcopy  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -44,6 +45,12 @@ LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(tuple(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare what is imported by now from garbage collection: the Trainer collects at the start of each training."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

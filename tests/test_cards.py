@@ -181,7 +181,8 @@ def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
         "| mined | false positives that were audited | 4 | 5 |",
         "| kept | became records | 3 (75.0%) | 3 (60.0%) |",
         "| `no_op` | no candidate changed anything, or the instruction found nothing to change | 1 (25.0%) | 1 (20.0%) |",
-        "| Count | 100.0% |",
+        "| known of | 0 of 3 | 3 of 3 |",
+        "| Count | – | 100.0% |",
         "| t2i | 3 | 0.500 | 0.505 | 0.510 | 0.515 | 0.510 |",
         "`gemini/gemini-2.5-flash` was answered by `gemini-2.5-flash-002` 1 times",
         "| audit | i2t | 1,234 | 5.0 | 0.1 | 5.0 | $1.50 |",
@@ -196,6 +197,18 @@ def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
         assert told in card, told
     for hidden in ("/home/ann", "inside.example", "concurrency"):
         assert hidden not in card
+
+
+def test_kinds_of_error_of_images_stand_on_the_card_once_they_are_labelled(synthesis, hostile, dropped):
+    first, second = [row["record_id"] for row in hostile if row["direction"] == "t2i"][:2]
+    labels = [
+        {"record_id": first, "error_types": ["Object"]},
+        {"record_id": second, "error_types": ["Object", "Count"]},
+    ]
+    (synthesis / "error_types.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in labels))
+    card = card_of(synthesis, hostile, dropped).text
+    for told in ("| known of | 2 of 3 | 3 of 3 |", "| Object | 100.0% | 0.0% |", "| Count | 50.0% | 100.0% |"):
+        assert told in card, told
 
 
 def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropped):
@@ -239,8 +252,8 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
         "The versions of the software are not on record.",
         "Which version of the models answered is not on record.",
         "| t2i | 3 | not on record |",
-        "`dropped` has no rows",
-        "None of these records has an instruction that names its kind of error",
+        "there is no config `dropped`",
+        "No kind is known of any of these records",
     ):
         assert told in card, told
     assert "license" not in DatasetCard(card).data.to_dict()
@@ -345,6 +358,21 @@ def test_the_model_card_tells_it_all(trained, results):
     assert card.index("| base ") < card.index("| `vanilla` ") < card.index("| **this model** ")
     for hidden in ("/home/ann", "hub_token", "| `grid_weight`"):
         assert hidden not in card
+
+
+def test_compositional_results_stand_on_the_card_where_they_were_measured(trained, results):
+    for folder, right in ((results[0], 0.5), (results[2], 0.625)):
+        more = {
+            "sugarcrepe_accuracy": right,
+            "sugarcrepe_n_cases": 7511,
+            "intervals": {"sugarcrepe_accuracy": [right - 0.01, right + 0.02]},
+        }
+        summary = json.loads((folder / "summary.json").read_text()) | more
+        (folder / "summary.json").write_text(json.dumps(summary))
+    card = model_card(trained, "me/clip-repair", results=results)
+    assert "| % | base | `vanilla` | **this model** |" in card and "Cases: 7,511 of sugarcrepe." in card
+    assert "| sugarcrepe accuracy | 50.0 [49.0, 52.0] | – | 62.5 [61.5, 64.5] |" in card
+    assert "SugarCrepe, Winoground): not measured" not in card
 
 
 def test_a_model_of_unknown_making_says_so(clip_folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image, Value
 
@@ -32,8 +33,11 @@ def make_pairs(n_images: int = 6, captions_each: int = 2, captions: list[str] | 
     )
 
 
-def make_records(*rows: tuple[str, str] | tuple[str, str, float]) -> Dataset:
-    """(query, false positive[, score]): `("c0", "i3")` is a t2i record, `("i0", "c7")` an i2t one."""
+PICTURE = PIL.Image.new("RGB", (1, 1))
+
+
+def make_records(*rows: tuple[str, str] | tuple[str, str, float], unedited: tuple[int, ...] = ()) -> Dataset:
+    """(query, false positive[, score]): `("c0", "i3")` is a t2i record, `("i0", "c7")` an i2t one. Rows in `unedited` lack their edit."""
     return Dataset.from_list(
         [
             {
@@ -42,8 +46,8 @@ def make_records(*rows: tuple[str, str] | tuple[str, str, float]) -> Dataset:
                 "q_id": q,
                 "fp_id": fp,
                 "fp_score": score[0] if score else 0.5,
-                "edit_text": f"edit of {fp} for {q}" if q.startswith("i") else None,
-                "edit_image": None,
+                "edit_text": f"edit of {fp} for {q}" if q.startswith("i") and place not in unedited else None,
+                "edit_image": PICTURE if q.startswith("c") and place not in unedited else None,
             }
             for place, (q, fp, *score) in enumerate(rows)
         ],
@@ -203,6 +207,41 @@ def test_edits_opposite_a_true_pair_count_as_a_pair():
     row = Grids(make_pairs(), make_records(("c0", "i3"), ("i0", "c6"), ("c6", "i0"), ("i3", "c0")))[(0, 0)]
     assert row["grid_images"][1] >= 6 and row["grid_texts"][2] >= 12
     assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+
+
+def test_a_record_without_an_edit_gives_a_negative_and_the_mirror_of_it_the_match():
+    """A caption's failure that was repaired by editing the caption: c0 was taken for i3, and i3's record has the edit of c0."""
+    records = make_records(("c0", "i3"), ("i3", "c0"), unedited=(0,))
+    grids = Grids(make_pairs(), records)
+    images, texts, sources = draw(grids, 0)
+    assert images == [0, -1, 3] and texts == [0, -1, 12] and sources == ["anchor", "absent", "reciprocal"]
+    assert grids.captions[12] == "edit of c0 for i3" and grids.edited_images is None
+    # where i3 asks, its negative c0 has no edited image opposite: the annotation of c0 stands there
+    assert draw(grids, 6)[0] == [3, 0, -1] and draw(grids, 6)[2] == ["anchor", "annotation", "absent"]
+
+
+def test_records_without_edits_are_drawn_like_others_and_never_stand_opposite():
+    records = make_records(("c8", "i0", 0.9), ("c8", "i5", 0.1), ("c8", "i2", 0.5), *OWN, unedited=(0, 2, 3))
+    grids = Grids(make_pairs(), records, slot1="mixed")
+    assert len(grids.edited_images) == 1 and len(grids.captions) == 13
+    drawn = many(grids, 8, 3000)
+    found, counts = np.unique(drawn["grid_images"][:, 2], return_counts=True)
+    assert found.tolist() == [0, 2, 5] and (abs(counts / 3000 - 1 / 3) < 0.04).all()
+    heads = drawn["grid_images"][:, 0] != 4  # only (c8, i5) has an edit to put there
+    assert (drawn["grid_images"][heads, 0] == 6).all() and (drawn["grid_images"][heads, 2] == 5).all()
+    assert heads.mean() == pytest.approx(1 / 6, abs=0.04)
+    own = many(grids, 0, 400)  # its t2i record has no edit, its image's i2t record has
+    assert set(own["grid_images"][:, 0]) == {0} and set(own["grid_texts"][:, 0]) == {0, 12}
+    # c8 is the false positive of i0: of its edits there is one, (c8, i5), for (c8, i0) has none
+    assert (own["grid_images"][:, 1] == 6).all() and (own["sources"][:, 1] == SOURCES.index("other_edit")).all()
+
+
+def test_a_record_without_an_edit_makes_no_pair_known():
+    """The last caption, c11, must not become a match of i0, whose record lacks its edit."""
+    drawn = many(Grids(make_pairs(), make_records(("i0", "c11"), ("c0", "i5"), unedited=(0,)), slot1="mixed"), 0)
+    assert set(drawn["grid_images"][:, 0]) == {0, 6} and (drawn["grid_images"][:, 2] == 5).all()
+    assert (drawn["grid_texts"][:, 0] == 0).all() and (drawn["grid_texts"][:, 1] == 11).all()
+    assert not drawn["matches"][:, 0].any() and not drawn["matches"][:, :, 0].any()
 
 
 def test_an_edit_matches_the_query_it_was_made_for():

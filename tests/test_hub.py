@@ -112,13 +112,17 @@ def test_the_same_push_again_sends_nothing(hub, client, folder):
 
 def test_a_tag_names_its_revision_for_good(hub, client, folder, repaired, dropped, tmp_path):
     push(client, folder, "me/rounds", "--tag", "round-1")
-    save_records(tmp_path / "second", repaired.select(range(5)), dropped)
+    save_records(tmp_path / "second", repaired.select(range(5)), dropped.select([]))
     code, _, error = push(client, tmp_path / "second", "me/rounds", "--tag", "round-1")
     assert code == 2 and "the tag 'round-1' names the revision before; give another --tag" in error
     code, _, _ = push(client, tmp_path / "second", "me/rounds", "--tag", "round-2")
     assert code == 0
-    counted = "from repair_hf.records import load_records\nresult = [len(load_records('me/rounds', revision=r)) for r in ('round-1', 'round-2', None)]"
-    assert client.run(counted) == [len(repaired), 5, 5]
+    counted = """
+from repair_hf.records import load_dropped, load_records
+revisions = ("round-1", "round-2", None)
+result = [len(load("me/rounds", revision=each)) for load in (load_records, load_dropped) for each in revisions]
+"""
+    assert client.run(counted) == [len(repaired), 5, 5, 1, 0, 0]
     assert (
         len([name for name in hub.files("dataset", "me/rounds") if name.startswith("records/")]) == 1
     )  # the old file is gone

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 
 # From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
 LAYERS = """
-    arguments options hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder
+    arguments options hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder export
     scores seeking screening rankings one_pass retrieval approximate mining seeding
     records.columns records.answers records.joining records rounds
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
@@ -20,23 +20,23 @@ LAYERS = """
     synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream synthesis.labelling
     synthesis.rows synthesis.pipeline synthesis.rehearsal
     evaluation.intervals evaluation.retrieval evaluation.ranks evaluation.comparison evaluation.provenance
-    evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.compositional
+    evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.order
     sampling grids collation losses gathering objectives encoding callbacks config checkpoints training
     analysis.differences analysis.drawing analysis.html analysis.choosing analysis.tables analysis.measurements analysis.figures analysis.gallery analysis.costs
     analysis.material analysis.charts analysis.findings analysis.funnel analysis.errors analysis.distributions analysis.repairs
     analysis.agreement analysis.people analysis.report analysis.live
     analysis.lettering analysis.cases analysis.margins analysis.grid_figures
     people.page people.sampling people.space people
-    markup cards.rendering cards.of_records cards.of_models cards hub
-    toyworld.shipped toyworld.scenes toyworld.captions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
+    markup cards.rendering cards.of_records cards.of_models cards parcels hub
+    toyworld.shipped toyworld.scenes toyworld.captions toyworld.instructions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
     toyworld.server
-    toyworld.editor toyworld.base
+    toyworld.editor toyworld.base toyworld.compositional evaluation.compositional
     models
     baselines.workshop baselines.samples baselines.choosing baselines.losses baselines.method
     baselines.vanilla baselines.negclip baselines.sugarcrepe baselines.laclip baselines.simclr baselines.stablerep baselines.alia
     baselines.coco_cf baselines.tripletclip baselines.la_sc baselines.cf_al_la baselines.repair baselines.ablations baselines.beyond
-    baselines study.setting study.products study
-    architectures
+    baselines study.options study.setting study.variants study.products study.estimates study.cells study.tuning study.running study.effort study.tables study.plots study.report study
+    architectures measuring
     bench.*
     commands.*
     cli

@@ -86,6 +86,20 @@ def test_captions_are_cut_at_the_models_longest(clip_folder, siglip_folder):
         assert ids[0, -1] == preprocessor.processor.tokenizer.eos_token_id
 
 
+def test_counts_the_captions_that_it_cuts(clip_folder, siglip_folder, caplog):
+    for folder, longest in ((clip_folder, 32), (siglip_folder, 12)):
+        preprocessor = Preprocessor.from_pretrained(folder)
+        tokenizer = preprocessor.processor.tokenizer
+        captions = [" ".join(["circle"] * n) for n in range(1, 60)] + ["circle" * 40, "é" * 12]
+        wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
+        caplog.clear()
+        assert 20 < preprocessor.report_cut(captions) == wanted < 60
+        assert f"{wanted} of 61 captions were cut at {longest} tokens, the most that the model reads" in caplog.text
+        caplog.clear()
+        assert preprocessor.report_cut(["a red circle"] * 3) == 0 and not caplog.text
+        assert preprocessor.texts(captions)["input_ids"].shape[1] == longest  # counting leaves no trace
+
+
 def test_siglip_captions_are_padded_to_the_full_length_without_a_mask(siglip_folder):
     tokens = Preprocessor.from_pretrained(siglip_folder).texts(["a red circle"])
     assert list(tokens) == ["input_ids"]
@@ -116,7 +130,10 @@ def test_digest_tells_settings_apart(clip_folder, siglip_folder):
     other.processor.tokenizer.add_tokens("zebra")
     assert (one.image_digest, one.digest) != (other.image_digest, other.digest)
     assert one.image_digest == other.image_digest
-    assert one.digest != Preprocessor.from_pretrained(siglip_folder).digest
+    assert one.digest != (siglip := Preprocessor.from_pretrained(siglip_folder)).digest
+    before = siglip.digest
+    siglip.processor.tokenizer.padding_side = "left"  # SigLIP reads the last position
+    assert siglip.digest != before
 
 
 def test_refuses_a_processor_without_one_size(clip_folder):

@@ -6,7 +6,6 @@ How a block of the README is run, in a folder of its own with a copy of `recipes
 - `bash` under `<!-- test: dry-run -->`, for what needs a key, a GPU or minutes: each command of ours with `--dry-run`.
 - `python`: all of them in order, as one program.
 - The toy recipe of that copy has few pictures and few steps.
-- A path below `runs/` that no block makes stands for what the demo has made.
 """
 
 from __future__ import annotations
@@ -37,14 +36,6 @@ DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "recipes").rglob(
 ACCELERATE = {"--config_file", "--num_processes", "--num-processes", "--cpu", "-m"}  # flags of `accelerate launch`
 EVERYWHERE = {"--config", "--debug", "--help", "--help-all", "--version"}
 INSTALLS = re.compile(r"git clone|python3? -m venv|(\.venv/bin/)?pip install|(\.venv/bin/)?pre-commit")
-STANDS_FOR = {
-    "runs/world": "runs/demo/world",
-    "runs/failures": "runs/demo/failures",
-    "runs/records": "runs/demo/records",
-    "runs/train": "runs/demo/train/repair-0",
-    "runs/evaluate-base": "runs/demo/evaluate/base",
-    "runs/evaluate-train": "runs/demo/evaluate/repair-0",
-}
 SMALLER = {
     "repair-hf world build": "--train 60 --validation 20 --test 30",
     "repair-hf world pretrain": "--epochs 1 --batch-size 32",
@@ -229,15 +220,7 @@ class Desk:
             self.type("make", "-C", str(ROOT), "--dry-run", "--old-file", ".venv/ready", *shlex.split(line)[1:])
             line = "repair-hf demo --size tiny" if line.split()[:2] == ["make", "demo"] else "true"
         assert line == "true" or ours(line) is not None, f"nothing is said of how to test `{line}`"
-        self.put_what_stands_for(shlex.split(line))
         self.type("bash", "-ec", f"{line} --dry-run" if rule == "dry-run" and ours(line) else line)
-
-    def put_what_stands_for(self, words: list[str]) -> None:
-        made = words[words.index("--output") + 1] if "--output" in words else None
-        for word in words:
-            path = self.folder / word
-            if word in STANDS_FOR and word != made and not path.exists():
-                path.symlink_to(self.folder / STANDS_FOR[word])
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from repair_hf.pairs.benchmarks import Size
 from repair_hf.records import DROPPED_FEATURES, FEATURES, save_records
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name != "accelerate"]
+STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
 SIZES = {  # of the splits below, in place of the true ones

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("repair_hf.commands.train", "Fine-tune the retriever on pairs and records."),
     "evaluate": ("repair_hf.commands.evaluate", "Measure R@1/5/10 and MRR in both directions."),
     "run": ("repair_hf.commands.run", "Run all stages of a recipe folder, round after round."),
+    "study": ("repair_hf.commands.study", "Compare repair with other methods: one table, one command."),
     "show": (
         "repair_hf.commands.show",
         "Draw records side by side, as a page or a picture: query, ground truth, false positive, edit.",
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "figure": ("repair_hf.commands.figure", "Draw a record, a 3x3 grid, or margins, for a paper or a card."),
     "annotate": ("repair_hf.commands.annotate", "Let people judge failures or edits on a page, by keyboard."),
     "agreement": ("repair_hf.commands.agreement", "Count what people said: of the audit, the edits, and each other."),
+    "export": ("repair_hf.commands.export", "Write a retriever in the format of open_clip, and so of CLIP_benchmark."),
     "push": ("repair_hf.commands.push", "Send records or a model to the Hugging Face Hub, with a card."),
     "bench": ("repair_hf.commands.bench", "Measure how fast the parts are on this machine."),
     "completion": ("repair_hf.commands.completion", "Print what lets a shell complete these words at the Tab key."),

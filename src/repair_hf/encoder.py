@@ -113,13 +113,14 @@ class DualEncoder:
                 1
             ]
 
-    def embed_images(self, images: Any, *, desc: str | None = None) -> np.ndarray:
+    def embed_images(self, images: Any, *, desc: str | None = None, ids: Sequence[str] | None = None) -> np.ndarray:
         """Embed images.
 
         Args:
             images: A list of pictures, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor of
                 pixels.
             desc: Title of the progress bar; none without it.
+            ids: What an image is called in a message; its row without them.
 
         Shape:
             Returns (N, D) float32, unit length.
@@ -127,7 +128,7 @@ class DualEncoder:
         Raises:
             UserError: If an image cannot be decoded, or its vector is zero or not finite.
         """
-        return _joined(self._embed_images(images, slice(0, len(images)), desc))
+        return _joined(self._embed_images(images, slice(0, len(images)), desc, ids))
 
     def embed_texts(self, captions: Sequence[str], *, desc: str | None = None) -> np.ndarray:
         """Embed captions; each distinct text once, so equal texts have equal vectors.
@@ -168,7 +169,8 @@ class DualEncoder:
         titles = ("Embedding images", "Embedding captions") if everyone.is_main else (None, None)
 
         def of_images() -> Parts:
-            return self._embed_images(images, everyone.share(len(images), self.batch_size), titles[0])
+            share = everyone.share(len(images), self.batch_size)
+            return self._embed_images(images, share, titles[0], pairs.images["image_id"])
 
         def of_texts() -> Parts:
             found = self._embed_texts(texts, everyone.share(len(texts), CAPTIONS_AT_ONCE), titles[1])
@@ -185,14 +187,15 @@ class DualEncoder:
             on_disk(folder / f"texts-{name}.npy", shapes[1], parts=of_texts, what="The captions' vectors", **keep),
         )
 
-    def _embed_images(self, images: Any, share: slice, desc: str | None) -> Parts:
+    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
         start = share.start
         for pixels in self.preprocessor.batches(images, self.batch_size, desc, share):  # (B, 3, H, W)
             with self._inference():
                 values = self.preprocessor.normalize(pixels.to(self.device)).to(self.model.dtype)
                 features = self.model.get_image_features(pixel_values=values).pooler_output.float().cpu()
             rows = slice(start, start + len(pixels))
-            yield rows, _unit(features, [f"image {row}" for row in range(rows.start, rows.stop)])
+            names = range(rows.start, rows.stop) if ids is None else ids[rows]
+            yield rows, _unit(features, [f"image {name}" for name in names])
             start = rows.stop
 
     def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> Parts:

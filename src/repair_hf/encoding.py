@@ -8,7 +8,8 @@ Out: unit vectors with their gradient. In chunks the memory of a step is that of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +59,19 @@ def _encode(
     turns = iter(modules)  # the forward, and the same once more in the backward
 
     def forward() -> tuple[Tensor, ...]:
-        found = next(turns)(pixel_values=normalize(pixels), **texts)
-        vectors = found.image_embeds, found.text_embeds
-        return (*vectors, found.vision_model_output.pooler_output) if with_features else vectors
+        with _tapped(modules[-1]) if with_features else nullcontext([]) as features:
+            found = next(turns)(pixel_values=normalize(pixels), **texts)
+        return found.image_embeds, found.text_embeds, *features
 
     return checkpoint(forward, use_reentrant=False) if in_chunks and torch.is_grad_enabled() else forward()
+
+
+@contextmanager
+def _tapped(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Gets what the image tower gives: in the model's output, the projected vector has taken its place."""
+    features: list[Tensor] = []
+    hook = model.vision_model.register_forward_hook(lambda tower, given, found: features.append(found.pooler_output))
+    try:
+        yield features
+    finally:
+        hook.remove()

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 SOURCES = ("absent", "anchor", "own_edit", "reciprocal", "other_edit", "annotation")  # what a slot's match came from
 ABSENT, ANCHOR, OWN_EDIT, RECIPROCAL, OTHER_EDIT, ANNOTATION = range(6)
 COLUMNS = ("record_id", "direction", "q_id", "fp_id", "fp_score", "edit_text", "edit_image")
+EDIT = {"t2i": "edit_image", "i2t": "edit_text"}
 
 
 class Grids(torch.utils.data.Dataset):
@@ -47,7 +48,8 @@ class Grids(torch.utils.data.Dataset):
 
     Args:
         pairs: The training pairs.
-        records: What `load_records` gives; None trains on the pairs alone.
+        records: What `load_records` gives; None trains on the pairs alone. A record may lack its edit: then it only tells what
+            its query was taken for.
         counterparts: Where I+(T_hn) and T+(I_hn) come from. `edited`: the edit of the record that mirrors the
             anchor's (its query is T_hn and its false positive I_a; or I_hn and T_a), else of the best-scored other
             record with that query, else the dataset's annotation. `reciprocal`: the mirror, else the annotation.
@@ -55,7 +57,7 @@ class Grids(torch.utils.data.Dataset):
         slot1: `anchor` keeps the original pair there. `mixed` tosses a coin for each draw: heads puts in I_a's place
             the edit of the record that gave I_hn, tails puts in T_a's place the edit of the record that gave T_hn, so
             that an edit and the very false positive it was made of meet in one grid. Never both at once: they need
-            not match each other. Where the side that the coin names has no record, the original pair stays, so
+            not match each other. Where the side that the coin names has no edit, the original pair stays, so
             that each edit is drawn half of the time whether or not the other side has one.
         seed: Of the draws.
 
@@ -112,7 +114,7 @@ class Grids(torch.utils.data.Dataset):
         grid_texts[annotated, 2] = self._a_caption_of(grid_images[annotated, 2], chance[2][annotated])
         if self.slot1 == "mixed":
             heads = chance[3] < 0.5
-            new_image, new_text = heads & (t2i >= 0), ~heads & (i2t >= 0)
+            new_image, new_text = heads & (self._t2i.edits[t2i] >= 0), ~heads & (self._i2t.edits[i2t] >= 0)
             grid_images[new_image, 0] = self._t2i.edits[t2i[new_image]]
             grid_texts[new_text, 0] = self._i2t.edits[i2t[new_text]]
             sources[new_image | new_text, 0] = OWN_EDIT
@@ -180,13 +182,14 @@ class Grids(torch.utils.data.Dataset):
         self._i2t.find_opposites(self._t2i, counterparts)
         annotated = self._i2t.sources == ANNOTATION  # an image has many captions, drawn each time; a caption one image
         self._i2t.opposite[annotated] = self.anchor_images[self._i2t.negatives[annotated]]
-        if len(self._t2i):
-            self.edited_images = records.select(self._t2i.rows).select_columns("edit_image")
-        self.captions += records.select(self._i2t.rows)["edit_text"][:]
+        t2i, i2t = self._t2i, self._i2t
+        if t2i.n_edits:
+            self.edited_images = records.select(t2i.edited_rows).select_columns("edit_image")
+        self.captions += records.select(i2t.edited_rows)["edit_text"][:]
         self._truth = _Truth(
             self.captions,
-            np.concatenate([self.anchor_images, self._t2i.edits[:-1], self._i2t.queries]),
-            np.concatenate([np.arange(n_captions), self._t2i.queries, self._i2t.edits[:-1]]),
+            np.concatenate([self.anchor_images, t2i.edits[: t2i.n_edits], i2t.queries[: i2t.n_edits]]),
+            np.concatenate([np.arange(n_captions), t2i.queries[: t2i.n_edits], i2t.edits[: i2t.n_edits]]),
         )
 
     def _a_caption_of(self, images: np.ndarray, chance: np.ndarray) -> np.ndarray:
@@ -194,7 +197,7 @@ class Grids(torch.utils.data.Dataset):
 
 
 class _Failures:
-    """The records of one direction, the best-scored false positive first.
+    """The records of one direction: those with an edit first, and of these the best-scored false positive.
 
     The arrays that `draw` looks up end in one more element, -1 or ABSENT: the answer to record -1, "there is none".
     """
@@ -203,21 +206,26 @@ class _Failures:
         self, records: Dataset, direction: str, query_rows: dict[str, int], fp_rows: dict[str, int], first_edit: int
     ) -> None:
         table = records.select_columns([*COLUMNS[:5]]).to_pandas()
+        edits = records.select_columns([EDIT[direction]]).with_format("arrow")[:].column(0)
+        table["has_edit"] = edits.is_valid().to_numpy()
         table = table[table["direction"] == direction].assign(
             q=lambda t: t["q_id"].map(query_rows), fp=lambda t: t["fp_id"].map(fp_rows)
         )
-        table = table.dropna(subset=["q", "fp"]).sort_values(["fp_score", "record_id"], ascending=[False, True])
-        self.rows = table.index.to_numpy()  # (n,) in `records`
+        table = table.dropna(subset=["q", "fp"])
+        table = table.sort_values(["has_edit", "fp_score", "record_id"], ascending=[False, False, True])
+        self.n_edits = int(table["has_edit"].sum())
+        self.edited_rows = table.index.to_numpy()[: self.n_edits]  # (n_edits,) in `records`
         self.queries = table["q"].to_numpy(np.int64)  # (n,)
         self.negatives = np.append(table["fp"].to_numpy(np.int64), -1)  # (n + 1,)
-        self.edits = np.append(first_edit + np.arange(len(table)), -1)  # (n + 1,) in the table of the edits
+        self.edits = np.full(len(table) + 1, -1)  # (n + 1,) in the table of the edits
+        self.edits[: self.n_edits] = first_edit + np.arange(self.n_edits)
         self.opposite = np.full(len(table) + 1, -1)  # (n + 1,) in the other table
         self.sources = np.full(len(table) + 1, ABSENT)  # (n + 1,)
         grouped = np.argsort(self.queries, kind="stable")  # (n,) by query, best first
         self._keys, self._grouped = self.queries[grouped], np.append(grouped, -1)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.queries)
 
     def draw(self, queries: np.ndarray, chance: np.ndarray) -> np.ndarray:
         """Any of each query's records, all equally likely; -1 where it has none."""
@@ -226,7 +234,7 @@ class _Failures:
         return self._grouped[np.where(stop > start, picks, -1)]
 
     def best(self, queries: np.ndarray) -> np.ndarray:
-        """Each query's best-scored record; -1 where it has none."""
+        """Each query's best-scored record, one with an edit if there is any; -1 where it has none."""
         return self.draw(queries, np.zeros(len(queries)))
 
     def find(self, queries: np.ndarray, negatives: np.ndarray) -> np.ndarray:
@@ -238,8 +246,8 @@ class _Failures:
     def find_opposites(self, others: _Failures, counterparts: Counterparts) -> None:
         """Choose for each record an edit that matches its false positive, made by a record of the other direction."""
         queries, negatives = self.negatives[:-1], self.queries
-        mirror = others.find(queries, negatives)
-        other = others.best(queries)
+        found = others.find(queries, negatives), others.best(queries)
+        mirror, other = (np.where(others.edits[places] >= 0, places, -1) for places in found)
         if counterparts != "edited":
             other = np.full_like(other, -1)
         if counterparts == "annotation":

@@ -25,50 +25,16 @@ from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from repair_hf.cards.of_records import dataset_card
 from repair_hf.options import UserError
-from repair_hf.records import load_dropped, load_records, save_records
+from repair_hf.parcels import Parcel, pack_model, pack_records
 from repair_hf.runs import RunStopped, without_secrets
 
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle, and holds the token of the Hub.
-MODEL_FILES = """
-    config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json tokenizer*.json vocab.json vocab.txt
-    merges.txt special_tokens_map.json added_tokens.json *.model chat_template.jinja
-""".split()
-RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
 PASSING = (429, 500, 502, 503, 504)  # statuses that another attempt may not meet
 WAITS = (1.0, 4.0)  # seconds between attempts
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """What a push sends.
-
-    Args:
-        kind: Of the repository.
-        files: Path in the repository -> file, or what is in it.
-        replaces: Patterns of files that an earlier push may have left; those that match and are not sent are deleted.
-    """
-
-    kind: Literal["dataset", "model"]
-    files: dict[str, Path | bytes]
-    replaces: Sequence[str]
-
-    @property
-    def card(self) -> str:
-        return self.files["README.md"].decode()
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file."""
-        return {
-            path: len(content) if isinstance(content, bytes) else content.stat().st_size
-            for path, content in self.files.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -115,6 +81,7 @@ def push_model(
     *,
     private: bool = False,
     tag: str | None = None,
+    open_clip: bool = False,
     results: Sequence[str | Path] = (),
     license: str | None = None,
 ) -> Pushed:
@@ -125,57 +92,16 @@ def push_model(
         repo: Id of the model; made if missing.
         private: Make it private.
         tag: A name for this revision.
+        open_clip: Send it in open_clip's format too.
         results: Folders of `repair-hf evaluate`: of this model, of its base, of others to compare with.
         license: Identifier of the Hub.
 
     Raises:
         UserError, RunStopped: As `push_records`.
     """
-    return push(pack_model(folder, repo, results=results, license=license), repo, private=private, tag=tag)
-
-
-def pack_records(
-    folder: str | Path,
-    repo: str,
-    *,
-    scratch: str | Path,
-    embed_source_images: bool = True,
-    license: str | None = None,
-) -> Parcel:
-    """Collect what `push_records` sends. `scratch` is a folder for the files that are made anew; it must outlive the parcel."""
-    folder = Path(folder)
-    if not (folder / "README.md").is_file() or not any(folder.glob("records/*.parquet")):
-        raise UserError(f"{folder} holds no records to push; give a folder that `repair-hf synthesize` has finished.")
-    records, dropped, data = load_records(folder), load_dropped(folder), folder
-    if not embed_source_images:
-        data = Path(scratch) / "records"
-        save_records(data, records, dropped, embed_source_images=False)
-        records = load_records(data)
-    card = dataset_card(folder, data, repo, records, dropped, license=license)
-    files: dict[str, Path | bytes] = {"README.md": card.text.encode()}
-    for pattern in RECORD_FILES[:2]:
-        files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
-    return Parcel("dataset", files | card.pictures, RECORD_FILES)
-
-
-def pack_model(
-    folder: str | Path, repo: str, *, results: Sequence[str | Path] = (), license: str | None = None
-) -> Parcel:
-    """Collect what `push_model` sends."""
-    from repair_hf.cards.of_models import model_card  # brings the Trainer with it, which takes seconds to load
-
-    folder = Path(folder)
-    files: dict[str, Path | bytes] = {
-        path.name: path
-        for path in sorted(folder.glob("*"))
-        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
-    }
-    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
-        raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
-    card = model_card(folder, repo, results=results, license=license)
-    return Parcel(
-        "model", {"README.md": card.encode()} | files, ("model*.safetensors", "model*.safetensors.index.json")
-    )
+    with TemporaryDirectory() as scratch:
+        parcel = pack_model(folder, repo, scratch=scratch, open_clip=open_clip, results=results, license=license)
+        return push(parcel, repo, private=private, tag=tag)
 
 
 def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = False) -> str:

@@ -21,7 +21,7 @@ from repair_hf.gathering import gather
 from repair_hf.losses import ContrastiveLoss, GridLoss
 from repair_hf.options import UserError
 
-NO_ITEM = 2**20  # more items than a process encodes in a step; ids stay exact in float32
+ITEMS = 2**20  # more than a process encodes in a step: keeps the items of several processes apart
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class GlobalMatrix(Objective):
     """InfoNCE over anchors and grid items alike: the paper's ablation "Full Matrix", in which the synthetic items enter the global batch.
 
     Our reading: slots 2 and 3 of every grid are pairs like any other, in one matrix with the anchors. A cell whose image and caption
-    are a pair elsewhere in the matrix takes part in no softmax: hubs are the false positive of many anchors of a batch.
+    are a pair elsewhere in the matrix takes part in no softmax: hubs are the false positive of many anchors of a batch. Each process
+    knows its own items alone, so an item that two of them hold counts as two.
     """
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
@@ -107,7 +108,7 @@ class GlobalMatrix(Objective):
             for kind in ("images", "texts")
         ]  # (3 B,) each, -1 where absent
         images, texts = gather(torch.cat([pick(vectors.images, ids[0]), pick(vectors.texts, ids[1])], 1)).chunk(2, 1)
-        offset = NO_ITEM * (dist.get_rank() if dist.is_initialized() else 0)
+        offset = ITEMS * (dist.get_rank() if dist.is_initialized() else 0)
         image_ids, text_ids = (gather(torch.where(row >= 0, row + offset, -1).double()).long() for row in ids)  # (P,)
         here = image_ids >= 0
         images, texts, image_ids, text_ids = images[here], texts[here], image_ids[here], text_ids[here]

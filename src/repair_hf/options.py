@@ -27,11 +27,9 @@ class UserError(ValueError):
 def opt(default: Any, help: str) -> Any:
     """A field with a default. A list becomes a fresh copy for every instance."""
     told = {"help": help.replace("%", "%%")}  # argparse fills in what follows a single one
-    return (
-        field(default_factory=default.copy, metadata=told)
-        if isinstance(default, list)
-        else field(default=default, metadata=told)
-    )
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=told)
+    return field(default=default, metadata=told)
 
 
 def need(help: str) -> Any:

@@ -1,13 +1,14 @@
-"""A spaCy pipeline by name or folder: words with their tags, noun chunks.
+"""A spaCy pipeline by name or folder: words with their tags, noun chunks. Words alone: NLTK's tokenizer.
 
 In:  the name of an installed spaCy model (`en_core_web_sm`), or a folder that holds one.
-Out: the pipeline, checked to do what its caller needs of it.
+Out: the pipeline, checked to do what its caller needs of it; a function from a text to its words.
 
-spaCy is the extra `repair-hf[aro]`; its models are packages of their own, which no extra can bring.
+spaCy and NLTK are the extra `repair-hf[aro]`; spaCy's models are packages of their own, which no extra can bring.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,21 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
         raise UserError(f"The spaCy model `{name_or_folder}` cannot be loaded ({reason}); {remedy}.") from error
     _check(parser, name_or_folder, noun_chunks)
     return parser
+
+
+def load_tokenizer() -> Callable[[str], list[str]]:
+    """NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files.
+
+    Raises:
+        UserError: If NLTK is not installed.
+    """
+    try:
+        from nltk.tokenize import NLTKWordTokenizer
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "Words are told apart by NLTK, which is not installed: pip install 'repair-hf[aro]'."
+        ) from error
+    return NLTKWordTokenizer().tokenize
 
 
 def _check(parser: Language, name: str, noun_chunks: bool) -> None:

@@ -8,6 +8,7 @@ Out: pixels as uint8, already at the encoder's size, whose normalisation gives e
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,10 +28,13 @@ from repair_hf.options import UserError
 from repair_hf.pairs.images import UNDECODABLE
 from repair_hf.runs import digest
 
+logger = logging.getLogger(__name__)
+
 # Their text towers read the last position, and were trained with captions padded to the full length without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
 CAUSAL = ("clip",)  # text towers that read the end token and never look at what stands behind it
 DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is made small
+TOKENIZED_AT_ONCE = 4096
 THREADS = min(os.cpu_count() or 1, 8)
 
 
@@ -81,7 +85,9 @@ class Preprocessor:
     @property
     def digest(self) -> str:
         """Names all that decides about pixels and token ids."""
-        return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings()])
+        tokenizer = self.processor.tokenizer
+        padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # it is read
+        return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings(), *padding])
 
     def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
         """Resize and crop pictures of any mode as the model's processor does, up to before it rescales and normalises.
@@ -119,6 +125,26 @@ class Preprocessor:
                 list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut
             )
         return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
+
+    def report_cut(self, captions: Sequence[str]) -> int:
+        """Count the captions of which `texts` leaves out the end, and say so in the log if there are any."""
+        tokenizer = self.processor.tokenizer
+        room = self.max_length - tokenizer.num_special_tokens_to_add()
+        long = [
+            caption for caption in captions if len(caption.encode()) > room
+        ]  # a token stands for one byte at least
+        n_cut = 0
+        for start in range(0, len(long), TOKENIZED_AT_ONCE):
+            tokens = tokenizer(long[start : start + TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
+            n_cut += sum(len(ids) > room for ids in tokens["input_ids"])
+        if n_cut:
+            logger.warning(
+                "%s of %s captions were cut at %d tokens, the most that the model reads; so does its own processor.",
+                f"{n_cut:,}",
+                f"{len(captions):,}",
+                self.max_length,
+            )
+        return n_cut
 
     def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
         """What a model is given for some rows of `tokens`, which `texts` made: cut to the longest of them.

@@ -19,6 +19,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def without_secrets(text: str) -> str:
     return _SECRET_TEXT.sub("<hidden>", text)
 
 
+@cache  # asked by every stage of a run, and what is loaded stays loaded
 def versions() -> dict[str, Any]:
     """What a bug report must say: Python, packages, machine, and the commit of this code where there is one."""
     installed = {}

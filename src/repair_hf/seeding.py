@@ -31,7 +31,7 @@ def at_random(
         image_embeddings: (N, D). text_embeddings: (M, D).
 
     Returns:
-        Rows of the same columns; `fp_score` and `fp_rank` are those of what was drawn. A draw may hit the same twice.
+        Rows of the same columns; `fp_score` and `fp_rank` are those of what was drawn. A query gets no false positive twice.
     """
     columns = {name: np.array(failures[name][:]) for name in failures.column_names if name in FEATURES}
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
@@ -39,13 +39,14 @@ def at_random(
     is_t2i = columns["direction"] == "t2i"
     for here, queries, candidates in ((is_t2i, texts, images), (~is_t2i, images, texts)):
         rows = np.flatnonzero(here)
-        drawn = rng.integers(0, len(candidates), len(rows))
-        while True:
-            q = columns["q"][rows]
-            is_positive = _answers(positives, *((q, drawn) if candidates is images else (drawn, q)))
-            if not is_positive.any():
+        drawn, q = rng.integers(0, len(candidates), len(rows)), columns["q"][rows]
+        while True:  # ends: what was mined are as many wrong answers of each query, all different
+            is_bad = _answers(positives, *((q, drawn) if candidates is images else (drawn, q)))
+            _, first = np.unique(q * len(candidates) + drawn, return_index=True)
+            is_bad[np.setdiff1d(np.arange(len(rows)), first)] = True  # drawn already
+            if not is_bad.any():
                 break
-            drawn[is_positive] = rng.integers(0, len(candidates), int(is_positive.sum()))
+            drawn[is_bad] = rng.integers(0, len(candidates), int(is_bad.sum()))
         columns["fp"][rows] = drawn
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]

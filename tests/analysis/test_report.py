@@ -23,7 +23,7 @@ from repair_hf.people.sampling import draw, lay_out
 from repair_hf.records import load_dropped, load_records
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.synthesis.labelling import label_images
-from repair_hf.toyworld import captions, oracle, renderer, scenes
+from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 
 
 def is_genuine(row, shown) -> bool:
@@ -38,7 +38,7 @@ def is_genuine(row, shown) -> bool:
 def has_drifted(row) -> bool:
     """Whether the editor changed what the instruction had left alone."""
     before, after = (renderer.read_scene(row[f"{role}_image"]) for role in ("fp", "edit"))
-    return captions.apply_image_instruction(before, row["edit_instruction"]) != after
+    return instructions.apply_image_instruction(before, row["edit_instruction"]) != after
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repair_hf.bench.mine import ROWS, Load, Vectors, available, measure
+from repair_hf.bench import options
+from repair_hf.bench.mine import ROWS, Load, available, measure
 from repair_hf.cli import main
-from repair_hf.commands import bench
+from repair_hf.measuring import Vectors
 
 LOAD = Load(images=60, texts=300, dim=16, k=5)
 
 
 def test_captions_lie_nearest_their_image():
-    vectors = Vectors.of(Load(images=50, texts=250, dim=512, k=5))
+    vectors = Vectors.random(50, 250, 512)
     nearest = (vectors.texts @ vectors.images.T).argmax(axis=1)
     assert (nearest == vectors.image_of).mean() > 0.9
     np.testing.assert_allclose(np.linalg.norm(vectors.texts, axis=1), 1, rtol=1e-5)
@@ -51,8 +52,8 @@ def test_table_of_the_command(capsys):
 
 
 def test_growth_tells_the_time_of_a_pair(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "SMALL", (30, 60))
-    monkeypatch.setattr(bench, "PAPER", (60, 120))
+    monkeypatch.setattr(options, "SMALL", (30, 60))
+    monkeypatch.setattr(options, "PAPER", (60, 120))
     assert main("bench mine --growth --dim 16 --k 3 --repeat 1 --rows mine".split()) == 0
     table = capsys.readouterr().out
     for size in ("30 images x 60", "60 images x 120", "120 images x 240"):
@@ -63,5 +64,5 @@ def test_growth_tells_the_time_of_a_pair(capsys, monkeypatch):
 
 
 def test_paper_is_the_size_of_its_corpus():
-    assert bench.MineBenchOptions(paper=True).sizes == [(29_000, 145_000)]
-    assert bench.MineBenchOptions(images=200, texts=300).sizes == [(200, 300)]
+    assert options.MineBenchOptions(paper=True).sizes == [(29_000, 145_000)]
+    assert options.MineBenchOptions(images=200, texts=300).sizes == [(200, 300)]

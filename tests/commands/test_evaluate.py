@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
 
 from repair_hf.cli import main
 from repair_hf.commands.evaluate import short_names
@@ -14,6 +21,7 @@ from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
+from repair_hf.toyworld.corpus import build_world
 
 
 @pytest.fixture
@@ -91,3 +99,67 @@ def test_a_model_is_not_compared_with_itself(flags, clip_folder, capsys):
 def test_models_of_one_name_are_refused(models):
     with pytest.raises(UserError, match="cannot be told apart"):
         short_names(models)
+
+
+def broken(clip_folder, folder, change) -> str:
+    """A checkpoint with a change in its weights."""
+    model = AutoModel.from_pretrained(clip_folder)
+    with torch.no_grad():
+        change(model)
+    shutil.copytree(clip_folder, folder)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_caption_without_a_vector_is_named_and_nothing_is_written(flags, clip_folder, tmp_path, capsys):
+    token = AutoTokenizer.from_pretrained(clip_folder)("yellow")["input_ids"][1]
+    flags[flags.index(str(clip_folder))] = broken(
+        clip_folder,
+        tmp_path / "broken",
+        lambda model: model.text_model.embeddings.token_embedding.weight[token].fill_(torch.nan),
+    )
+    assert main(flags) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"6 of 24 vectors that are zero or not finite, first for caption '[^']*yellow", told), told
+    assert not (tmp_path / "out" / "metrics.json").exists() and not (tmp_path / "out" / "ranks.parquet").exists()
+
+
+def test_an_image_without_a_vector_is_named_by_its_id(flags, clip_folder, pairs_folder, tmp_path, capsys):
+    flags[flags.index(str(clip_folder))] = broken(
+        clip_folder, tmp_path / "broken", lambda model: model.visual_projection.weight.zero_()
+    )
+    assert main(flags) == 2
+    first = load_pairs(pairs_folder, split="all").images[0]["image_id"]
+    assert f"12 of 12 vectors that are zero or not finite, first for image {first}." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder, capsys):
+    """Two models with a compositional set, under `accelerate launch`; the second time nothing is measured."""
+    world = build_world(tmp_path / "world", splits={"test": 20})
+    words = f"--pairs {world} --compositional world --resamples 50 --batch-size 3 --model world/base {clip_folder} --output".split()
+    assert main(["evaluate", *words, str(tmp_path / "one")]) == 0
+    expected = capsys.readouterr().out
+    recipe = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(recipe), "-m", "repair_hf"]
+    for _ in range(2):
+        done = subprocess.run(
+            [*launcher, "evaluate", *words, str(tmp_path / "two")],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
+        assert done.stdout.replace("/two", "/one") == expected, done.stderr[-3000:]
+    names = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert names == sorted(
+        path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*") if path.is_file()
+    )
+    for name in names:
+        if name.suffix == ".parquet":
+            assert pq.read_table(tmp_path / "one" / name).equals(pq.read_table(tmp_path / "two" / name))
+        elif name.name in ("metrics.json", "differences.json", "summary.json"):
+            assert json.loads((tmp_path / "one" / name).read_text()) == json.loads(
+                (tmp_path / "two" / name).read_text()
+            )

@@ -68,6 +68,19 @@ def test_draws_queries(flags, tmp_path):
     assert len(found) == 5 + 10
 
 
+def test_false_positives_at_random_for_the_same_queries(flags, tmp_path):
+    assert main(flags) == 0
+    best = rows(tmp_path / "out")
+    flags[flags.index("--output") + 1] = str(tmp_path / "random")
+    assert main([*flags, "--false-positives", "random"]) == 0
+    found = rows(tmp_path / "random")
+    same = ("direction", "q_id", "gt_id", "gt_rank")
+    assert [[row[name] for name in same] for row in found] == [[row[name] for name in same] for row in best]
+    assert sum(row["fp_rank"] for row in found) > 1.5 * sum(row["fp_rank"] for row in best)
+    summary = json.loads((tmp_path / "random" / "summary.json").read_text())
+    assert summary["directions"]["i2t"]["false_positives"] == 60
+
+
 def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
     assert main([*flags, "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from PIL import Image
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation import aro, judging, sugarcrepe, winoground
+from repair_hf.evaluation.cases import whole_or_subset
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.relations import EXCLUDED
 from repair_hf.options import UserError
@@ -75,6 +76,13 @@ def test_a_part_is_refused_or_named_a_part(vg, photographs, tmp_path):
         aro.load_visual_genome("vg_relation", str(vg), [photographs])
 
 
+@pytest.mark.parametrize(
+    "found, missing, name", [(3, [], "b"), (2, [], "b_subset"), (4, [], "b_subset"), (3, ["x"], "b_subset")]
+)
+def test_only_the_whole_benchmark_has_its_name(found, missing, name):
+    assert whole_or_subset("b", found=found, published=3, missing=missing, subset=True) == name
+
+
 def test_other_files_than_the_benchmarks_are_refused(tmp_path):
     with pytest.raises(UserError, match="lacks add_att.json, add_obj.json"):
         sugarcrepe.load_sugarcrepe(tmp_path, [])
@@ -84,7 +92,15 @@ def test_other_files_than_the_benchmarks_are_refused(tmp_path):
         sugarcrepe.load_sugarcrepe(tmp_path, [])
 
 
-@pytest.mark.parametrize("word, said", [("aro", "got 'aro'"), ("sugarcrepe", "sugarcrepe=FOLDER")])
-def test_a_benchmark_that_is_unknown_or_lacks_its_files(word, said):
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["aro"], "takes world, order, .* got 'aro'"),
+        (["sugarcrepe"], "sugarcrepe=FOLDER"),
+        (["world=x"], "takes no path, got x"),
+        (["order", "order=world"], "names order twice"),
+    ],
+)
+def test_a_benchmark_that_is_unknown_or_lacks_its_files(words, said):
     with pytest.raises(UserError, match=said):
-        CompositionalOptions(compositional=[word])
+        CompositionalOptions(compositional=words)

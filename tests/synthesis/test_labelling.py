@@ -11,7 +11,7 @@ from repair_hf.llm.journal import open_journal
 from repair_hf.llm.provider import Reply
 from repair_hf.synthesis.labelling import ask_about, label_images
 from repair_hf.synthesis.prompts import NAMES, prompt_digest
-from repair_hf.toyworld import captions
+from repair_hf.toyworld import instructions
 
 RECORD = {
     "record_id": "a",
@@ -71,9 +71,9 @@ def test_answers_become_labels_each_kind_once(tmp_path):
     ],
 )
 def test_the_oracle_reads_an_instruction(instruction, kinds):
-    assert captions.image_errors(instruction) == kinds
+    assert instructions.image_errors(instruction) == kinds
 
 
 def test_the_oracle_refuses_what_changes_nothing():
     with pytest.raises(ValueError, match="names no change"):
-        captions.image_errors("Keep everything else as it is.")
+        instructions.image_errors("Keep everything else as it is.")

@@ -105,14 +105,15 @@ def rows(records: Dataset) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def whole(pairs, encoder, failures, tmp_path_factory):
-    """An undisturbed run: records, dropped, and what was asked."""
+    """An undisturbed run: records, dropped, what was asked, and its folder."""
     asked = Asked()
-    records, dropped, _ = synthesize(pairs, encoder, failures, tmp_path_factory.mktemp("whole"), provider=asked)
-    return records, dropped, asked
+    folder = tmp_path_factory.mktemp("whole")
+    records, dropped, _ = synthesize(pairs, encoder, failures, folder, provider=asked)
+    return records, dropped, asked, folder
 
 
 def test_every_failure_becomes_a_record_or_is_dropped_with_a_reason(whole, failures, pairs):
-    records, dropped, _ = whole
+    records, dropped, *_ = whole
     found = summarize(records, dropped)
     assert {way: table["mined"] for way, table in found.items()} == Counter(failures["direction"])
     assert all(found[way]["kept"] > 5 for way in found)
@@ -197,6 +198,34 @@ def test_a_run_that_broke_goes_on_where_it_was(pairs, encoder, failures, whole, 
     records, dropped, _ = synthesize(pairs, encoder, failures, tmp_path, provider=last)
     assert rows(records) == rows(whole[0]) and rows(dropped) == rows(whole[1])
     assert len(requests) > 70 and len(requests) + len(last.requests) == len(whole[2].requests)
+
+
+def test_without_audit_every_failure_is_repaired(pairs, encoder, failures, whole, tmp_path):
+    asked = Asked()
+    records, dropped, _ = synthesize(pairs, encoder, failures, tmp_path, provider=asked, audited=False)
+    shown = ["".join(part.get("text", "") for part in request["messages"][1]["content"]) for request in asked.requests]
+    assert shown and not any("Ground-truth" in text for text in shown)
+    assert set(records["gt_reason"]) == {None} and set(dropped["reason"]) <= {"no_op"}
+    kept = {(row["direction"], row["q_id"], row["fp_id"]) for row in whole[0]}
+    kept_now = {(row["direction"], row["q_id"], row["fp_id"]) for row in records}
+    audited_away = [row for row in whole[1] if row["reason"] in ("gt_invalid", "fp_too_similar")]
+    assert kept <= kept_now and len(records) + len(dropped) == len(failures)
+    assert {(row["q_id"], row["fp_id"]) for row in dropped} <= {(row["q_id"], row["fp_id"]) for row in audited_away}
+
+
+def test_the_first_candidate_instead_of_the_nearest(pairs, encoder, failures, whole, tmp_path):
+    (tmp_path / "journal.jsonl").write_bytes((whole[3] / "journal.jsonl").read_bytes())
+    asked = Asked()
+    records, _, _ = synthesize(pairs, encoder, failures, tmp_path, provider=asked, select="first")
+    assert not asked.requests  # the candidates are the same
+    places = Counter()
+    for first, nearest in zip(records, whole[0], strict=True):
+        scores = nearest["candidate_similarities"]
+        assert first["candidate_similarities"] == scores and first["q_id"] == nearest["q_id"]
+        assert first["candidate"] == next(place for place, score in enumerate(scores) if score is not None)
+        assert scores[nearest["candidate"]] == max(score for score in scores if score is not None)
+        places[nearest["candidate"]] += 1
+    assert len(places) > 1  # else the two would be one
 
 
 def test_identical_work_is_done_once(pairs, encoder, failures, whole, tmp_path):

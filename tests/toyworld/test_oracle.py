@@ -16,7 +16,7 @@ from repair_hf.synthesis import prompts
 from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
-from repair_hf.toyworld import captions, oracle, renderer, scenes
+from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 
 THREE = scenes.Scene(scenes.Thing("circle", "red", 3, "small", "running"), None, None, "day")
 TWO = scenes.Scene(scenes.Thing("circle", "red", 2, "small", "running"), None, None, "day")
@@ -79,7 +79,7 @@ def test_a_caption_is_repaired(ask, seed):
 def test_an_image_is_repaired(ask, seed):
     scene, _, query = draw(seed)
     instruction = ask(instruct, "t2i", q=query, fp=url(scene))
-    edited = captions.apply_image_instruction(scene, instruction)
+    edited = instructions.apply_image_instruction(scene, instruction)
     assert scenes.holds(captions.parse(query), edited)
 
 
@@ -113,7 +113,7 @@ def test_choices_of_one_request_differ_like_those_of_several(ask):
 
 def test_a_caption_that_is_true_gets_an_edit_that_changes_nothing(ask):
     instruction = ask(instruct, "i2t", q=url(THREE), fp="Three red circles by day.")
-    edited = captions.apply_instruction("Three red circles by day.", instruction, random.Random(1))
+    edited = instructions.apply_instruction("Three red circles by day.", instruction, random.Random(1))
     assert scenes.holds(captions.parse(edited), THREE)
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 from repair_hf.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
+from repair_hf.toyworld.instructions import image_instruction
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_world_editor_makes_the_query_true_and_seeds_differ():
     rng = random.Random(7)
     sources = [scenes.sample(rng) for _ in range(40)]
     queries = [captions.write(scenes.sample(rng), rng) for _ in sources]
-    instructions = [captions.image_instruction(query, source) for query, source in zip(queries, sources, strict=True)]
+    instructions = [image_instruction(query, source) for query, source in zip(queries, sources, strict=True)]
     edited = WorldEditor().edit([renderer.render(s) for s in sources], instructions, [[0, 1, 2]] * len(sources))
     for query, source, candidates in zip(queries, sources, edited, strict=True):
         assert all(scenes.holds(captions.parse(query), renderer.read_scene(c)) for c in candidates)

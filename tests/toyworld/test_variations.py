@@ -7,7 +7,7 @@ import random
 import pytest
 
 from repair_hf.synthesis.prompts import chat, draw_instruction, fit_instruction
-from repair_hf.toyworld import captions, oracle, renderer, scenes, variations
+from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes, variations
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.scenes import holds
 
@@ -30,7 +30,7 @@ def test_variations_are_what_they_claim(described):
         assert holds(captions.parse(caption), variations.imagine(caption, rng))
         other = variations.change_scene(caption, scene, rng)
         assert holds(captions.parse(caption), other)
-        assert captions.apply_image_instruction(scene, captions.scene_instruction(scene, other)) == other
+        assert instructions.apply_image_instruction(scene, instructions.scene_instruction(scene, other)) == other
         changed += other != scene
     assert changed > len(described) / 2
 

@@ -17,6 +17,13 @@ def test_build_refuses_an_empty_split(tmp_path, capsys):
     assert "`train` must be at least 1, got 0" in capsys.readouterr().err
 
 
+def test_pretrain_refuses_a_batch_of_more_pairs_than_pictures_by_its_own_flag(tmp_path, capsys):
+    world = str(tmp_path / "w")
+    main(["world", "build", "--output", world, "--train", "4", "--validation", "1", "--test", "1"])
+    assert main(["world", "pretrain", "--world", world, "--output", str(tmp_path / "b"), "--batch-size", "5"]) == 2
+    assert "`batch_size` must be at most 4" in capsys.readouterr().err
+
+
 def test_shipped_base_carries_its_recipe_and_its_held_out_figures():
     held_out = json.loads((BASE / "held_out.json").read_text())
     assert held_out["test"]["n_images"] == 2000 and held_out["test"]["n_texts"] == 10000

@@ -6,6 +6,8 @@ Out: findings: the paper's tables of error types and of editing quality by type,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -18,10 +20,14 @@ from repair_hf.synthesis.instruct import ERROR_TYPES
 DENSITY = "multi-label density"
 
 
-def typed(material: Material) -> pd.DataFrame:
-    """The records whose kinds of error are known: `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`."""
-    frame = material.kept[["direction", "record_id", "q_id", "edit_similarity", "error_types"]].copy()
-    labels = material.labels()
+def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
+    """The records whose kinds of error are known: `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`.
+
+    Args:
+        kept: These columns of all records; instructions for captions have named their kinds.
+        labels: record_id -> kinds, of records whose instructions for images were labelled.
+    """
+    frame = kept[["direction", "record_id", "q_id", "edit_similarity", "error_types"]].copy()
     is_image = frame["direction"] == "t2i"
     frame["error_types"] = frame["error_types"].map(lambda names: [] if names is None else list(names))
     frame.loc[is_image, "error_types"] = frame.loc[is_image, "record_id"].map(lambda name: labels.get(name, []))
@@ -67,7 +73,7 @@ def similarity_by_error(records: pd.DataFrame) -> pd.DataFrame:
 
 def error_findings(material: Material) -> list[Finding]:
     """How frequent each kind is, and how near its edits are."""
-    records = typed(material)
+    records = typed(material.kept, material.labels())
     known, total = (frame["direction"].value_counts() for frame in (records, material.kept))
     counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
     told = f"Kinds are known of {counted} records. Caption instructions name them; image instructions have to be labelled by a language model first (--llm)."

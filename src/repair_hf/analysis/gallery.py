@@ -70,8 +70,8 @@ def _facts(row: dict[str, Any]) -> dict[str, str]:
     return {
         "dropped because": dropped,
         "ranks": f"false positive {_rank(row, 'fp')}; best ground truth {_rank(row, 'gt')}",
-        "audit of the ground truth": row["gt_reason"],
-        "audit of the false positive": row["fp_reason"],
+        "audit of the ground truth": row.get("gt_reason"),
+        "audit of the false positive": row.get("fp_reason"),
         "kinds of error": ", ".join(row["error_types"] or ()),
         "instruction": row["edit_instruction"],
         "candidates": _candidates(row),

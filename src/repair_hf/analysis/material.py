@@ -70,13 +70,7 @@ class Material:
 
     def labels(self) -> dict[str, list[str]]:
         """record_id -> kinds of error, as far as the image instructions were labelled."""
-        found = {}
-        for folder in self.folders:
-            path = folder / LABELS
-            for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-                row = json.loads(line)
-                found[row["record_id"]] = row["error_types"]
-        return found
+        return read_labels(self.folders)
 
 
 def gather(run: str | Path) -> Material:
@@ -102,6 +96,16 @@ def gather(run: str | Path) -> Material:
         kept=_frame(records, RECORD_COLUMNS),
         dropped=_frame([load_dropped(source) for source in sources], DROPPED_COLUMNS),
     )
+
+
+def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """record_id -> kinds of error, as far as the image instructions of these folders of records were labelled."""
+    found = {}
+    for path in (folder / LABELS for folder in folders):
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            row = json.loads(line)
+            found[row["record_id"]] = row["error_types"]
+    return found
 
 
 def synthesis_folders(root: Path) -> list[Path]:

@@ -23,15 +23,23 @@ def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
     Args:
         measured: Short name of a model -> its metrics, with their bounds in `intervals`.
     """
+    return _table(["", *measured], {label(name): cells for name, cells in interval_cells(measured).items()})
+
+
+def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Each metric that has an interval, for each model: `78.0 [76.2, 79.8]`; a dash for a model that lacks it.
+
+    Args:
+        measured: As of `intervals_table`.
+    """
     names = list(dict.fromkeys(name for metrics in measured.values() for name in metrics["intervals"]))
-    rows = {
-        label(name): [
+    return {
+        name: [
             _cell(name, metrics[name], *metrics["intervals"][name], sign="") if name in metrics["intervals"] else NONE
             for metrics in measured.values()
         ]
         for name in names
     }
-    return _table(["", *measured], rows)
 
 
 def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str) -> Table:

@@ -59,7 +59,7 @@ def rank_findings(material: Material) -> list[Finding]:
     )
     last = queries[queries["model"] == queries["model"].iloc[-1]]
     found = [Finding("ranks", "Ranks before and after", told, table, _rank_map(last), queries)]
-    by_error = changes_by_error(queries, typed(material))
+    by_error = changes_by_error(queries, typed(material.kept, material.labels()))
     if by_error is None:
         told = "The evaluated queries are not those that were repaired, so that no kind of error is known of them. Evaluate on the repaired split to see it."
         return [*found, Finding("ranks_by_error", "Repaired and broken, by kind of error", told)]

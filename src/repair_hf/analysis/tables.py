@@ -49,7 +49,7 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
         table.add_column(name, justify="right" if column else "left", overflow="fold", no_wrap=not column)
     for cells in body:
         table.add_row(*(cell.replace(" ±", "\n±") for cell in cells))
-    return table, _markdown(heads, body, footer)
+    return table, markdown(heads, body, footer)
 
 
 def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
@@ -90,9 +90,10 @@ def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
     return mean if len(values) == 1 or is_constant else f"{mean} ±{statistics.stdev(values):,.{digits}f}"
 
 
-def _markdown(heads: list[str], body: list[list[str]], footer: str) -> str:
+def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:
+    """A table in Markdown, columns aligned, and a line below it."""
     widths = [max(map(len, column)) for column in zip(heads, *body, strict=True)]
     aligned = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in (heads, *body)]
     rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
     lines = [f"| {' | '.join(cells)} |" for cells in (aligned[0], rule, *aligned[1:])]
-    return "\n".join([*lines, "", footer])
+    return "\n".join([*lines, "", footer]).rstrip()

@@ -1,15 +1,18 @@
 """The methods of the study, one file each.
 
 In:  the files of this folder that define `METHODS`.
-Out: every method by its name.
+Out: every method by its name; a refusal of those whose packages are not installed.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
+from collections.abc import Iterable
 
-from repair_hf.baselines.method import Method
+from repair_hf.baselines.method import Baseline, Method
+from repair_hf.options import UserError
 
 # Files come in the order of their names; a reader of the table wants the plain method first, and ours last.
 FIRST = "vanilla negclip sugarcrepe laclip simclr stablerep alia coco_cf tripletclip la_sc cf_al_la".split()
@@ -26,3 +29,23 @@ def load_methods() -> dict[str, Method]:
         for method in vars(module).get("METHODS", ()):
             found[method.name] = method
     return found
+
+
+def check_installed(methods: Iterable[Method]) -> None:
+    """Refuse methods whose packages are missing, before anything is made, paid or trained.
+
+    Raises:
+        UserError: Naming them, and what to install.
+    """
+    missing = {
+        method.name: package
+        for method in methods
+        if isinstance(method, Baseline)
+        for package in method.needs
+        if importlib.util.find_spec(package) is None
+    }
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} need packages that are not installed ({', '.join(sorted(set(missing.values())))}): "
+            "pip install 'repair-hf[study]', or leave these methods out."
+        )

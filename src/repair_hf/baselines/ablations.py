@@ -25,6 +25,6 @@ METHODS = (
     Repair("hard-neg-only", train={"negatives": "alone"}),
     Repair("weak-editor", weak="editor"),
     Repair("weak-llm", weak="llm"),
-    Repair("other-backbone-vanilla", other_model=True, records=False),
+    Repair("other-backbone-vanilla", other_model=True, records=False, tuned_as="vanilla"),
     Repair("other-backbone", other_model=True),
 )

@@ -5,7 +5,7 @@ passes the filters goes on, and the candidate nearest to the caption is kept: 1 
 Loss: InfoNCE; each time an image is met, it or one of its variants is drawn, all equally likely.
 
 Our reading: the original sums up a data set in ten scenes; retrieval has no classes that a scene must leave alone, but captions, so the LLM
-is shown image and caption. Semantic filter: the variant is nearer to its caption than to any of `GENERIC`. Confidence filter, in place of the
+is shown image and caption. A candidate that changed nothing is none. Semantic filter: the variant is nearer to its caption than to any of `GENERIC`. Confidence filter, in place of the
 classifier's: its caption is among the variant's `WITHIN` best, else it is taken for mislabelled. The filter for what is too easy is left
 out: with it a good retriever would keep next to nothing, and the paper counts 5 variants an image.
 """
@@ -36,27 +36,28 @@ GENERIC = (
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """A variant of its image for each caption."""
 
-    async def ask(row: int) -> tuple[int, list[Path]] | None:
+    async def ask(row: int) -> tuple[int, list[Path]]:
         image = int(workshop.pairs.caption_image[row])
-        told = await workshop.write(
-            "scene_change", source_image=workshop.sources.url(image), caption=workshop.captions[row]
-        )
-        files = await workshop.edit(image, told[0]) if told else []
-        return (row, files) if files else None
+        url = workshop.sources.url(image)
+        [told] = await workshop.write("scene_change", source_image=url, caption=workshop.captions[row])
+        return row, await workshop.edit(image, told)
 
     edited = await workshop.each(range(len(workshop.captions)), ask, "Varying images")
     if not edited:
         return []
     texts = workshop.encoder.embed_texts(workshop.captions)  # (M, D)
     generic = workshop.encoder.embed_texts(list(GENERIC))  # (G, D)
+    every = embed_files(workshop, [path for _, files in edited for path in files])
+    vectors = np.split(every, np.cumsum([len(files) for _, files in edited])[:-1])  # (C, D) each
     rows = []
-    for row, files in edited:
-        vectors = embed_files(workshop, files)  # (M, D)
-        own = vectors @ texts[row]  # (M,)
-        is_kept = is_variant(vectors, own, texts, generic)
-        if is_kept.any():
-            best = int(np.where(is_kept, own, -np.inf).argmax())
-            rows.append(workshop.of_caption(row) | {"edit_image": as_cell(files[best])})
+    for (row, files), candidates in zip(edited, vectors, strict=True):
+        own = candidates @ texts[row]  # (C,)
+        is_kept = is_variant(candidates, own, texts, generic)
+        if not is_kept.any():
+            workshop.drop(row, "filtered", "no candidate passes both filters")
+            continue
+        best = int(np.where(is_kept, own, -np.inf).argmax())
+        rows.append(workshop.of_caption(row) | {"edit_image": as_cell(files[best])})
     return rows
 
 
@@ -70,5 +71,5 @@ def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic:
     return is_right & ((vectors @ texts.T > own[:, None]).sum(1) < WITHIN)
 
 
-VARIANTS = Maker("alia", make, edits=CANDIDATES)
+VARIANTS = Maker("alia", make, asks={"scene_change": 1}, edits=CANDIDATES)
 METHODS = (Baseline("alia", {"variant": VARIANTS}),)

@@ -1,7 +1,7 @@
 """Choose one of several candidates for a sample, by the retriever: the 3-candidates-to-1 of the paper's overhead table.
 
-In:  originals and the candidates of each.
-Out: for each the nearest candidate that differs from it.
+In:  captions, and the candidates of each.
+Out: for each the nearest candidate; a caption without one that differs from it is dropped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from repair_hf.synthesis.selection import choose_captions
 from repair_hf.synthesis.sources import open_picture
 
 
-def nearest_captions(
-    workshop: Workshop, originals: Sequence[str], candidates: Sequence[Sequence[str]]
-) -> list[str | None]:
-    """The candidate nearest to each original; None where all say the same as it."""
-    choices = choose_captions(workshop.encoder, originals, candidates)
-    return [
-        None if choice.candidate is None else texts[choice.candidate]
-        for choice, texts in zip(choices, candidates, strict=True)
-    ]
+def nearest_captions(workshop: Workshop, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
+    """Of each caption's candidates the one nearest to it. Where all say what it says, it is dropped."""
+    originals, texts = [workshop.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
+    chosen = []
+    for (row, some), choice in zip(candidates, choose_captions(workshop.encoder, originals, texts), strict=True):
+        if choice.candidate is None:
+            workshop.drop(row, "no_op", "no candidate changed anything")
+        else:
+            chosen.append((row, some[choice.candidate]))
+    return chosen
 
 
 def image_scores(workshop: Workshop, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:

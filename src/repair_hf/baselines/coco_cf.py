@@ -5,7 +5,7 @@ one nearest to the new caption is kept: 3 LLM calls, 3 image calls and 1 sample 
 Loss: `union`: a counterfactual pair is a pair like any other of the batch.
 
 Our reading: RePair's paper names no loss. The original masks nouns for a language model and filters by CLIP; here the study's LLM and editor do
-that, each choice by the retriever, so that all methods have the same means.
+that, each choice by the retriever, so that all methods have the same means. A candidate that changed nothing is none.
 """
 
 from __future__ import annotations
@@ -29,21 +29,18 @@ async def make(workshop: Workshop) -> list[dict[str, Any]]:
         return row, await workshop.write("noun_swap", samples=CANDIDATES, caption=workshop.captions[row])
 
     found = await workshop.each(range(len(workshop.captions)), ask, "Swapping nouns")
-    chosen = nearest_captions(workshop, [workshop.captions[row] for row, _ in found], [texts for _, texts in found])
-    swapped = [(row, text) for (row, _), text in zip(found, chosen, strict=True) if text]
+    swapped = dict(nearest_captions(workshop, found))
 
-    async def edit(item: tuple[int, str]) -> tuple[int, str, list[Path]] | None:
-        row, text = item
-        files = await workshop.edit(int(workshop.pairs.caption_image[row]), fit_instruction(text))
-        return (row, text, files) if files else None
+    async def edit(row: int) -> tuple[int, list[Path]]:
+        return row, await workshop.edit(int(workshop.pairs.caption_image[row]), fit_instruction(swapped[row]))
 
     edited = await workshop.each(swapped, edit, "Editing images")
-    scores = image_scores(workshop, [files for *_, files in edited], [text for _, text, _ in edited])
+    scores = image_scores(workshop, [files for _, files in edited], [swapped[row] for row, _ in edited])
     return [
-        workshop.of_caption(row) | {"text": text, "edit_image": as_cell(files[int(score.argmax())])}
-        for (row, text, files), score in zip(edited, scores, strict=True)
+        workshop.of_caption(row) | {"text": swapped[row], "edit_image": as_cell(files[int(score.argmax())])}
+        for (row, files), score in zip(edited, scores, strict=True)
     ]
 
 
-COUNTERFACTUALS = Maker("coco-cf", make, edits=CANDIDATES)
+COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)
 METHODS = (Baseline("coco-cf", {"negative": COUNTERFACTUALS}, lambda width: WithNegatives(union)),)

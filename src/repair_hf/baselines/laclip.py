@@ -12,21 +12,24 @@ from __future__ import annotations
 from typing import Any
 
 from repair_hf.baselines.method import Baseline, Maker
-from repair_hf.baselines.workshop import Workshop
+from repair_hf.baselines.workshop import NoSample, Workshop
 from repair_hf.pairs import bare_caption
 
 
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """One rewrite for each caption."""
 
-    async def ask(row: int) -> dict[str, Any] | None:
+    async def ask(row: int) -> dict[str, Any]:
         caption = workshop.captions[row]
-        texts = await workshop.write("rewrite", caption=caption)
-        is_of_use = texts and len(texts[0].split()) > 1 and bare_caption(texts[0]) != bare_caption(caption)
-        return workshop.of_caption(row) | {"text": texts[0]} if is_of_use else None
+        [text] = await workshop.write("rewrite", caption=caption)
+        if len(text.split()) < 2:
+            raise NoSample("filtered", f"a rewrite of one word: {text!r}")
+        if bare_caption(text) == bare_caption(caption):
+            raise NoSample("no_op", "the rewrite says what the caption says, in its words")
+        return workshop.of_caption(row) | {"text": text}
 
     return await workshop.each(range(len(workshop.captions)), ask, "Rewriting captions")
 
 
-REWRITES = Maker("laclip", make)
+REWRITES = Maker("laclip", make, asks={"rewrite": 1})
 METHODS = (Baseline("laclip", {"rewrite": REWRITES}),)

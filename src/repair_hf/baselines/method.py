@@ -23,12 +23,14 @@ class Maker:
     Args:
         name: Names the samples' folder.
         make: Makes them; gives rows of `SAMPLES`.
+        asks: Prompt -> how many answers it asks for, of each caption; what a dry run counts.
         edits: M, candidates of an edited image; 0 where no image is edited.
         draws: Whether images are drawn anew.
     """
 
     name: str
     make: Callable[[Workshop], Awaitable[list[dict[str, Any]]]]
+    asks: Mapping[str, int] = field(default_factory=dict)
     edits: int = 0
     draws: bool = False
 
@@ -41,11 +43,13 @@ class Baseline:
         name: As `repair-hf study --list` prints it.
         parts: Who makes the samples of each part.
         objective: Gives the objective, told the width of the image tower's features; None is plain InfoNCE.
+        needs: Packages of the extra `repair-hf[study]` that it uses.
     """
 
     name: str
     parts: Mapping[Part, Maker] = field(default_factory=dict)
     objective: Callable[[int], Objective] | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def tuned_as(self) -> str:

@@ -6,7 +6,7 @@ Loss: `negative_captions`; each epoch draws one of a caption's negatives.
 
 Our reading: singular and plural nouns are one generator, which swaps within one number, so that there are five as the paper says and not six.
 Parts are exchanged in place, so that spacing and case stay; equal parts are not swapped. The mined hard images of the original are
-left out, as RePair's table marks T- alone. A swap may happen to leave a caption true ("a cat and a dog"); the original does not look either.
+left out, as RePair's table marks T- alone. The draws are seeded, and made once; the spaCy model is the study's to name. A swap may happen to leave a caption true ("a cat and a dog"); the original does not look either.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ VERB_PHRASE = [
 
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """All negatives of all captions."""
-    from spacy.matcher import Matcher
-
     parser = workshop.parser()
+    from spacy.matcher import Matcher  # here, for without spaCy the line above says what to install
+
     matcher = Matcher(parser.vocab)
     matcher.add("verb phrase", [VERB_PHRASE])
-    rows = []
-    ids = zip(workshop.pairs.captions["caption_id"][:], workshop.image_ids, strict=True)
-    for (caption_id, image_id), document in zip(ids, parser.pipe(workshop.captions), strict=True):
-        rng = random.Random(f"{workshop.seed}/{caption_id}")
-        for text in dict.fromkeys(negatives(document, matcher, rng)):
-            rows.append({"caption_id": caption_id, "image_id": image_id, "text": text})
-    return rows
+    samples = []
+    for row, document in enumerate(parser.pipe(workshop.captions)):
+        owner = workshop.of_caption(row)
+        texts = dict.fromkeys(negatives(document, matcher, random.Random(f"{workshop.seed}/{owner['caption_id']}")))
+        samples += [owner | {"text": text} for text in texts]
+        if not texts:
+            workshop.drop(row, "no_op", "no two parts of a kind to exchange")
+    return samples
 
 
 def negatives(document: Doc, matcher: Any, rng: random.Random) -> Iterator[str]:
@@ -81,4 +82,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
 
 
 SWAPS = Maker("negclip", make)
-METHODS = (Baseline("negclip", {"negative": SWAPS}, lambda width: WithNegatives(negative_captions)),)
+METHODS = (Baseline("negclip", {"negative": SWAPS}, lambda width: WithNegatives(negative_captions), needs=("spacy",)),)

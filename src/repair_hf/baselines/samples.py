@@ -32,6 +32,8 @@ SAMPLES = Features(
         "edit_image": datasets.Image(),
     }
 )
+# Captions of which no sample came. `reason` is one of the records' `REASONS`, or `filtered`: the method's own filter took it out.
+DROPPED = Features({name: Value("string") for name in ("caption_id", "image_id", "reason", "detail")})
 
 
 class SampleRows(torch.utils.data.Dataset):
@@ -48,7 +50,7 @@ class SampleRows(torch.utils.data.Dataset):
     def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
         self.anchor_images, self.seed = np.asarray(pairs.caption_image), seed  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
-        used = {part: _some(samples[part], share) for part in PARTS if part in samples}
+        used = {part: take_share(samples[part], share) for part in PARTS if part in samples}
         self.counts = {part: len(some) for part, some in used.items()}
         rows = {name: {id: row for row, id in enumerate(ids)} for name, ids in _ids(pairs).items()}
         self._choices: dict[Part, _Choices] = {}
@@ -122,8 +124,8 @@ class _Choices:
         return self._order[np.where(picks < stop, picks, -1)]
 
 
-def _some(samples: Dataset, share: float) -> Dataset:
-    """The same samples for the same share, and of a larger share all of a smaller one."""
+def take_share(samples: Dataset, share: float) -> Dataset:
+    """Some of the samples, drawn by chance: the same ones for the same share, and of a larger share all of a smaller one."""
     if share >= 1:
         return samples
     places = np.arange(len(samples))

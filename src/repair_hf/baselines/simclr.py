@@ -74,4 +74,4 @@ def _views(height: int, width: int) -> nn.Module:
     )
 
 
-METHODS = (Baseline("simclr", objective=TwoViews),)
+METHODS = (Baseline("simclr", objective=TwoViews, needs=("kornia",)),)

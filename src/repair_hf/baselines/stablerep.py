@@ -28,9 +28,8 @@ TEMPERATURE = 0.1
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """One image for each caption."""
 
-    async def draw(row: int) -> dict[str, Any] | None:
-        path = await workshop.draw(workshop.captions[row])
-        return None if path is None else workshop.of_caption(row) | {"edit_image": as_cell(path)}
+    async def draw(row: int) -> dict[str, Any]:
+        return workshop.of_caption(row) | {"edit_image": as_cell(await workshop.draw(workshop.captions[row]))}
 
     return await workshop.each(range(len(workshop.captions)), draw, "Drawing captions")
 

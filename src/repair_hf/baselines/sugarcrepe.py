@@ -5,7 +5,7 @@ Loss: `negative_captions`.
 
 Our reading: the LLM chooses among replacing, swapping and adding, told to change as little as it can and not to negate. It sees the caption
 alone. A candidate must differ from the caption and change at most half of its words (of ten words, five); the benchmark's adversarial
-refinement, which needs two further models, is not part of it.
+refinement, which needs two further models, is not part of it. The paper counts one to three rounds of these calls; here there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from repair_hf.baselines.choosing import nearest_captions
 from repair_hf.baselines.losses import WithNegatives, negative_captions
 from repair_hf.baselines.method import Baseline, Maker
-from repair_hf.baselines.workshop import Workshop
+from repair_hf.baselines.workshop import NoSample, Workshop
 
 CANDIDATES = 3
 MOST_NEW = 0.5  # share of words
@@ -24,16 +24,17 @@ MOST_NEW = 0.5  # share of words
 
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """One false caption for each caption."""
-    rows = range(len(workshop.captions))
 
     async def ask(row: int) -> tuple[int, list[str]]:
         caption = workshop.captions[row]
         texts = await workshop.write("hard_negative", samples=CANDIDATES, caption=caption)
-        return row, [text for text in texts if is_small(caption, text)]
+        small = [text for text in texts if is_small(caption, text)]
+        if not small:
+            raise NoSample("filtered", f"more than half of the words are new: {texts[0]!r}")
+        return row, small
 
-    found = await workshop.each(rows, ask, "Writing hard negatives")
-    chosen = nearest_captions(workshop, [workshop.captions[row] for row, _ in found], [texts for _, texts in found])
-    return [workshop.of_caption(row) | {"text": text} for (row, _), text in zip(found, chosen, strict=True) if text]
+    found = await workshop.each(range(len(workshop.captions)), ask, "Writing hard negatives")
+    return [workshop.of_caption(row) | {"text": text} for row, text in nearest_captions(workshop, found)]
 
 
 def is_small(caption: str, text: str) -> bool:
@@ -45,5 +46,5 @@ def is_small(caption: str, text: str) -> bool:
     return max(len(before), len(after)) - same <= max(MOST_NEW * max(len(before), len(after)), 1)
 
 
-HARD_NEGATIVES = Maker("sugarcrepe", make)
+HARD_NEGATIVES = Maker("sugarcrepe", make, asks={"hard_negative": CANDIDATES})
 METHODS = (Baseline("sugarcrepe", {"negative": HARD_NEGATIVES}, lambda width: WithNegatives(negative_captions)),)

@@ -4,7 +4,7 @@ Data: an LLM writes one caption that is near and false, and an image is drawn of
 Loss: `triplet`, the sum of two NegCLIP terms: pairs against negative captions, negative pairs against captions.
 
 Our reading: the sum, not the mean, as in the authors' code; one scale for both terms; the image is drawn from the negative caption alone and
-is no edit of the caption's image.
+is no edit of the caption's image. There is no filter, as there; only an answer that says what the caption says is no negative.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any
 from repair_hf.baselines.choosing import as_cell
 from repair_hf.baselines.losses import WithNegatives, triplet
 from repair_hf.baselines.method import Baseline, Maker
-from repair_hf.baselines.workshop import Workshop
+from repair_hf.baselines.workshop import NoSample, Workshop
+from repair_hf.pairs import bare_caption
 
 
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
     """One false caption with its image for each caption."""
 
-    async def ask(row: int) -> dict[str, Any] | None:
-        texts = await workshop.write("hard_negative", caption=workshop.captions[row])
-        path = await workshop.draw(texts[0]) if texts else None
-        return None if path is None else workshop.of_caption(row) | {"text": texts[0], "edit_image": as_cell(path)}
+    async def ask(row: int) -> dict[str, Any]:
+        [text] = await workshop.write("hard_negative", caption=workshop.captions[row])
+        if bare_caption(text) == bare_caption(workshop.captions[row]):
+            raise NoSample("no_op", "the negative says what the caption says")
+        return workshop.of_caption(row) | {"text": text, "edit_image": as_cell(await workshop.draw(text))}
 
     return await workshop.each(range(len(workshop.captions)), ask, "Making negative pairs")
 
 
-NEGATIVE_PAIRS = Maker("tripletclip", make, draws=True)
+NEGATIVE_PAIRS = Maker("tripletclip", make, asks={"hard_negative": 1}, draws=True)
 METHODS = (Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, lambda width: WithNegatives(triplet)),)

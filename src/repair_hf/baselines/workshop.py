@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.llm.client import AnswerError, ChatModel
-from repair_hf.llm.cost import Usage
+from repair_hf.llm.journal import Journal, open_journal
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
 from repair_hf.parsing import MODEL, load_parser
@@ -31,12 +31,26 @@ from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, clean
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.prompts import draw_instruction
-from repair_hf.synthesis.sources import SourceImages, UnreadableImage
-from repair_hf.synthesis.stream import GRACE
+from repair_hf.synthesis.selection import pixels_of
+from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
+from repair_hf.synthesis.stream import work_through
 
 WORKERS = 64
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Made = TypeVar("Made")
+
+
+class NoSample(Exception):
+    """No sample comes of a caption.
+
+    Args:
+        drop_reason: As in `samples.DROPPED`.
+        detail: What happened.
+    """
+
+    def __init__(self, drop_reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.drop_reason = drop_reason
 
 
 @dataclass
@@ -60,13 +74,16 @@ class Workshop:
         encoder: The retriever; chooses among candidates.
         chat: The LLM.
         editor: The image editor.
-        folder: Gets the candidate images.
+        folder: Gets the candidate images, and where these are bought the journal of what was paid for them.
         seed: Fixes all draws.
         spacy_model: What parses captions: an installed model, a folder, or `world` for the toy world's own.
 
     Attributes:
         asked: What was asked for.
-        tried: For how many items.
+        tried: How many samples were tried for: each method makes one, or none, or a few, of each caption.
+
+    Raises:
+        UserError: If the LLM answers in batches: what a maker asks next depends on what it was told.
     """
 
     def __init__(
@@ -80,17 +97,15 @@ class Workshop:
         seed: int = 0,
         spacy_model: str = MODEL,
     ) -> None:
-        self.spacy_model = spacy_model
-        self.pairs, self.encoder, self.chat, self.editor, self.folder, self.seed = (
-            pairs,
-            encoder,
-            chat,
-            editor,
-            folder,
-            seed,
-        )
-        self.asked, self.tried = Asked(), 0
+        if chat.batches is not None:
+            raise UserError("The methods of the study ask at once, and `batch` answers within a day; leave it out.")
+        self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
+        self.folder, self.seed, self.spacy_model = folder, seed, spacy_model
+        self.asked, self.tried = Asked(), len(pairs.captions)
+        self._dropped: dict[int, tuple[str, str]] = {}  # caption -> reason and detail
         self.sources = SourceImages(pairs.images)
+        self._images: Candidates | None = None
+        self._canvas: Candidates | None = None
         self.captions: list[str] = pairs.captions["caption"][:]
         names = pairs.images["image_id"][:]
         self.image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
@@ -103,37 +118,52 @@ class Workshop:
             edits: M, how many candidates `edit` makes; 0 where it is not called.
             draws: Whether `draw` is called.
         """
-        if edits:
-            self._images = self._candidates(self.sources, edits)
-        if draws:
-            self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1)
-        async with self._images.open() if edits else _nothing(), self._canvas.open() if draws else _nothing():
-            yield
+        with self._image_journal() as journal:
+            if edits:
+                self._images = self._candidates(self.sources, edits, journal)
+            if draws:
+                self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1, journal)
+            async with AsyncExitStack() as stack:
+                for candidates in filter(None, (self._images, self._canvas)):
+                    await stack.enter_async_context(candidates.open())
+                yield
 
-    async def each(
-        self, items: Sequence[Item], work: Callable[[Item], Awaitable[Made | None]], title: str
-    ) -> list[Made]:
-        """Do the work on all items, many at a time; what came of each, in their order, without those of which nothing came.
+    async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[Made]], title: str) -> list[Made]:
+        """Do the work on captions, many at a time.
 
-        Nothing comes of an item whose answers are of no use, or whose image cannot be read.
+        Returns:
+            What came of each, in their order. Where it was nothing, because answers are of no use or an image cannot be read, the
+            caption stands in `dropped` with its reason.
         """
-        found: list[Made | None] = [None] * len(items)
-        self.tried = max(self.tried, len(items))
-        queue = iter(range(len(items)))
+        rows, found = list(rows), {}
+        queue = iter(rows)
 
         async def serve(bar: tqdm) -> None:
-            for place in queue:
-                with suppress(AnswerError, UnreadableImage):
-                    found[place] = await work(items[place])
+            for row in queue:
+                try:
+                    found[row] = await work(row)
+                except (AnswerError, NoSample) as error:
+                    self.drop(row, error.drop_reason, str(error))
+                except UnreadableImage as error:
+                    self.drop(row, "unreadable_image", str(error))
                 bar.update()
+                await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
 
-        with tqdm(total=len(items), desc=title, unit=" samples", disable=None) as bar:
-            try:
-                await asyncio.gather(*(serve(bar) for _ in range(WORKERS)))
-            finally:
-                with suppress(TimeoutError):  # answers that are on their way are paid for already
-                    await asyncio.wait_for(self.chat.drain(), GRACE)
-        return [made for made in found if made is not None]
+        with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
+            await work_through(self.chat, [serve(bar) for _ in range(WORKERS)])
+        return [found[row] for row in rows if row in found]
+
+    def drop(self, row: int, reason: str, detail: str) -> None:
+        """Leave a caption without a sample, and say why."""
+        self._dropped[row] = reason, detail
+
+    @property
+    def dropped(self) -> list[dict[str, str]]:
+        """Rows of `samples.DROPPED`: the captions of which no sample came, in their order."""
+        return [
+            self.of_caption(row) | {"reason": reason, "detail": detail}
+            for row, (reason, detail) in sorted(self._dropped.items())
+        ]
 
     def parser(self) -> Any:
         """A spaCy pipeline that knows noun chunks."""
@@ -148,7 +178,14 @@ class Workshop:
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Ask for texts: those of M answers that are of use."""
+        """Ask for texts.
+
+        Returns:
+            Those of M answers that are of use.
+
+        Raises:
+            AnswerError, NoSample: If none is.
+        """
         self.asked.llm += samples
         answers = await self.chat.ask_many(
             prompts.chat(prompt, **blanks),
@@ -160,34 +197,56 @@ class Workshop:
             max_tokens=MAX_TOKENS,
             seed=self.seed,
         )
-        texts = [clean(answer) for answer in answers if isinstance(answer, str)]
-        return [text for text in texts if text]
+        texts = [text for answer in answers if isinstance(answer, str) and (text := clean(answer))]
+        if not texts:
+            raise next(
+                (fault for fault in answers if isinstance(fault, AnswerError)),
+                NoSample("llm_unparsed", "nothing was said"),
+            )
+        return texts
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
-        """Edit an image of the pairs: the files of its candidates."""
+        """Edit an image of the pairs.
+
+        Returns:
+            The files of those candidates that changed something.
+
+        Raises:
+            NoSample: If there is none.
+        """
         self.asked.images += self._images.count
-        return [path for path in await self._images.make(image, instruction) if path is not None]
+        files = [path for path in await self._images.make(image, instruction) if path is not None]
+        if not files:
+            raise NoSample("editor_failed", "the editor gave no image")
+        before = pixels_of(self.sources.picture(image))
+        changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
+        if not changed:
+            raise NoSample("no_op", "no candidate changed anything")
+        return changed
 
-    async def draw(self, caption: str) -> Path | None:
-        """Draw an image of a caption: its file. The editor is given an empty canvas, so that one interface serves both."""
+    async def draw(self, caption: str) -> Path:
+        """Draw an image of a caption: its file. The editor is given an empty canvas, so that one interface serves both.
+
+        Raises:
+            NoSample: If the editor gives none.
+        """
         self.asked.images += 1
-        return (await self._canvas.make(0, draw_instruction(caption)))[0]
+        path = (await self._canvas.make(0, draw_instruction(caption)))[0]
+        if path is None:
+            raise NoSample("editor_failed", "the editor gave no image")
+        return path
 
-    def _candidates(self, sources: SourceImages, count: int) -> Candidates:
-        return Candidates(
-            self.editor, sources, self.folder / "candidates", count=count, seed=self.seed, budget=self.chat.budget
-        )
+    def _image_journal(self) -> Journal | nullcontext[None]:
+        """Where payments for images are written down; what stands there counts as spent."""
+        if not isinstance(self.editor, HostedEditor):
+            return nullcontext()
+        journal = open_journal(self.folder, "images")
+        self.chat.budget.count(journal.dollars)
+        return journal
 
-
-def usage_of(chat: ChatModel) -> Usage:
-    """What a chat model has asked and paid, all stages together."""
-    uses = [list(vars(use).values()) for use in (Usage(), *chat.usage.values())]
-    return Usage(*map(sum, zip(*uses, strict=True)))
-
-
-@asynccontextmanager
-async def _nothing() -> AsyncIterator[None]:
-    yield
+    def _candidates(self, sources: SourceImages, count: int, journal: Journal | None) -> Candidates:
+        folder, budget = self.folder / "candidates", self.chat.budget
+        return Candidates(self.editor, sources, folder, count=count, seed=self.seed, budget=budget, journal=journal)
 
 
 def _canvas_like(images: Dataset) -> Dataset:

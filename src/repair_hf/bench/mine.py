@@ -10,18 +10,16 @@ looked at 100 times a second.
 
 from __future__ import annotations
 
-import gc
 import importlib.util
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import psutil  # comes with accelerate
 import torch
 from datasets import Dataset
 
+from repair_hf.measuring import Took, Vectors, timed
 from repair_hf.rankings import Positives
 from repair_hf.retrieval import rank_both_ways
 
@@ -36,7 +34,6 @@ ROWS = {
 LIMIT = "product"
 OTHERS = ("faiss", "hard negatives")
 ROWS_OF_BLOCK, COLUMNS_OF_BLOCK = 1024, 2048
-NOISE = 3.0  # norm of what a caption has beyond its image: a cosine of about 0.32 between them
 
 
 @dataclass(frozen=True)
@@ -49,41 +46,12 @@ class Load:
     k: int
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one way took: seconds by the clock, seconds that its threads were at work, and peak bytes beyond the vectors."""
-
-    seconds: float
-    busy: float
-    memory: int
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Unit vectors of images and captions, and each caption's image."""
-
-    images: np.ndarray
-    texts: np.ndarray
-    image_of: np.ndarray
-
-    @classmethod
-    def of(cls, load: Load) -> Vectors:
-        """Random ones; every image has its share of the captions."""
-        rng = np.random.default_rng(0)
-        image_of = np.arange(load.texts) % load.images
-        images = _unit(rng.standard_normal((load.images, load.dim), np.float32))
-        texts = rng.standard_normal((load.texts, load.dim), np.float32)
-        texts *= NOISE / np.sqrt(load.dim)
-        texts += images[image_of]
-        return cls(images, _unit(texts), image_of)
-
-
 def available(row: str) -> bool:
     """Whether what a row measures is installed."""
     return row != "hard negatives" or importlib.util.find_spec("sentence_transformers") is not None
 
 
-def measure(load: Load, rows: list[str], repeat: int) -> Iterator[dict[str, Found]]:
+def measure(load: Load, rows: list[str], repeat: int) -> Iterator[dict[str, Took]]:
     """Measure round by round.
 
     Args:
@@ -91,7 +59,7 @@ def measure(load: Load, rows: list[str], repeat: int) -> Iterator[dict[str, Foun
         rows: Which ways, by their names.
         repeat: How many rounds.
     """
-    vectors = Vectors.of(load)
+    vectors = Vectors.random(load.images, load.texts, load.dim)
     ways: dict[str, Callable[[Vectors, int], None]] = {
         "product": _product,
         "mine": _mine,
@@ -101,34 +69,7 @@ def measure(load: Load, rows: list[str], repeat: int) -> Iterator[dict[str, Foun
         "hard negatives": _hard_negatives,
     }
     for _ in range(repeat):
-        yield {row: _timed(ways[row], vectors, load.k) for row in rows if available(row)}
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
-
-
-def _timed(way: Callable[[Vectors, int], None], vectors: Vectors, k: int) -> Found:
-    gc.collect()
-    process, is_done = psutil.Process(), threading.Event()
-    before = peak = process.memory_info().rss
-
-    def watch() -> None:
-        nonlocal peak
-        while not is_done.wait(0.01):
-            peak = max(peak, process.memory_info().rss)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        start, began = time.perf_counter(), time.process_time()
-        way(vectors, k)
-        seconds, busy = time.perf_counter() - start, time.process_time() - began
-    finally:
-        is_done.set()
-        watcher.join()
-    return Found(seconds, busy, peak - before)
+        yield {row: timed(partial(ways[row], vectors, load.k)) for row in rows if available(row)}
 
 
 def _product(vectors: Vectors, k: int) -> None:

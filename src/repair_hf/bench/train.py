@@ -221,7 +221,8 @@ def _records(n_images: int, texts: list[str], rng: random.Random) -> Any:
         "fp_id": [f"{fp}" for _, _, fp in rows],
         "fp_score": [rng.random() for _ in rows],
         "edit_text": [rng.choice(texts) if direction == "i2t" else None for direction, _, _ in rows],
-        "edit_image": [None] * len(rows),
+        # never opened, for the pixels are noise
+        "edit_image": [{"bytes": b"", "path": None} if direction == "t2i" else None for direction, _, _ in rows],
     }
     empty = {name: [None] * len(rows) for name in FEATURES if name not in columns}
     return Dataset.from_dict({name: (columns | empty)[name] for name in FEATURES}, features=FEATURES)

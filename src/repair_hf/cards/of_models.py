@@ -13,6 +13,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from repair_hf.analysis.measurements import interval_cells, label
 from repair_hf.analysis.tables import SIDES, metrics_table
 from repair_hf.cards.rendering import TAGS, Stage, render
 from repair_hf.config import RepairConfig
@@ -45,9 +46,27 @@ images = model.encode([Image.open("photo.jpg")])
 texts = model.encode(["a dog on a beach", "two cats on a sofa"])
 print(model.similarity(images, texts))"""
 
+OPEN_CLIP = """import open_clip
+import torch
+from PIL import Image
+
+model, _, preprocess = open_clip.create_model_and_transforms("hf-hub:{repo}")
+tokenizer = open_clip.get_tokenizer("hf-hub:{repo}")
+
+model.eval()
+with torch.no_grad():
+    images = model.encode_image(preprocess(Image.open("photo.jpg"))[None], normalize=True)
+    texts = model.encode_text(tokenizer(["a dog on a beach", "two cats on a sofa"]), normalize=True)
+print((model.logit_scale.exp() * images @ texts.T).softmax(-1))"""
+
 
 def model_card(
-    folder: str | Path, repo: str, *, results: Sequence[str | Path] = (), license: str | None = None
+    folder: str | Path,
+    repo: str,
+    *,
+    results: Sequence[str | Path] = (),
+    license: str | None = None,
+    has_open_clip: bool = False,
 ) -> str:
     """Write the card of a model.
 
@@ -56,6 +75,7 @@ def model_card(
         repo: Id of the model.
         results: Folders of `repair-hf evaluate`, all on the same pairs.
         license: Identifier of the Hub.
+        has_open_clip: Whether the repository holds the model in open_clip's format too.
 
     Raises:
         UserError: If a folder of `results` is none of an evaluation, they are on different pairs, or none is of this model.
@@ -74,9 +94,11 @@ def model_card(
         "padding": '"max_length"' if config["model_type"] in ("siglip", "siglip2") else "True",
         "model_type": config["model_type"],
         "sentence_transformers": SENTENCE_TRANSFORMERS.format(repo=repo),
+        "open_clip": OPEN_CLIP.format(repo=repo) if has_open_clip else "",
         "results": _results(runs),
         "comparisons": _comparisons(runs),
         "measured_on": _measured_on(runs),
+        "compositional": _compositional(runs),
         "validation": _validation(stage.summary),
         "pairs": _pairs(stage),
         "records": _records(stage, has_records),
@@ -134,8 +156,25 @@ def _results(runs: Mapping[str, Stage]) -> str:
     rows = {}
     for name, run in runs.items():
         length = {key: value for key, value in _trained(run).summary.items() if key in ("seconds", "steps")}
-        rows[f"**{OWN}**" if name == OWN else BASE if name == BASE else code(name)] = [run.summary | length]
+        rows[_shown(name)] = [run.summary | length]
     return metrics_table(rows)[1]
+
+
+def _shown(name: str) -> str:
+    return f"**{OWN}**" if name == OWN else BASE if name == BASE else code(name)
+
+
+def _compositional(runs: Mapping[str, Stage]) -> str:
+    """What benchmarks of almost right captions gave, and on how many cases; empty where none was put to any of the models."""
+    measured = {_shown(name): {"intervals": {}} | run.summary for name, run in runs.items()}
+    found = {name: cells for name, cells in interval_cells(measured).items() if name[:4] not in ("i2t_", "t2i_")}
+    if not found:
+        return ""
+    suffix = "_n_cases"
+    counts = {key: value for metrics in measured.values() for key, value in metrics.items() if key.endswith(suffix)}
+    cases = ", ".join(f"{count:,} of {key.removesuffix(suffix)}" for key, count in counts.items())
+    rows = table(("%", *measured), [(label(name), *cells) for name, cells in found.items()])
+    return f"{rows}\n\nCases: {cases}."
 
 
 def _comparisons(runs: Mapping[str, Stage]) -> list[str]:

@@ -18,6 +18,8 @@ from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
+from repair_hf.analysis.errors import error_shares, typed
+from repair_hf.analysis.material import read_labels
 from repair_hf.analysis.people import told_by_people
 from repair_hf.cards.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
@@ -72,7 +74,7 @@ def dataset_card(
         "has_source_images": any(records.data.column(f"{role}_image").null_count < len(records) for role in SOURCES),
         "samples": samples,
         "outcomes": _outcomes(records, dropped),
-        "error_types": _error_types(records, dropped),
+        "error_types": _error_types(records, stage.folder),
         "similarities": _similarities(records),
         "made_by": _made_by(records),
         "answered_by": _answered_by(stage.folder),
@@ -178,9 +180,18 @@ def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _error_types(records: Dataset, dropped: Dataset) -> str:
-    shares = summarize(records, dropped)["i2t"]["error_types"]
-    return table(("error", "share"), [(name, f"{share:.1%}") for name, share in shares.items()]) if shares else ""
+def _error_types(records: Dataset, folder: Path) -> str:
+    """The share of each kind of error by direction, in a first line the records of which kinds are known."""
+    columns = ["direction", "record_id", "q_id", "edit_similarity", "error_types"]
+    kept = records.select_columns(columns).with_format("arrow")[:].to_pandas()
+    known = typed(kept, read_labels([folder]))
+    if known.empty:
+        return ""
+    counts, totals = (frame["direction"].value_counts() for frame in (known, kept))
+    first = ("known of", *(f"{counts.get(way, 0):,} of {totals.get(way, 0):,}" for way in DIRECTIONS))
+    shares = error_shares(known).itertuples(index=False)
+    rows = [(kind, *(None if np.isnan(share) else f"{share:.1%}" for share in of_ways)) for kind, *of_ways in shares]
+    return table(("error", *DIRECTIONS), [first, *rows])
 
 
 def _similarities(records: Dataset) -> str:

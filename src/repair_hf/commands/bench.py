@@ -4,16 +4,22 @@ In:  sizes.
 Out: `llm`: requests per second of the LLM client (journal, limits, validation) over those of a bare loop of LiteLLM calls, against the
      same server on loopback. `train`: a training step with grids over the plain step of transformers' example. `embed`: images and captions per second
      over those of a plain loop of transformers. `mine`: mining over the bare
-     product of the same matrix.
+     product of the same matrix. `evaluate`: all metrics and their intervals beside CLIP_benchmark's own code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
-from repair_hf.options import UserError, opt
+from repair_hf.bench.options import (
+    EmbedBenchOptions,
+    EvaluateBenchOptions,
+    LLMBenchOptions,
+    MineBenchOptions,
+    TrainBenchOptions,
+)
+from repair_hf.options import UserError
 
 EPILOG = """examples:
   repair-hf bench llm
@@ -23,112 +29,8 @@ EPILOG = """examples:
   repair-hf bench embed --architecture vit-b-32 --images 256 --texts 2000
   repair-hf bench mine
   repair-hf bench mine --paper --repeat 1
-  repair-hf bench mine --growth --repeat 1"""
-
-
-@dataclass
-class LLMBenchOptions:
-    """The load."""
-
-    _argument_group_name = "bench llm"
-
-    requests: int = opt(500, "Requests of each of the two in each round.")
-    concurrency: int = opt(64, "Requests at once.")
-    latency: float = opt(0.02, "Seconds that the server takes for each request.")
-    image_bytes: int = opt(20_000, "Size of the picture that each request carries.")
-    rounds: int = opt(8, "Rounds that are counted; one more goes before.")
-
-    def __post_init__(self) -> None:
-        _check_counts(self, "requests", "concurrency", "image_bytes", "rounds")
-        if self.latency < 0:
-            raise UserError(f"`latency` must not be negative, got {self.latency}.")
-
-
-@dataclass
-class TrainBenchOptions:
-    """The training step."""
-
-    _argument_group_name = "bench train"
-
-    architecture: Literal["world", "vit-b-32", "vit-l-14"] = opt(
-        "world", "The toy world's retriever, or CLIP's sizes with random weights."
-    )
-    batch: int = opt(128, "Anchors in a step.")
-    corpus: int = opt(
-        4000, "Images that they are drawn from, with five captions each: random batches of fewer share more."
-    )
-    steps: int = opt(8, "Steps that are counted; two more go before.")
-    rounds: int = opt(2, "Times that each row is measured; the table shows the fastest.")
-    precision: Literal["fp32", "bf16", "fp16"] = opt("fp32", "Of the forward and backward; fp16 needs a GPU.")
-    chunk_size: int = opt(64, "Images and captions at once in the row `chunks`, gradient caching.")
-    chunk_batch: int | None = opt(None, "Anchors in a step of that row; by default as in the others.")
-    device: Literal["auto", "cpu", "cuda"] = opt("auto", "Where to run; auto takes the GPU if there is one.")
-    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
-
-    def __post_init__(self) -> None:
-        self.chunk_batch = self.batch if self.chunk_batch is None else self.chunk_batch
-        _check_counts(self, "batch", "corpus", "steps", "rounds", "chunk_size", "chunk_batch")
-
-
-@dataclass
-class EmbedBenchOptions:
-    """What is embedded."""
-
-    _argument_group_name = "bench embed"
-
-    architecture: Literal["world", "vit-b-32", "vit-l-14"] = opt(
-        "world", "The toy world's retriever, or CLIP's sizes with random weights."
-    )
-    images: int = opt(512, "Photographs, as JPEG files of 500 x 375.")
-    texts: int = opt(5000, "Captions.")
-    batch: int = opt(256, "Items encoded at once.")
-    rounds: int = opt(2, "Times that each row is measured; the table shows the fastest.")
-    device: Literal["auto", "cpu", "cuda"] = opt("auto", "Where to run; auto takes the GPU if there is one.")
-    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
-
-    def __post_init__(self) -> None:
-        _check_counts(self, "images", "texts", "batch", "rounds")
-
-
-SMALL, PAPER = (5000, 25_000), (29_000, 145_000)  # images and captions
-
-
-@dataclass
-class MineBenchOptions:
-    """The matrix."""
-
-    _argument_group_name = "bench mine"
-
-    images: int = opt(5000, "Images.")
-    texts: int = opt(25_000, "Captions.")
-    paper: bool = opt(False, "As many as in the paper's corpus: 29,000 images and 145,000 captions.")
-    growth: bool = opt(
-        False, "5,000 x 25,000, the paper's corpus, and twice that each way: how the time of a pair changes."
-    )
-    dim: int = opt(512, "Length of a vector.")
-    k: int = opt(100, "False positives sought for each query of both directions.")
-    repeat: int = opt(3, "Rounds: in each of them every row is measured once. The table shows medians.")
-    rows: list[str] = opt(
-        ["all"], "Which rows to measure, by their names; with `growth`, `all` leaves out the other libraries."
-    )
-
-    def __post_init__(self) -> None:
-        _check_counts(self, "images", "texts", "dim", "k", "repeat")
-        if self.texts < self.images:
-            raise UserError(
-                f"`texts` must be at least `images` ({self.images}): each has a caption; got {self.texts}."
-            )
-        if self.k >= self.images:
-            raise UserError(f"`k` must be less than `images` ({self.images}), got {self.k}.")
-        if self.paper and self.growth:
-            raise UserError("`paper` and `growth` exclude each other: growth has the paper's corpus among its sizes.")
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Images and captions of each matrix."""
-        if self.growth:
-            return [SMALL, PAPER, (2 * PAPER[0], 2 * PAPER[1])]
-        return [PAPER if self.paper else (self.images, self.texts)]
+  repair-hf bench mine --growth --repeat 1
+  repair-hf bench evaluate --paper   # in the environment of `make crosscheck`, or without its last row"""
 
 
 def train(options: TrainBenchOptions) -> None:
@@ -214,6 +116,37 @@ def mine(options: MineBenchOptions) -> None:
     )
 
 
+def evaluate(options: EvaluateBenchOptions) -> None:
+    """Measure retrieval evaluation beside CLIP_benchmark's own code."""
+    import torch
+
+    from repair_hf.bench.evaluate import MISSING, REFERENCE, ROWS, Load, available, measure
+
+    load = Load(options.images, options.texts, options.dim, options.resamples)
+    rounds = list(measure(load, list(ROWS), options.repeat))
+    has_reference = available(REFERENCE)
+    print(f"{options.images:,} images x {options.texts:,} captions")
+    print(f"{'':<20}{'seconds':>9}{'ratio':>7}{'busy':>9}{'ratio':>7}{'memory':>12}{'ratio':>7}{'apart':>10}")
+    for row in rounds[0]:
+        line = f"{row:<20}"
+        for name in ("seconds", "busy", "memory"):
+            own = [getattr(one[row].took, name) for one in rounds]
+            theirs = [getattr(one[REFERENCE].took, name) for one in rounds if has_reference]
+            if name == "memory":  # later rounds reuse what earlier ones left
+                own, theirs = [max(own)], theirs and [max(theirs)]
+            line += f"{own[0] / 2**20:>8,.0f} MiB" if name == "memory" else f"{median(own):>9.2f}"
+            ratios = [mine / other for mine, other in zip(own, theirs, strict=has_reference) if other]
+            line += f"{median(ratios):>7.2f}" if ratios else f"{'–':>7}"
+        print(line + (f"{rounds[0][row].apart(rounds[0][REFERENCE]):>10.1e}" if has_reference else f"{'–':>10}"))
+    if not has_reference:
+        print(f"{REFERENCE:<20}{MISSING}")
+    print("\n".join(f"{row}: {what}" for row, what in ROWS.items()))
+    print(
+        f"{options.dim} numbers a vector, {options.resamples:,} resamples, {torch.get_num_threads()} threads; ratio: to {REFERENCE} in the same round, median of "
+        f"{options.repeat}; busy: seconds that threads were at work; memory: most that the process grew by, in any round; apart: largest difference of a Recall@K"
+    )
+
+
 def llm(options: LLMBenchOptions) -> None:
     """Measure the LLM client beside a bare loop of LiteLLM calls."""
     from repair_hf.bench.llm import measure
@@ -262,15 +195,10 @@ def _told(rate: Any) -> str:
     return f"{rate.per_second:,.0f}/s {rate.busy_ms:6.2f} ms"
 
 
-def _check_counts(options: Any, *names: str) -> None:
-    for name in names:
-        if vars(options)[name] < 1:
-            raise UserError(f"`{name}` must be at least 1, got {vars(options)[name]}.")
-
-
 ACTIONS = {
     "train": ((TrainBenchOptions,), train),
     "embed": ((EmbedBenchOptions,), embed),
     "llm": ((LLMBenchOptions,), llm),
     "mine": ((MineBenchOptions,), mine),
+    "evaluate": ((EvaluateBenchOptions,), evaluate),
 }

@@ -5,6 +5,9 @@ Out: of each model `metrics.json` (R@1/5/10, MRR and median rank with their 95% 
      measured) and `ranks.parquet` (what each query found). One model's stand in the output folder, several models' each in a folder of
      its own below that; the output folder then has `metrics.json` of all by their short names, `differences.json` and `queries.parquet`
      (both ranks of each query, and what was repaired and broken).
+
+Under `accelerate launch` the processes share the pairs' images and captions out among them, and one does the rest; the result is that of
+one.
 """
 
 from __future__ import annotations
@@ -61,25 +64,29 @@ def run(
 
     from repair_hf.analysis.measurements import intervals_table
     from repair_hf.evaluation.compositional import load_benchmarks
+    from repair_hf.evaluation.judging import told_cases
     from repair_hf.evaluation.provenance import told
     from repair_hf.pairs import load_wanted
+    from repair_hf.processes import processes
     from repair_hf.runs import open_stage
 
     names, output = short_names(options.model), Path(stage.output)
-    sets = load_benchmarks(compositional)
     pairs = load_wanted(pairs_options)
+    sets = load_benchmarks(compositional, pairs, pairs_options)
     if stage.dry_run:
         times = f", by each of {len(names)} models" if len(names) > 1 else ""
         print(
             f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and ranked{times}."
         )
+        for cases in sets:
+            print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
         return
     resolved = (
         asdict(pairs_options)
         | asdict(stage)
         | asdict(options)
         | asdict(compositional)
-        | {"pairs_fingerprint": pairs.fingerprint}
+        | {"pairs_fingerprint": pairs.fingerprint, "cases_fingerprints": [cases.fingerprint for cases in sets]}
     )
     del resolved["batch_size"]  # decides how fast, not what
     if len(names) > 1:
@@ -88,6 +95,8 @@ def run(
     measured = {}
     for name, model in names.items():
         measured[name] = _measure(name, model, folders[name], pairs, sets, pairs_options, options, resolved)
+    if not processes().is_main:
+        return
     Console().print(intervals_table(measured))
     if len(names) > 1:
         _compare(output, folders, measured, pairs, sets, options.resamples)
@@ -95,7 +104,7 @@ def run(
         "R@K in %: some annotated positive stands in the top K. MRR: mean of 1 / rank of the best one. A tie counts against us.\n"
         f"In brackets: 95% interval, {options.resamples:,} resamples of the images, each with its captions.\n{told(measured)}"
     )
-    print(f"-> {stage.output}")
+    print("\n".join([*told_cases(measured, sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
     suggest(f"mine {shlex.join([*as_flags(mined), '--model', options.model[-1]])} --output runs/failures")
 
@@ -131,7 +140,7 @@ def _measure(
     options: EvaluateOptions,
     resolved: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One model's metrics; those of its folder, if they are of these weights and data."""
+    """One model's metrics; those of its folder, if they are of these weights and data. Nothing in any but the main process."""
     from repair_hf.encoder import DualEncoder
     from repair_hf.evaluation.intervals import Draws, interval
     from repair_hf.evaluation.judging import (
@@ -144,6 +153,7 @@ def _measure(
     from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
     from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
     from repair_hf.pixels import PixelStore
+    from repair_hf.processes import processes
     from repair_hf.runs import finish_stage, finished, open_stage, write_atomically
     from repair_hf.toyworld.shipped import locate
 
@@ -158,14 +168,18 @@ def _measure(
         pixels = PixelStore(
             pairs.images, "image", encoder.preprocessor, options.cache_folder, draft=options.draft_jpegs
         )
-    rankings = rank_queries(*encoder.embed_pairs(pairs, pixels=pixels), pairs.caption_image, fps=1)
+    images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
+    if not processes().is_main:
+        return {}
+    rankings = rank_queries(images, texts, pairs.caption_image, fps=1)
     table = rank_table(rankings, pairs, name)
     save_ranks(table, folder)
     ranks, draws = ranks_by_direction(table), Draws(len(pairs.images), options.resamples)
     metrics = retrieval_metrics(ranks) | provenance(pairs_options, pairs, model, encoder.digest)
+    metrics["n_texts_cut"] = encoder.preprocessor.report_cut(pairs.captions["caption"])
     samples = resample_retrieval(ranks, pairs.caption_image, draws)
     if sets:
-        cases = evaluate_compositional(encoder, sets, name)
+        cases = evaluate_compositional(encoder, sets, name, images)
         save_cases(cases, folder)
         metrics |= compositional_metrics(cases, sets)
         samples |= resample_compositional(cases, sets, options.resamples)

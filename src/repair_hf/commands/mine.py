@@ -122,6 +122,7 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
     with_ids(failures, pairs).to_parquet(draft)
     draft.replace(folder / "failures.parquet")
     summary = {"directions": summarize(failures), "positives_by_equal_text": positives.doubles}
+    summary["captions_cut"] = encoder.preprocessor.report_cut(captions)
     if recall:
         summary |= {"search": options.search, "recall": recall, "ranks": "lower bounds"}
     finish_stage(folder, summary)

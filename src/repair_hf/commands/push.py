@@ -15,7 +15,7 @@ from repair_hf.options import need, opt
 from repair_hf.steps import suggest
 
 if TYPE_CHECKING:
-    from repair_hf.hub import Parcel
+    from repair_hf.parcels import Parcel
 
 EPILOG = """examples:
   repair-hf push records runs/records --repo me/photos-repair --private --tag round-1
@@ -49,6 +49,9 @@ class RecordsOptions(PushOptions):
 class ModelOptions(PushOptions):
     """Which model goes where, and what its card compares it with."""
 
+    open_clip: bool = opt(
+        False, "Send it in open_clip's format too: open_clip and CLIP_benchmark load it as hf-hub:ID. A CLIP only."
+    )
     results: list[str] = opt(
         [], "Folders of `repair-hf evaluate`: of this model, its base, others trained on the same pairs."
     )
@@ -56,7 +59,7 @@ class ModelOptions(PushOptions):
 
 def records(options: RecordsOptions) -> None:
     """Send a folder of records."""
-    from repair_hf.hub import pack_records
+    from repair_hf.parcels import pack_records
 
     with TemporaryDirectory() as scratch:
         parcel = pack_records(
@@ -73,10 +76,18 @@ def records(options: RecordsOptions) -> None:
 
 def model(options: ModelOptions) -> None:
     """Send a trained model."""
-    from repair_hf.hub import pack_model
+    from repair_hf.parcels import pack_model
 
-    parcel = pack_model(options.folder, options.repo, results=options.results, license=options.license)
-    repo = _push(parcel, options)
+    with TemporaryDirectory() as scratch:
+        parcel = pack_model(
+            options.folder,
+            options.repo,
+            scratch=scratch,
+            open_clip=options.open_clip,
+            results=options.results,
+            license=options.license,
+        )
+        repo = _push(parcel, options)
     suggest(f"evaluate --model {repo} --pairs ... --output runs/evaluate")
 
 

@@ -93,15 +93,23 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
             open_stage(stage.output, command="train", options=resolved, is_bound=goes_on)
         validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
         config.push_to_hub = False  # the push is ours, when the numbers are there
+        if is_first:
+            n_cut = encoder.preprocessor.report_cut(_texts(pairs, records))
         summary = train(encoder, pairs, records, config, validation=validation)
         if is_first:
-            finish_stage(stage.output, summary)
+            finish_stage(stage.output, summary | {"captions_cut": n_cut})
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
         if repo is not None:
             _push(stage.output, repo, config)
         suggest(f"evaluate --pairs {pairs_options.pairs} --model {stage.output} --output {stage.output}-test")
+
+
+def _texts(pairs: Any, records: Any) -> list[str]:
+    """All captions, and the edited ones."""
+    edits = () if records is None else records["edit_text"]
+    return [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:

@@ -86,6 +86,11 @@ def pretrain(options: PretrainOptions) -> None:
     from repair_hf.training import RepairConfig, train
 
     pairs, folder = load_pairs(options.world, split="train"), Path(options.output)
+    if options.batch_size > len(pairs.images):
+        raise UserError(
+            f"`batch_size` must be at most {len(pairs.images)}, the training pictures of {options.world}, got {options.batch_size}: two "
+            "captions of one picture must not meet in a batch."
+        )
     processor = build_processor(pairs.captions["caption"])
     build_model(processor, seed=options.seed).save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -42,7 +42,6 @@ from repair_hf.options import UserError
 
 PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
 FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}
-HUB_IDS = {"vg_relation": "gowitheflow/ARO-Visual-Relation", "vg_attribution": "gowitheflow/ARO-Visual-Attribution"}
 KIND = {"vg_relation": "relation_name", "vg_attribution": "attributes"}
 CAPTIONS = ("true_caption", "false_caption")
 SIDES = ("x", "y", "w", "h")
@@ -108,6 +107,8 @@ def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[li
         content = json.loads(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(content, list):
+        raise UserError(f"{path} must hold a list of cases, got {ascii(content)[:100]}.")
     needed = ("image_path", *CAPTIONS, kind, *(f"bbox_{side}" for side in SIDES))
     for place, row in enumerate(content):
         if not isinstance(row, dict) or not all(name in row for name in needed):

@@ -19,6 +19,7 @@ import PIL.ImageOps
 from repair_hf.options import UserError
 from repair_hf.pairs.images import open_image
 from repair_hf.pairs.sources import is_outside
+from repair_hf.runs import digest
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 SHOWN = 3  # examples in a message
@@ -97,6 +98,12 @@ class Cases:
 
     def __len__(self) -> int:
         return len(self.case_ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what is asked. Of the pictures only their places count: a benchmark's photographs do not change."""
+        rows = (self.picture.tolist(), self.caption.tolist())
+        return digest([self.benchmark, self.captions, self.case_ids, self.picture_ids, self.groups, *rows])
 
 
 def first_is_right(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:

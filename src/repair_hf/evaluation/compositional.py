@@ -1,6 +1,6 @@
 """Which compositional benchmarks are asked for, and where their files are.
 
-In:  the options: `NAME=PATH` of each benchmark, folders of photographs.
+In:  the options: `NAME=PATH` of each benchmark, folders of photographs; the pairs that are evaluated, of which two are made.
 Out: the `Cases` of each, ready to be put to an encoder.
 """
 
@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repair_hf.options import UserError, opt
+from repair_hf.options import PairsOptions, UserError, opt
+from repair_hf.parsing import MODEL
 
 if TYPE_CHECKING:
     from repair_hf.evaluation.cases import Cases
+    from repair_hf.pairs import Pairs
 
-DEFAULTS = {  # Hub id where none is given; None: its files must be named
+DEFAULTS = {  # what is taken where no path is given; None: there is no such thing
+    "world": "",
+    "order": MODEL,
     "sugarcrepe": None,
     "sugarcrepe++": None,
     "winoground": "facebook/winoground",
     "vg_relation": "gowitheflow/ARO-Visual-Relation",
     "vg_attribution": "gowitheflow/ARO-Visual-Attribution",
 }
+ORDER = {"coco": "coco", "coco30k": "coco", "flickr30k": "flickr30k"}  # the test split of COCO30K is that of COCO
 
 
 @dataclass
@@ -32,8 +37,9 @@ class CompositionalOptions:
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks, each NAME or NAME=PATH: sugarcrepe=FOLDER, sugarcrepe++=FOLDER, and winoground, vg_relation and vg_attribution (of "
-        "ARO) with a folder or, without a path, from the Hub.",
+        "Benchmarks, each NAME or NAME=PATH: sugarcrepe=FOLDER, sugarcrepe++=FOLDER; winoground, vg_relation and vg_attribution (of "
+        "ARO) with a folder or, without a path, from the Hub; made of the pairs themselves: order (of ARO; order=PARSER names a spaCy "
+        f"model, {MODEL} by default) and world (the toy world's own).",
     )
     compositional_images: list[str] = opt(
         [], "Folders of the photographs that these benchmarks' files name, such as COCO's val2017."
@@ -41,36 +47,54 @@ class CompositionalOptions:
     compositional_subset: bool = opt(
         False, "Evaluate the cases whose photographs are there, under the name NAME_subset."
     )
+    order_seeds: list[int] = opt([1], "Seeds by which order shuffles; ARO's authors average over five.")
 
     def __post_init__(self) -> None:
         self.sources()
+        if not self.order_seeds or len(set(self.order_seeds)) < len(self.order_seeds) or min(self.order_seeds) < 0:
+            raise UserError(f"`order_seeds` takes one or more different numbers from 0, got {self.order_seeds}.")
 
     def sources(self) -> dict[str, str]:
         """Benchmark -> path or Hub id.
 
         Raises:
-            UserError: If a benchmark is unknown, or wants a path.
+            UserError: If a benchmark is unknown, named twice, or wants a path or none.
         """
         found: dict[str, str] = {}
         for word in self.compositional:
             name, _, path = word.partition("=")
             if name not in DEFAULTS:
                 raise UserError(f"`compositional` takes {', '.join(DEFAULTS)}, got {name!r}.")
-            if not (source := path or DEFAULTS[name]):
+            if name == "world" and path:
+                raise UserError(f"`compositional` world is made of the pairs and takes no path, got {path}.")
+            if (source := path or DEFAULTS[name]) is None:
                 raise UserError(f"`compositional` {name} needs the folder of its files: {name}=FOLDER.")
+            if name in found:
+                raise UserError(f"`compositional` names {name} twice; evaluate each by itself.")
             found[name] = source
         return found
 
 
-def load_benchmarks(options: CompositionalOptions) -> list[Cases]:
-    """Read the benchmarks that are asked for; see their modules for what each wants."""
+def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> list[Cases]:
+    """Read or make the benchmarks that are asked for; see their modules for what each wants.
+
+    Args:
+        options: Which, and where their files are.
+        pairs: What is evaluated beside them.
+        pairs_options: How these pairs were asked for; only a benchmark's test split makes an order test of its name.
+    """
     from repair_hf.evaluation.aro import load_visual_genome
     from repair_hf.evaluation.sugarcrepe import load_sugarcrepe, load_sugarcrepe_pp
     from repair_hf.evaluation.winoground import load_winoground
+    from repair_hf.toyworld.compositional import load_world
 
     folders, subset, sets = list(map(Path, options.compositional_images)), options.compositional_subset, []
     for name, source in options.sources().items():
-        if name == "sugarcrepe":
+        if name == "world":
+            sets.append(load_world(pairs))
+        elif name == "order":
+            sets.append(_order(source, options, pairs, pairs_options))
+        elif name == "sugarcrepe":
             sets.append(load_sugarcrepe(Path(source), folders, subset=subset))
         elif name == "sugarcrepe++":
             sets.append(load_sugarcrepe_pp(Path(source), folders, subset=subset))
@@ -79,3 +103,16 @@ def load_benchmarks(options: CompositionalOptions) -> list[Cases]:
         else:
             sets.append(load_visual_genome(name, source, folders, subset=subset))
     return sets
+
+
+def _order(parser: str, options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> Cases:
+    from repair_hf.evaluation.order import load_order
+    from repair_hf.parsing import load_parser, load_tokenizer
+    from repair_hf.toyworld.parsing import build_parser
+
+    benchmark = "order"
+    if pairs_options.benchmark is not None and pairs_options.split == "test":
+        benchmark = f"{ORDER[pairs_options.benchmark]}_order"
+    tokenize = load_tokenizer()
+    nlp = build_parser() if parser == "world" else load_parser(parser)
+    return load_order(pairs, nlp, tokenize, benchmark=benchmark, seeds=options.order_seeds)

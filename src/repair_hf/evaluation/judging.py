@@ -16,8 +16,9 @@ Scores come from `exact_scores`, pair by pair, so that a caption that occurs twi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,22 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
     return samples
 
 
+def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
+    """Say of each benchmark what it was measured on, and how many ties each model's numbers hold.
+
+    Args:
+        measured: Short name of a model -> its metrics.
+        sets: The benchmarks.
+    """
+    lines = []
+    for cases in sets:
+        name, counted = cases.benchmark, next(iter(measured.values()))
+        ties = ", ".join(f"{found[f'{name}_n_ties']:,} ({model})" for model, found in measured.items())
+        size = f"{counted[f'{name}_n_cases']:,} cases on {counted[f'{name}_n_pictures']:,} pictures"
+        lines.append(f"{name}: {size}; cases with a tie: {ties}.")
+    return lines
+
+
 def save_cases(table: pa.Table, folder: str | Path) -> None:
     """Write a model's cases beside its metrics, whole or not at all."""
     draft = Path(folder) / f".{FILE}.tmp"
@@ -102,7 +119,9 @@ def load_cases(folder: str | Path) -> pa.Table:
 def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:
     texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
     if cases.pictures is not None:
-        images = encoder.embed_images(cases.pictures, desc=f"Embedding pictures of {cases.benchmark}")
+        images = encoder.embed_images(
+            cases.pictures, desc=f"Embedding pictures of {cases.benchmark}", ids=_first_cases(cases)
+        )
     else:
         assert own_images is not None, f"{cases.benchmark} is about the pairs' images; give their vectors."
         images = own_images
@@ -117,6 +136,13 @@ def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarra
     return pa.concat_tables(
         [_table(model, cases.benchmark, measure, columns, np.concatenate(found)) for measure, found in margins.items()]
     )
+
+
+def _first_cases(cases: Cases) -> list[str]:
+    """For each picture, the first case that it is in: a picture of a dataset has no name of its own."""
+    rows, first = np.unique(cases.picture.ravel(), return_index=True)
+    names = dict(zip(rows.tolist(), (first // cases.picture.shape[1]).tolist(), strict=True))
+    return [f"{row} (of case {cases.case_ids[names[row]]})" for row in range(len(cases.pictures))]
 
 
 def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array], margin: np.ndarray) -> pa.Table:

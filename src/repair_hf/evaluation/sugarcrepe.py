@@ -125,6 +125,8 @@ def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]
         content = json.loads(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(content, dict | list):
+        raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(content)[:100]}.")
     rows = list(content.items()) if isinstance(content, dict) else [(str(k), row) for k, row in enumerate(content)]
     for number, row in rows:
         if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in needed)):

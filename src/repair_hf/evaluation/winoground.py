@@ -17,7 +17,6 @@ from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photogra
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.options import UserError
 
-HUB_ID = "facebook/winoground"
 PUBLISHED = 400
 NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
 
@@ -69,9 +68,12 @@ def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict
     rows, path = [], folder / "examples.jsonl"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():
-            row = json.loads(line)
-            if lacking := [name for name in NEEDED if not isinstance(row.get(name), str)]:
-                raise UserError(f"{path}, line {number} lacks {', '.join(lacking)}.")
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number} is not JSON: {error}.") from error
+            if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in NEEDED)):
+                raise UserError(f"{path}, line {number} needs the texts {', '.join(NEEDED)}, got {ascii(row)[:100]}.")
             rows.append(row)
     names = [[f"{row[name]}.png" for name in NEEDED[:2]] for row in rows]
     named = [name for pair in names for name in pair]

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, concatenate_datasets, load_dataset_builder
+from datasets import Dataset, Features, concatenate_datasets, get_dataset_config_names, load_dataset_builder
 from datasets.arrow_writer import ArrowWriter
 from datasets.exceptions import DatasetsError
 from datasets.table import embed_table_storage
@@ -226,14 +226,14 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
     settle_hub(path_or_repo)
+    nothing = Dataset.from_dict({name: [] for name in features}, features=features)
     try:
+        if config == "dropped" and get_dataset_config_names(str(path_or_repo), revision=revision) == ["records"]:
+            return nothing  # every failure was repaired, see `readme`
         builder = load_dataset_builder(str(path_or_repo), config, revision=revision)
         builder.download_and_prepare()
-        if not builder.info.splits[
-            "train"
-        ].num_examples:  # `as_dataset` and `load_dataset` refuse a split without rows
-            return Dataset.from_dict({name: [] for name in features}, features=features)
-        return builder.as_dataset(split="train")
+        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` and `load_dataset` refuse a split without
+        return builder.as_dataset(split="train") if has_rows else nothing
     except (
         OSError,
         ValueError,

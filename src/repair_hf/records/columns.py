@@ -85,6 +85,8 @@ DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.i
 def readme(records: int, dropped: int, files: dict[str, str]) -> str:
     """The README.md of a folder of records: what `load_dataset` and the Hub's viewer must know, and what a reader wants to.
 
+    Where nothing was dropped there is no config `dropped`: `datasets` and the viewer refuse a split without rows.
+
     Args:
         records: How many there are.
         dropped: How many there are.
@@ -92,10 +94,14 @@ def readme(records: int, dropped: int, files: dict[str, str]) -> str:
     """
     table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
     reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())
-    # `load_dataset` refuses a split without rows
-    load_dropped = 'dropped = load_dataset("<this folder or repository>", "dropped", split="train")' if dropped else ""
-    blanks = {"columns": table, "reasons": reasons, "load_dropped": load_dropped}
-    return _README.format(records=records, dropped=dropped, files=files, **blanks)
+    blanks = {"config": "", "load": "", "told": "No failure was dropped, so there is no config `dropped`."}
+    if dropped:
+        blanks = {
+            "config": f"- config_name: dropped\n  data_files:\n  - split: train\n    path: dropped/{files['dropped']}\n",
+            "load": 'dropped = load_dataset("<this folder or repository>", "dropped", split="train")\n',
+            "told": f"{dropped:,} failures were dropped; they stand in the config `dropped` with their reasons.",
+        }
+    return _README.format(records=records, files=files, columns=table, reasons=reasons, **blanks)
 
 
 _README = """---
@@ -105,22 +111,17 @@ configs:
   data_files:
   - split: train
     path: records/{files[records]}
-- config_name: dropped
-  data_files:
-  - split: train
-    path: dropped/{files[dropped]}
----
+{config}---
 # Repaired retrieval failures
 
 {records:,} records: a query, its ground truth, a false positive that the retriever preferred or nearly so, and the false positive
-edited until it fits the query. {dropped:,} failures were dropped; they stand in the config `dropped` with their reasons.
+edited until it fits the query. {told}
 
 ```python
 from datasets import load_dataset
 
 records = load_dataset("<this folder or repository>", "records", split="train")
-{load_dropped}
-```
+{load}```
 
 | column | meaning |
 |---|---|

@@ -1,39 +1,37 @@
 """What methods train on, made once for all cells of a study: samples of the baselines, records of RePair and its variants.
 
-In:  a `Setting`, a maker or a variant of RePair.
+In:  a `Setting`, a method.
 Out: `Made`: the samples or records, and what was asked for to make them.
 
-Each product has a folder named by what it is. What is finished stays; the options of a product stand in its folder, and other options are
-refused. Variants of RePair begin with the answers and images of RePair itself, so that what they share is paid once.
+Each product has a folder named by what it is; a maker's also holds the captions of which no sample came (`dropped.arrow`). What is finished stays; the options of a product stand in its folder, and other options are
+refused. The ceilings of the study's LLM hold for all folders together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from datasets import Dataset, concatenate_datasets
-from pyarrow.parquet import read_table
+from datasets import Dataset
 
-from repair_hf.baselines.method import Maker, Repair
-from repair_hf.baselines.samples import SAMPLES
-from repair_hf.baselines.workshop import Workshop, usage_of
-from repair_hf.llm.journal import open_journal, shards
-from repair_hf.models import open_chat, open_editor
-from repair_hf.options import UserError, as_flags
-from repair_hf.records import build, load_records
-from repair_hf.runs import digest, finish_stage, finished, open_stage
+from repair_hf.baselines.method import Baseline, Maker, Method, Repair
+from repair_hf.baselines.samples import DROPPED, SAMPLES
+from repair_hf.baselines.workshop import Workshop
+from repair_hf.llm.budget import BudgetSpent
+from repair_hf.llm.cost import paid_in
+from repair_hf.llm.journal import open_journal, read_entries, shards
+from repair_hf.models import LLMOptions, open_chat, open_editor
+from repair_hf.records import build
+from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.setting import Setting
+from repair_hf.study.variants import Variants
 from repair_hf.synthesis.prompts import chat as prompt
 
-SAMPLES_FILE = "samples.arrow"
+SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 PROMPTS = ("rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
@@ -47,7 +45,7 @@ class Made:
         image_calls: Candidate images in all.
         llm_per_sample: LLM requests for one sample, as the paper's overhead table counts: rejects left out.
         images_per_sample: Candidate images for one sample, counted alike.
-        dollars: What it cost; None where no price is known.
+        dollars: What it cost, or what it would have cost alone where it shares answers with another; None where no price is known.
         name: Names its content.
     """
 
@@ -69,128 +67,91 @@ class Products:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.folder = setting, setting.output / "products"
-        self._made: dict[str, Made] = {}
+        self._variants = Variants(setting, self.folder, self._within_ceilings)
+        self._made: dict[Any, Made] = {}
 
-    def samples(self, maker: Maker) -> Made:
-        """The samples of a baseline."""
-        if maker.name not in self._made:
-            self._made[maker.name] = self._samples(maker)
-        return self._made[maker.name]
+    def of(self, method: Method) -> dict[str, Made]:
+        """What a method trains on beside the pairs, by the part that it plays; `records` of RePair and its variants.
 
-    def records(self, variant: Repair) -> Made:
-        """The records of a variant of RePair, of both directions."""
-        if variant.product not in self._made:
-            self._made[variant.product] = self._records(variant)
-        return self._made[variant.product]
-
-    def _samples(self, maker: Maker) -> Made:
-        setting, folder = self.setting, self.folder / maker.name
-        encoder = setting.encoder(setting.model)
-        resolved = (
-            asdict(setting.llm) | asdict(setting.editor) | {"maker": maker.name, "spacy_model": setting.spacy_model}
-        )
-        resolved |= {
-            "pairs_fingerprint": setting.pairs.fingerprint,
-            "model_digest": encoder.digest,
-            "prompts": prompts_digest(),
-        }
-        summary = finished(folder, resolved)
-        if summary is None:
-            open_stage(folder, command="study", options=resolved)
-            with open_journal(folder) as journal:
-                chat = open_chat(setting.llm, journal)
-                editor = open_editor(setting.editor, setting.llm)
-                workshop = Workshop(setting.pairs, encoder, chat, editor, folder, spacy_model=setting.spacy_model)
-                rows = asyncio.run(make_samples(maker, workshop))
-                use = usage_of(chat)
-            samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
-            told = asdict(workshop.asked) | {"tried": workshop.tried, "samples": len(samples), "dollars": use.dollars}
-            finish_stage(folder, told)
-            summary = finished(folder, resolved)
-        tried = max(summary["tried"], 1)
-        return Made(
-            Dataset.from_file(str(folder / SAMPLES_FILE)),
-            summary["llm"],
-            summary["images"],
-            summary["llm"] / tried,
-            summary["images"] / tried,
-            summary["dollars"],
-            digest([resolved, summary["samples"]]),
-        )
+        Raises:
+            RunStopped: If a ceiling is reached, or a provider is down; what was answered is kept.
+        """
+        try:
+            if isinstance(method, Baseline):
+                return {part: self._samples(maker) for part, maker in method.parts.items()}
+            return {"records": self._records(method)} if method.records else {}
+        except BudgetSpent as error:
+            dollars, calls = paid([*self.folder.glob("*")])
+            raise RunStopped(
+                f"A ceiling of the study is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are paid, all products "
+                "together. Every answer so far is kept; with a higher `max_usd` or `max_calls` the same command goes on."
+            ) from error
 
     def _records(self, variant: Repair) -> Made:
-        model = self._model(variant)
-        folders = [self.folder / f"{variant.product}-records"]
-        self._mine_and_repair(variant, model, variant.product, [])
-        for number in range(2, variant.rounds + 1):
-            name = f"{variant.product}-round-{number}"
-            retriever = self._retriever(variant, folders, number - 1)
-            self._mine_and_repair(variant, str(retriever), name, folders)
-            folders.append(self.folder / f"{name}-records")
-        records = load_records([str(folder) for folder in folders])
-        summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
-        asked = sum(use["calls"] + use["replayed"] for summary in summaries for use in summary["llm"])
-        images = sum(sum(summary["images"].values()) for summary in summaries)
-        dollars = sum(use["dollars"] for summary in summaries for use in summary["paid"])
-        if variant.reciprocal:
-            records = self._with_pointers(records, self.folder / f"{variant.product}-failures")
-        llm_each, images_each = calls_per_record(records, is_audited=variant.synthesize.get("audited", True))
-        return Made(records, asked, images, llm_each, images_each, dollars, digest(records["record_id"][:]))
+        key = (variant.product, variant.directions)
+        if key not in self._made:
+            found = self._variants.records(variant)
+            llm_each, images_each = calls_per_record(found.records, is_audited=variant.synthesize.get("audited", True))
+            name = digest(found.records["record_id"][:])
+            self._made[key] = Made(
+                found.records, found.llm_calls, found.image_calls, llm_each, images_each, found.dollars, name
+            )
+        return self._made[key]
 
-    def _mine_and_repair(self, variant: Repair, model: str, name: str, earlier: list[Path]) -> None:
-        """The failures and the records of one round, by the commands that a user types."""
+    def _samples(self, maker: Maker) -> Made:
+        if maker.name not in self._made:
+            folder, resolved = self.folder / maker.name, self._resolved(maker)
+            summary = finished(folder, resolved)
+            if summary is None:
+                open_stage(folder, command="study", options=resolved)
+                summary = self._make(maker, folder)
+                finish_stage(folder, summary)
+            data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
+            self._made[maker.name] = Made(
+                data,
+                summary["llm"],
+                summary["images"],
+                summary["llm"] / tried,
+                summary["images"] / tried,
+                summary["dollars"],
+                _content(resolved, summary),
+            )
+        return self._made[maker.name]
+
+    def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         setting = self.setting
-        pairs = [*as_flags(setting.pairs_options), "--model", model]
-        failures, records = self.folder / f"{name}-failures", self.folder / f"{name}-records"
-        setting.type_command("mine", *pairs, "--output", str(failures), *setting.mine, *words(variant.mine))
-        llm, editor = setting.llm, setting.editor
-        if variant.weak == "llm":
-            llm = _needed(setting.weak_llm, variant, "weak_llm")
-        if variant.weak == "editor":
-            editor = _needed(setting.weak_editor, variant, "weak_editor")
-        if variant.reciprocal:
-            failures = mirror_failures(failures)
-        if variant.product != "repair" and not variant.other_model and not earlier:
-            inherit(self.folder / "repair-records", records)
-        setting.type_command(
-            "synthesize",
-            *pairs,
-            "--failures",
-            str(failures),
-            "--output",
-            str(records),
-            *as_flags(llm),
-            *as_flags(editor),
-            *setting.synthesize,
-            *words(variant.synthesize),
-            *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
-        )
+        with open_journal(folder) as journal:
+            chat = open_chat(self._within_ceilings(setting.llm, folder), journal)
+            editor = open_editor(setting.editor, setting.llm)
+            workshop = Workshop(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
+            rows = asyncio.run(make_samples(maker, workshop))
+        samples, uses = build(rows, folder / SAMPLES_FILE, SAMPLES), paid_in(folder).values()
+        dollars = None if any(use.unpriced for use in uses) else sum(use.dollars for use in uses)
+        build(workshop.dropped, folder / DROPPED_FILE, DROPPED)
+        told = {"tried": workshop.tried, "samples": len(samples), "dollars": dollars}
+        return asdict(workshop.asked) | told | {"dropped": Counter(row["reason"] for row in workshop.dropped)}
 
-    def _retriever(self, variant: Repair, folders: list[Path], number: int) -> Path:
-        """The retriever that the records of earlier rounds repair, to be mined anew."""
-        setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
-        training = {name: value for name, value in setting.training.items() if name != "output_dir"}
-        setting.type_command(
-            "train", *as_flags(setting.pairs_options), "--model", self._model(variant), "--output", str(output),
-            "--records", *map(str, folders), *words(training | dict(variant.train)),
-        )  # fmt: skip
-        return output
+    def _resolved(self, maker: Maker) -> dict[str, Any]:
+        setting = self.setting
+        resolved = asdict(setting.llm) | asdict(setting.editor)
+        return resolved | {
+            "maker": maker.name,
+            "spacy_model": setting.spacy_model,
+            "pairs_fingerprint": setting.pairs.fingerprint,
+            "model_digest": setting.digest(setting.model),
+            "prompts": prompts_digest(),
+        }
 
-    def _model(self, variant: Repair) -> str:
-        return _needed(self.setting.other_model, variant, "other_model") if variant.other_model else self.setting.model
-
-    def _with_pointers(self, records: Dataset, failures: Path) -> Dataset:
-        """Beside each mirrored record, a record without an edit that tells whom the caption was taken for."""
-        kept = {(row["q_id"], row["fp_id"]) for row in records.select_columns(["q_id", "fp_id"])}
-        mined = read_table(failures / "failures.parquet").to_pylist()
-        pointers = [
-            dict.fromkeys(records.column_names)
-            | {name: row[name] for name in ("direction", "q_id", "gt_id", "fp_id", "fp_score")}
-            | {"record_id": digest([row["q_id"], row["fp_id"]]), "error_types": []}
-            for row in mined
-            if row["direction"] == "t2i" and (row["fp_id"], row["q_id"]) in kept
-        ]
-        return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+    def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
+        """With what is left for all products as this folder's ceilings, which count what the folder has paid already."""
+        dollars, calls = paid([*self.folder.glob("*")])
+        own_dollars, own_calls = paid([folder])
+        ceilings = {}
+        if llm.max_usd is not None:
+            ceilings["max_usd"] = max(llm.max_usd - dollars, 0.0) + own_dollars
+        if llm.max_calls is not None:
+            ceilings["max_calls"] = max(llm.max_calls - calls, 0) + own_calls
+        return replace(llm, **ceilings)
 
 
 async def make_samples(maker: Maker, workshop: Workshop) -> list[dict[str, Any]]:
@@ -199,35 +160,19 @@ async def make_samples(maker: Maker, workshop: Workshop) -> list[dict[str, Any]]
         return await maker.make(workshop)
 
 
-def mirror_failures(folder: Path) -> Path:
-    """Beside the failures of images, those of captions seen from the wrong image: it asks, and the caption is its false positive.
-
-    Returns:
-        A Parquet file of i2t failures, each pair of query and false positive once.
-    """
-    table = Dataset(read_table(folder / "failures.parquet")).to_pandas()
-    is_t2i = table["direction"] == "t2i"
-    mirrored = table[is_t2i].assign(
-        direction="i2t", q=table["fp"], fp=table["q"], q_id=table["fp_id"], fp_id=table["q_id"]
-    )
-    i2t = table[~is_t2i]
-    by_image = i2t.drop_duplicates("q").set_index("q")
-    mirrored = mirrored[mirrored["q"].isin(by_image.index)]  # an image that was not mined has no ground truth here
-    for name in ("gt", "gt_id", "gt_score", "gt_rank"):
-        mirrored[name] = by_image.loc[mirrored["q"], name].to_numpy()
-    both = pd.concat([i2t, mirrored]).drop_duplicates(["q", "fp"])
-    file = folder / "mirrored.parquet"
-    draft = file.with_name(f".{file.name}.tmp")
-    both.to_parquet(draft, index=False)
-    draft.replace(file)
-    return file
+def paid(folders: Iterable[Path]) -> tuple[float, int]:
+    """Dollars and LLM answers that some products have paid for; one that several hold was paid once."""
+    entries = {
+        entry.key: entry for folder in folders for entry in read_entries([*shards(folder), *shards(folder, "images")])
+    }
+    calls = sum(not entry.is_image for entry in entries.values())
+    return sum(entry.dollars or 0.0 for entry in entries.values()), calls
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:
-    """LLM requests and candidate images for a kept record: audit, instruction, and M edits."""
-    columns = records.select_columns(["direction", "candidate_similarities"])
+    """LLM requests and candidate images for a kept record: audit, instruction, and M edits. Records without an edit have no part in it."""
     llm = images = kept = 0
-    for row in columns:
+    for row in records.select_columns(["direction", "candidate_similarities"]):
         if row["candidate_similarities"] is None:
             continue
         kept += 1
@@ -237,41 +182,14 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
     return llm / max(kept, 1), images / max(kept, 1)
 
 
-def inherit(source: Path, folder: Path) -> None:
-    """Let a synthesis begin with the answers and the images of another: what both ask for is paid once."""
-    if not (source / "summary.json").is_file() or folder.exists():
-        return
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for number, path in enumerate(shards(source)):
-        shutil.copyfile(path, draft / f"journal-inherited-{number}.jsonl")
-    if (source / "candidates").is_dir():
-        shutil.copytree(source / "candidates", draft / "candidates", copy_function=os.link)
-    draft.rename(folder)
-
-
-def words(options: Mapping[str, Any]) -> list[str]:
-    """Options as the words of a command line."""
-    found = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            found.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            found += [flag, str(value)]
-    return found
+def _content(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
+    """Names samples by what decides them; ceilings and limits do not."""
+    return digest(
+        [{key: value for key, value in resolved.items() if key not in NOT_PART_OF_THE_RESULT}, summary["samples"]]
+    )
 
 
 def prompts_digest() -> str:
     """Names the wording of the prompts that makers use."""
     blanks = {"caption": "", "source_image": ""}
     return digest([prompt(name, **blanks) for name in PROMPTS])
-
-
-def _needed(value: Any, variant: Repair, option: str) -> Any:
-    if value is None:
-        raise UserError(
-            f"The method `{variant.name}` needs `{option}`, which is not set; give it, or leave the method out."
-        )
-    return value

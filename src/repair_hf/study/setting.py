@@ -1,25 +1,33 @@
 """What all cells of a study share.
 
 In:  the options of `repair-hf study`.
-Out: `Setting`, which products and cells are handed.
+Out: `Setting`, which products and cells are handed; `settle` makes it of the options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from repair_hf.baselines.method import Method, Repair
+from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
-from repair_hf.models import EditorOptions, LLMOptions
-from repair_hf.options import PairsOptions
+from repair_hf.evaluation.cases import Cases
+from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.models import ORACLE, EditorOptions, LLMOptions
+from repair_hf.options import PairsOptions, UserError
 from repair_hf.pairs import Pairs, load_wanted
+from repair_hf.parsing import MODEL as PARSER
+from repair_hf.study.options import Size, StudyOptions, size_of
 from repair_hf.toyworld.shipped import locate
 
+WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
-@dataclass
+
+@dataclass(eq=False)
 class Setting:
     """One dataset, one retriever, the same means for every method.
 
@@ -27,17 +35,20 @@ class Setting:
         output: Folder of the study.
         pairs_options: The training pairs.
         model: The retriever, before any training.
-        llm: The LLM of all methods.
+        llm: The LLM of all methods; its ceilings hold for the study as a whole.
         editor: The image editor of all methods.
+        spacy_model: Parses captions.
+        mine: Options of `repair-hf mine` beside the pairs, by name.
+        training: Options of `RepairConfig` that all methods share.
+        type_command: Takes the words of a command, and runs it.
         weak_llm: A weaker stand-in, if there is one.
         weak_editor: A weaker stand-in, if there is one.
         other_model: Another retriever, if there is one.
-        spacy_model: Parses captions.
-        mine: Options of `repair-hf mine` beside the pairs, as words.
-        synthesize: Options of `repair-hf synthesize` beside pairs and models, as words.
-        training: Options of `RepairConfig` that all methods share.
-        type_command: Takes the words of a command, and runs it.
-        split: What is measured on.
+        split: What is reported on.
+        validation_split: What hyperparameters are chosen on.
+        compositional: Further benchmarks that every cell is put to.
+        resamples: Of the images, for intervals.
+        keep_models: Whether trained weights stay in the folders of the cells.
     """
 
     output: Path
@@ -45,25 +56,143 @@ class Setting:
     model: str
     llm: LLMOptions
     editor: EditorOptions
-    weak_llm: LLMOptions | None
-    weak_editor: EditorOptions | None
-    other_model: str | None
     spacy_model: str
-    mine: list[str]
-    synthesize: list[str]
+    mine: dict[str, Any]
     training: dict[str, Any]
     type_command: Callable[..., None]
+    weak_llm: LLMOptions | None = None
+    weak_editor: EditorOptions | None = None
+    other_model: str | None = None
     split: str = "test"
+    validation_split: str = "validation"
+    compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
+    resamples: int = 2000
+    keep_models: bool = False
 
     @cached_property
     def pairs(self) -> Pairs:
         """The training pairs."""
         return load_wanted(self.pairs_options)
 
+    @cache  # noqa: B019
+    def benchmarks(self, split: str) -> list[Cases]:
+        """The compositional benchmarks; some are made of the pairs of the split that is measured on."""
+        return load_benchmarks(self.compositional, self.held_out(split), replace(self.pairs_options, split=split))
+
+    @cached_property
+    def base(self) -> DualEncoder:
+        """The retriever before any training; chooses among candidates, and is not to be trained."""
+        return self.encoder(self.model)
+
+    @cache  # noqa: B019
     def held_out(self, split: str) -> Pairs:
         """The pairs of a split that is measured on."""
         return load_wanted(self.pairs_options, split)
 
+    @cache  # noqa: B019
+    def digest(self, model: str) -> str:
+        """Names the weights of a retriever."""
+        return self.base.digest if model == self.model else self.encoder(model).digest
+
     def encoder(self, model: str) -> DualEncoder:
-        """A retriever as it is before training."""
+        """A retriever as it is before training, loaded anew."""
         return DualEncoder.from_pretrained(locate(model))
+
+    def model_of(self, method: Method) -> str:
+        """The retriever that a method trains."""
+        is_other = isinstance(method, Repair) and method.other_model
+        return self.needed("other_model", method) if is_other else self.model
+
+    def needed(self, option: str, method: Method) -> Any:
+        """What a method cannot do without.
+
+        Raises:
+            UserError: If the study has not got it.
+        """
+        if (value := getattr(self, option)) is None:
+            raise UserError(
+                f"The method `{method.name}` needs `{option}`, which is not set; give it, or leave the method out."
+            )
+        return value
+
+
+def lacking(method: Method, has: Callable[[str], bool]) -> str | None:
+    """The option that a method needs and that a study has not got; None where it has all.
+
+    Args:
+        method: The method.
+        has: Tells whether an option of a setting is set.
+    """
+    if not isinstance(method, Repair):
+        return None
+    needs = {
+        "other_model": method.other_model,
+        "weak_llm": method.weak == "llm",
+        "weak_editor": method.weak == "editor",
+    }
+    return next((name for name, is_needed in needs.items() if is_needed and not has(name)), None)
+
+
+def settle(
+    options: StudyOptions,
+    pairs_options: PairsOptions,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    compositional: CompositionalOptions,
+    type_command: Callable[..., None],
+) -> Setting:
+    """The setting that options name.
+
+    Raises:
+        UserError: If they cannot be had together.
+    """
+    if llm.batch:
+        raise UserError("`batch` answers within a day, and the study's methods ask at once; leave it out.")
+    size, output = size_of(options, pairs_options), Path(options.output)
+    # the plain classes, whose words other commands read
+    llm, editor = LLMOptions(**asdict(llm)), EditorOptions(**asdict(editor))
+    pairs = {"pairs": str(output / "world")} if size.world else {}
+    return Setting(
+        output=output,
+        pairs_options=PairsOptions(**asdict(pairs_options) | pairs),
+        model=options.model,
+        llm=llm,
+        editor=editor,
+        spacy_model=options.spacy_model or ("world" if llm.llm == ORACLE else PARSER),
+        mine={"max_queries": options.max_queries or size.max_queries, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i},
+        training=_training(options, size),
+        type_command=type_command,
+        weak_llm=_weak_llm(options, llm),
+        weak_editor=_weak_editor(options, editor),
+        other_model=options.other_model,
+        split=options.test_split,
+        validation_split=options.validation_split,
+        compositional=compositional,
+        resamples=options.resamples,
+        keep_models=options.keep_models,
+    )
+
+
+def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
+    """What all trainings share; the rest is the cells'."""
+    given = options.training or {}
+    own = {"output_dir", "seed", "learning_rate", "num_train_epochs", "grid_weight", "cache_folder"}
+    known = {each.name for each in fields(RepairConfig) if each.init}
+    for name in given:
+        if name in own:
+            raise UserError(f"`training` has {name!r}, which the study sets itself.")
+        if name not in known:
+            raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
+    return {"per_device_train_batch_size": options.batch_size or size.batch_size, **given}
+
+
+def _weak_llm(options: StudyOptions, llm: LLMOptions) -> LLMOptions | None:
+    if options.weak_llm is not None:
+        return replace(llm, llm=options.weak_llm)
+    return replace(llm, verdict_noise=WEAK_VERDICTS) if llm.llm == ORACLE else None
+
+
+def _weak_editor(options: StudyOptions, editor: EditorOptions) -> EditorOptions | None:
+    if options.weak_editor is not None:
+        return replace(editor, editor=options.weak_editor)
+    return replace(editor, drift=WEAK_EDITS) if editor.editor == "world" else None

@@ -22,6 +22,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from PIL import Image
@@ -285,8 +286,17 @@ def _explain(error: Exception) -> Exception:
 def _executor(editor: ImageEditor) -> Executor:
     if not editor.own_process:
         return ThreadPoolExecutor(1, thread_name_prefix="image-editor")
-    # not forked: a copy of a process with threads can hang
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent)
+    return ProcessPoolExecutor(1, mp_context=_context(), initializer=_follow_parent)
+
+
+def _context() -> BaseContext:
+    """How the editor's process is started: not as a copy of this one, whose threads it would lack, but of one that has imported this
+    module and started no thread; the second synthesis of a process then waits for no import. Where none can be copied, afresh."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _follow_parent() -> None:

@@ -103,6 +103,11 @@ def choose(similarities: Sequence[float | None], select: Select = "nearest") -> 
     return Choice(candidate=best, similarities=tuple(similarities))
 
 
+def pixels_of(picture: Image.Image) -> bytes:
+    """Names what an image shows: equal for equal pixels, whatever file they came in."""
+    return hashlib.blake2b(repr(picture.size).encode() + picture.tobytes(), digest_size=16).digest()
+
+
 @dataclass(frozen=True)
 class _Embedded:
     vector: np.ndarray  # (D,)
@@ -120,7 +125,7 @@ def _embed(
         for some, pictures in zip(pieces, ahead(lambda keys: [open_one(key) for key in keys], pieces), strict=True):
             vectors = encoder.embed_images(pictures)  # (B, D)
             for key, vector, picture in zip(some, vectors, pictures, strict=True):
-                found[key] = _Embedded(vector, _pixels(picture))
+                found[key] = _Embedded(vector, pixels_of(picture))
             bar.update(len(some))
     return found
 
@@ -130,7 +135,3 @@ def _open_candidate(path: Path) -> Image.Image:
         return open_picture(path.read_bytes())
     except UnreadableImage as error:
         raise RuntimeError(f"{path} is broken ({error}); delete it and run the same command again.") from error
-
-
-def _pixels(picture: Image.Image) -> bytes:
-    return hashlib.blake2b(repr(picture.size).encode() + picture.tobytes(), digest_size=16).digest()

@@ -112,7 +112,7 @@ class Stream:
         """
         queues = [iter(self._groups(repairs, direction)) for direction in DIRECTIONS]
         async with self.images.open():
-            await self._drain([self._work(queue) for queue in queues for _ in range(workers)])
+            await work_through(self.chat, [self._work(queue) for queue in queues for _ in range(workers)])
 
     def _groups(self, repairs: Iterable[Repair], direction: str) -> list[list[Repair]]:
         """What one worker takes at a time: a failure, or all that are audited together."""
@@ -122,19 +122,6 @@ class Stream:
                 is_shared = self.grouped_audit and direction == "i2t"
                 groups.setdefault(repair.at["q"] if is_shared else number, []).append(repair)
         return list(groups.values())
-
-    async def _drain(self, workers: list[Coroutine]) -> None:
-        tasks = [asyncio.create_task(worker) for worker in workers]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.chat.drain(), GRACE)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()  # raises what the worker raised
 
     async def _work(self, queue: Iterator[list[Repair]]) -> None:
         for group in queue:
@@ -216,3 +203,18 @@ class Stream:
         dropped = self.outcomes.total() - self.outcomes["edited"]
         self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
         self.bar.update()
+
+
+async def work_through(chat: ChatModel, workers: list[Coroutine]) -> None:
+    """Let workers work until all are through or one fails; then what is on its way may arrive, and all end."""
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(chat.drain(), GRACE)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # raises what the worker raised

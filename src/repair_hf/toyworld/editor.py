@@ -16,6 +16,7 @@ from PIL import Image
 from repair_hf.options import UserError
 from repair_hf.synthesis.prompts import DRAW, FIT
 from repair_hf.toyworld import captions, renderer, scenes, variations
+from repair_hf.toyworld.instructions import apply_image_instruction
 
 
 class WorldEditor:
@@ -53,7 +54,7 @@ class WorldEditor:
         if instruction.startswith(FIT):
             scene = scenes.satisfy(captions.parse(json.loads(instruction.removeprefix(FIT))), before)
         else:
-            scene = captions.apply_image_instruction(before, instruction)
+            scene = apply_image_instruction(before, instruction)
         if scene == before:
             return picture.copy()  # nothing understood, nothing changed: the no-op rule will drop it
         rng = random.Random(f"{before.to_json()}/{instruction}/{seed}")

@@ -22,7 +22,7 @@ from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
 from repair_hf.options import UserError
-from repair_hf.toyworld import captions, renderer, variations
+from repair_hf.toyworld import captions, instructions, renderer, variations
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
 
 MODEL = "world/oracle"
@@ -58,9 +58,9 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
     is_chancy = verdict_noise or malformed_rate or "Edit instruction" in shown
     rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # a digest takes its time
     if "Edit instruction" in shown and "False-positive caption" not in shown:
-        return json.dumps({"error_types": captions.image_errors(shown["Edit instruction"])})
+        return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
-        return captions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
+        return instructions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
     is_audit = "Ground-truth caption" in shown or "Ground-truth image" in shown
     reply = _audit(shown, rng, verdict_noise) if is_audit else _instruct(shown)
     return _broken(reply, rng) if rng.random() < malformed_rate else json.dumps(reply)
@@ -178,7 +178,7 @@ def _vary(shown: _Shown, job: str, rng: random.Random) -> str:
     if job in _VARIATIONS:
         return _VARIATIONS[job](shown[job], rng)
     scene = shown["Image to vary"]
-    return captions.scene_instruction(scene, variations.change_scene(shown["Caption to keep true"], scene, rng))
+    return instructions.scene_instruction(scene, variations.change_scene(shown["Caption to keep true"], scene, rng))
 
 
 def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
@@ -230,10 +230,12 @@ def _reason(wrong: tuple[Difference, ...]) -> str:
 
 def _instruct(shown: _Shown) -> dict[str, str]:
     if "Query caption" in shown:
-        return {"edit_instruction": captions.image_instruction(shown["Query caption"], shown["False-positive image"])}
+        return {
+            "edit_instruction": instructions.image_instruction(shown["Query caption"], shown["False-positive image"])
+        }
     caption, scene = shown["False-positive caption"], shown["Query image"]
     if _wrong(caption, scene):
-        return {"edit_instruction": captions.caption_instruction(caption, scene)}
+        return {"edit_instruction": instructions.caption_instruction(caption, scene)}
     word = caption.rstrip(".").split()[
         -1
     ]  # a wrong verdict let it through: whoever must find a fault in it invents one

@@ -45,7 +45,7 @@ SYNONYMS = {"count": COUNT_WORDS, "size": SIZE_WORDS, "before": ACTION_BEFORE, "
 
 def reword(caption: str, rng: random.Random) -> str:
     """Say the same facts in other words."""
-    match = captions._match(caption)
+    match = captions.match_caption(caption)
     spans = []
     for name, said in match.groupdict().items():
         if said and (others := _synonyms(name, said)) and rng.random() < 0.7:
@@ -57,7 +57,7 @@ def reword(caption: str, rng: random.Random) -> str:
     elif not spans or rng.random() < 0.3:
         start = match.start("core1")
         spans.append((start, start, rng.choice(PREFIXES)))
-    return _written(caption, spans)
+    return rewrite(caption, spans)
 
 
 def falsify(caption: str, rng: random.Random) -> str:
@@ -66,17 +66,17 @@ def falsify(caption: str, rng: random.Random) -> str:
     A caption that names one bare thing and nothing else leaves no way to be sure: a picture may hold two things. Its shape or its
     color is changed all the same.
     """
-    match, facts = captions._match(caption), captions.parse(caption)
+    match, facts = captions.match_caption(caption), captions.parse(caption)
     changes = list(_sure_changes(match, facts)) or list(_changes(match, facts, "1"))
-    return _written(caption, [rng.choice(changes)])
+    return rewrite(caption, [rng.choice(changes)])
 
 
 def swap_noun(caption: str, rng: random.Random) -> str:
     """Put another shape in the place of one."""
-    match, facts = captions._match(caption), captions.parse(caption)
+    match, facts = captions.match_caption(caption), captions.parse(caption)
     thing = rng.choice(["1", "2"]) if facts.second else "1"
     nouns = [change for change in _changes(match, facts, thing) if change[:2] == match.span(f"noun{thing}")]
-    return _written(caption, [rng.choice(nouns)])
+    return rewrite(caption, [rng.choice(nouns)])
 
 
 def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
@@ -102,6 +102,14 @@ def imagine(caption: str, rng: random.Random) -> Scene:
             return scene
 
 
+def rewrite(caption: str, spans: list[tuple[int, int, str]]) -> str:
+    """The caption with other words at some places, its first letter as large as before."""
+    text = caption[0].lower() + caption[1:]
+    for start, end, words in sorted(spans, reverse=True):
+        text = text[:start] + words + text[end:]
+    return text[0].upper() + text[1:] if caption[0].isupper() else text
+
+
 def _synonyms(name: str, said: str) -> list[str]:
     """Other phrases of the same meaning for what a group of the grammar holds."""
     if name == "relation":
@@ -112,7 +120,7 @@ def _synonyms(name: str, said: str) -> list[str]:
     if part not in SYNONYMS:
         return []
     if part == "noun":
-        base = captions._singular(said)
+        base = captions.singular(said)
         return [_like(said, base, other) for other in NOUNS[READ["noun"][said]] if other != base]
     return [other for other in SYNONYMS[part][READ[part][said]] if other != said]
 
@@ -144,7 +152,7 @@ def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, i
     """Another color or shape for a thing, unless the caption would then name the other thing twice."""
     thing, other = (facts.first, facts.second) if which == "1" else (facts.second, facts.first)
     noun = match[f"noun{which}"]
-    base = captions._singular(noun)
+    base = captions.singular(noun)
     for shape in SHAPES:
         if shape != thing.shape and not (other and other.shape == shape and other.color in (thing.color, None)):
             yield (*match.span(f"noun{which}"), _like(noun, base, NOUNS[shape][0]))
@@ -155,17 +163,9 @@ def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, i
 
 def _like(noun: str, base: str, other: str) -> str:
     """`other` in the number of `noun`, whose singular is `base`."""
-    return other if noun == base else captions._inflect(other, 2)
+    return other if noun == base else captions.inflect(other, 2)
 
 
 def _is_clear(scene: Scene) -> bool:
     other = scene.other
     return other is None or (other.shape, other.color) != (scene.subject.shape, scene.subject.color)
-
-
-def _written(caption: str, spans: list[tuple[int, int, str]]) -> str:
-    """The caption with other words at some places, its first letter as large as before."""
-    text = caption[0].lower() + caption[1:]
-    for start, end, words in sorted(spans, reverse=True):
-        text = text[:start] + words + text[end:]
-    return text[0].upper() + text[1:] if caption[0].isupper() else text

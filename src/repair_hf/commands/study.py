@@ -1,0 +1,166 @@
+"""`repair-hf study`: every method on the same data, retriever, LLM, editor and budget, in one table.
+
+In:  a recipe or flags that name these; without `--pairs`, the toy world.
+Out: `study.md` with its tables as CSV and its pictures; below it `products/` (what methods train on, made once) and `cells/` (one folder for
+     each training). What is finished stays: the same command goes on after a kill, and pays nothing twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from repair_hf.evaluation.compositional import CompositionalOptions
+from repair_hf.options import UserError
+from repair_hf.processes import refuse_several
+from repair_hf.steps import run_command, suggest
+from repair_hf.study.options import (
+    ListOptions,
+    Size,
+    StudyEditorOptions,
+    StudyLLMOptions,
+    StudyOptions,
+    StudyPairsOptions,
+    size_of,
+)
+
+EPILOG = """examples:
+  repair-hf study --list
+  repair-hf study --size tiny --methods negclip repair --output runs/study-tiny
+  repair-hf study --config recipes/study/toy.yaml
+  repair-hf study --config recipes/study/flickr30k.yaml --dry-run
+
+Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later."""
+
+OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
+
+
+def run(
+    listing: ListOptions,
+    options: StudyOptions,
+    pairs_options: StudyPairsOptions,
+    llm: StudyLLMOptions,
+    editor: StudyEditorOptions,
+    compositional: CompositionalOptions,
+) -> None:
+    """Run the study, or say what it would take."""
+    from repair_hf.baselines import check_installed, load_methods
+    from repair_hf.study.running import Study
+    from repair_hf.study.setting import settle
+    from repair_hf.study.tuning import Grid
+
+    refuse_several("study")
+    logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # loss curves stand in the cells' folders
+    methods = load_methods()
+    if listing.list:
+        print("\n".join(methods))
+        return
+    size = size_of(options, pairs_options)
+    setting = settle(options, pairs_options, llm, editor, compositional, run_command)
+    wanted = _wanted(options.methods, methods, setting)
+    check_installed([methods[name] for name in wanted])
+    if options.dry_run:
+        return _dry_run(setting, size, [methods[name] for name in wanted])
+    if size.world is not None:
+        run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
+    grid = Grid(
+        options.learning_rates or size.learning_rates,
+        options.epochs or size.epochs,
+        options.grid_weights or size.grid_weights,
+    )
+    study = Study(setting, methods, wanted, grid, tune=options.tune, shares=options.shares, tell=print)
+    _run(study, setting, options)
+
+
+def _run(study: Any, setting: Any, options: StudyOptions) -> None:
+    from repair_hf.study.report import write_report
+
+    for count, results in enumerate(study.run(options.seeds), start=1):
+        sections = write_report(results, setting, options.paper)
+        print(f"\nafter {count} of {options.seeds} seeds   -> {setting.output / 'study.md'}")
+    for section in sections:
+        if section.name in ("regime", "scores", "gains") and len(section.table):
+            _print(section.title, section.table.columns, section.table.to_numpy().tolist(), section.told)
+    print(f"\n-> {setting.output / 'study.md'}")
+    records = setting.output / "products" / "repair-records"
+    if records.is_dir():
+        suggest(f"show {records}")
+
+
+def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
+    """Calls and dollars of each method, and of all together."""
+    import tempfile
+
+    from repair_hf.analysis.costs import dollars
+    from repair_hf.pairs import load_pairs
+    from repair_hf.study import estimates
+    from repair_hf.study.products import paid
+    from repair_hf.toyworld.corpus import CAPTIONS, build_world
+
+    with tempfile.TemporaryDirectory() as folder:
+        if size.world is None:
+            sample = setting.pairs
+            whole = estimates.Size(len(sample.images), len(sample.captions))
+        else:  # a few pictures of the world that would be drawn, to count on
+            sample = load_pairs(build_world(folder, splits={"train": estimates.SAMPLE}))
+            whole = estimates.Size(size.world["train"], CAPTIONS * size.world["train"])
+        estimator = estimates.Estimator(setting, whole, sample)
+        found = {method.name: estimator.of(method) for method in methods}
+        found["all together"] = estimator.of_all(methods)
+    rows = [
+        [name, f"{each.llm_calls:,.0f}", f"{each.image_calls:,.0f}", f"{each.prompt_tokens / 1000:,.0f}",
+         f"{each.completion_tokens / 1000:,.0f}", dollars(each.dollars)]
+        for name, each in found.items()
+    ]  # fmt: skip
+    told = (
+        f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every mined triplet passed the audit, and each method alone; "
+        "all together: what several share counts once. Dollars: list prices; what runs on this machine costs none, but time."
+    )
+    _print("What would be asked for", ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"], rows, told)
+    spent, answers = paid([*(setting.output / "products").glob("*")])
+    if answers:
+        print(
+            f"Of this {setting.output} holds {answers:,} answers already, for {dollars(spent)}; they are not asked for again."
+        )
+
+
+def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list[str]:
+    """The methods of the study: those that are named, or all that the study has the means for."""
+    from repair_hf.study.setting import lacking
+
+    if unknown := [name for name in names if name not in methods]:
+        near = difflib.get_close_matches(unknown[0], methods, n=1)
+        meant = f"Did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"`methods` has {unknown[0]!r}, which is none. {meant}`repair-hf study --list` tells all.")
+    lacks = {name: lacking(methods[name], lambda option: getattr(setting, option) is not None) for name in methods}
+    for name in names:
+        if lacks[name]:
+            raise UserError(
+                f"The method `{name}` needs `{lacks[name]}`, which is not set; give it, or leave the method out."
+            )
+    if names:
+        return list(names)
+    if missing := {name: option for name, option in lacks.items() if option}:
+        print("left out: " + ", ".join(f"{name} (needs `{option}`)" for name, option in missing.items()))
+    return [name for name in methods if not lacks[name]]
+
+
+def _flags(values: dict[str, int]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left", overflow="fold", no_wrap=not place)
+    for row in rows:
+        table.add_row(*row)
+    print(f"\n{title}")
+    Console().print(table)
+    print(told)

@@ -1,0 +1,147 @@
+"""ARO's order tests (Yuksekgonul et al., 2023): a caption against four shufflings of its own words.
+
+In:  pairs, a spaCy pipeline, seeds.
+Out: `Cases` over the pairs' own images: each caption, with each seed, is one case of five captions.
+
+| caption | what is shuffled | by |
+|---|---|---|
+| 0 | nothing: the true one | |
+| 1 | nouns among the places of nouns, adjectives among those of adjectives | NumPy's generator |
+| 2 | all other words; nouns and adjectives stay | NumPy's generator |
+| 3 | the words within each run of three | Python's generator |
+| 4 | the runs of three | Python's generator |
+
+All five are then normalized as the authors do. They are the authors' draws for a seed, in the order of the captions given; a shuffle may
+give the caption itself, and then all that a model can reach is a tie.
+
+| key | what |
+|---|---|
+| `coco_order_P@1`, `flickr30k_order_P@1` | share of cases in which the true caption beats all four; `order_P@1` for data of neither name |
+| `..._P@1_ties_right` | the authors' number: the true caption stands first there, and `argmax` takes the first of equal ones |
+| `..._P@1_seed_1`, ... | that of each seed, where there are several: the authors advise to average over five |
+| `..._n_unchanged` | shufflings that gave the caption itself |
+
+Two differences to the authors' code remain: captions have no outer white space here, and the tokenizer of NLTK takes a caption as one sentence,
+for which it needs no data files; captions of several sentences keep the inner full stops on their words.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from repair_hf.evaluation.cases import Cases, Metric, first_is_right, numbered
+from repair_hf.pairs import Pairs
+from repair_hf.parsing import ADJECTIVES, NOUNS
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+RUN = 3  # words
+MAX_WORDS = 30
+
+_MARKS = re.compile(r"[.!\"()*#:;~]")
+
+
+def load_order(
+    pairs: Pairs,
+    parser: Language,
+    tokenize: Callable[[str], list[str]],
+    *,
+    benchmark: str = "order",
+    seeds: Sequence[int] = (1,),
+) -> Cases:
+    """Make the cases of some pairs.
+
+    Args:
+        pairs: Images and captions.
+        parser: Gives words and their tags.
+        tokenize: Gives the words of which runs are made; NLTK's, for the authors' cases.
+        benchmark: `coco_order` or `flickr30k_order` where the pairs are that benchmark's test split.
+        seeds: Of the shufflings.
+
+    Example:
+        >>> cases = load_order(pairs, load_parser(), load_tokenizer())
+        >>> [cases.captions[row] for row in cases.caption[0]][:2]
+        ['a red ball on a wooden table', 'a wooden table on a red ball']
+    """
+    texts, image_ids = pairs.captions["caption"][:], pairs.images["image_id"][:]
+    bar = tqdm(parser.pipe(texts), "Parsing captions", len(texts), unit=" captions", delay=1, disable=None)
+    documents = [(_words(document), _kinds(document)) for document in bar]
+    runs = [tokenize(text) for text in texts]
+    options: list[list[str]] = []
+    for seed in seeds:
+        drawn, shuffled = np.random.RandomState(seed), random.Random(seed)
+        for text, (words, kinds), tokens in zip(texts, documents, runs, strict=True):
+            wrong = (*shuffle_by_kind(words, kinds, drawn), *shuffle_runs(tokens, shuffled))
+            options.append([normalize(choice) for choice in (text, *wrong)])
+    every, caption = numbered(options)
+    picture, names = np.tile(pairs.caption_image, len(seeds)), pairs.captions["caption_id"][:]
+    groups = [str(seed) for seed in seeds for _ in texts]
+    return Cases(
+        benchmark,
+        None,
+        every,
+        picture[:, None],
+        caption,
+        [f"{name}/{seed}" for seed in seeds for name in names],
+        [image_ids[row] for row in picture],
+        groups,
+        first_is_right,
+        _metrics(seeds),
+        counts={"n_unchanged": int((caption[:, 1:] == caption[:, :1]).sum())},
+    )
+
+
+def shuffle_by_kind(words: np.ndarray, kinds: np.ndarray, rng: np.random.RandomState) -> tuple[str, str]:
+    """Nouns and adjectives shuffled, each among themselves; and all words but these.
+
+    Args:
+        words: Of a caption.
+        kinds: `noun`, `adjective` or `other`.
+        rng: Draws first the nouns' order, then the adjectives', then the others'.
+
+    Shape:
+        words, kinds: (W,).
+    """
+    named, others = words.copy(), words.copy()
+    for kind in ("noun", "adjective"):
+        named[kinds == kind] = rng.permutation(words[kinds == kind])
+    others[kinds == "other"] = rng.permutation(words[kinds == "other"])
+    return " ".join(named), " ".join(others)
+
+
+def shuffle_runs(words: Sequence[str], rng: random.Random) -> tuple[str, str]:
+    """The words within each run of three shuffled; and the runs. The last run may be shorter."""
+    runs = [list(words[start : start + RUN]) for start in range(0, len(words), RUN)]
+    within = [run.copy() for run in runs]
+    for run in within:
+        rng.shuffle(run)
+    rng.shuffle(runs)
+    return tuple(" ".join(word for run in found for word in run) for found in (within, runs))
+
+
+def normalize(caption: str) -> str:
+    """Lower case, no marks, single spaces, thirty words at most."""
+    text = re.sub(r"\s{2,}", " ", _MARKS.sub(" ", caption.lower())).strip(" ")
+    return " ".join(text.split(" ")[:MAX_WORDS])
+
+
+def _words(document: Doc) -> np.ndarray:
+    return np.array([token.text for token in document])
+
+
+def _kinds(document: Doc) -> np.ndarray:
+    tags = [token.tag_ for token in document]
+    return np.array(["noun" if tag in NOUNS else "adjective" if tag in ADJECTIVES else "other" for tag in tags])
+
+
+def _metrics(seeds: Sequence[int]) -> tuple[Metric, ...]:
+    each = tuple(Metric(f"P@1_seed_{seed}", "accuracy", (str(seed),)) for seed in seeds) if len(seeds) > 1 else ()
+    return (Metric("P@1", "accuracy"), Metric("P@1_ties_right", "accuracy", ties_right=True), *each)

@@ -1,0 +1,178 @@
+"""A cell of the study: one method, trained once and measured.
+
+In:  a `Setting`, the `Products`, a method, a `Cell` that says how it is trained.
+Out: `cells/<name>/` with `summary.json` (metrics, and what the training took), `ranks.parquet`, where there are compositional benchmarks
+     `cases.parquet`, and the loss curve (`trainer_state.json`). Weights go when they are measured, unless the setting keeps them.
+
+A cell that is finished stays, so that a study that was killed loses the cell under way and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+
+from repair_hf.baselines.method import Baseline, Method
+from repair_hf.baselines.samples import SampleRows, take_share
+from repair_hf.config import RepairConfig
+from repair_hf.encoder import DualEncoder
+from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
+from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
+from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
+from repair_hf.pixels import PixelStore
+from repair_hf.runs import finish_stage, finished, open_stage
+from repair_hf.study.products import Made, Products
+from repair_hf.study.setting import Setting
+from repair_hf.training import train
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The hyperparameters of a method.
+
+    Args:
+        learning_rate: Peak learning rate.
+        epochs: Passes over the training captions.
+        grid_weight: Lambda; 0 for a method without grids.
+    """
+
+    learning_rate: float
+    epochs: float
+    grid_weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How a method is trained, and what it is measured on.
+
+    Args:
+        method: Its name; `base` for the retriever as it came, which is not trained.
+        split: What it is measured on.
+        seed: Of the training's draws.
+        knobs: Its hyperparameters; None for the base.
+        share: Of its samples or records that are used.
+    """
+
+    method: str
+    split: str
+    seed: int = 0
+    knobs: Knobs | None = None
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Names its folder."""
+        if self.knobs is None:
+            return f"{self.method}--{self.split}"
+        how = f"lr{self.knobs.learning_rate:g}--epochs{self.knobs.epochs:g}"
+        how += f"--lambda{self.knobs.grid_weight:g}" if self.knobs.grid_weight else ""
+        how += f"--share{self.share:g}" if self.share < 1 else ""
+        return f"{self.method}--{self.split}--{how}--seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished cell.
+
+    Args:
+        cell: What it is.
+        folder: Where its ranks are.
+        metrics: Retrieval metrics, `n_images`, `n_texts`, and those of the compositional benchmarks.
+        training: `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; nothing for the base.
+    """
+
+    cell: Cell
+    folder: Path
+    metrics: Mapping[str, float]
+    training: Mapping[str, float]
+
+
+def run_cell(cell: Cell, method: Method | None, setting: Setting, products: Products) -> Measured:
+    """Train and measure, or find it done.
+
+    Args:
+        cell: How.
+        method: What; None for the base.
+        setting: What all cells share.
+        products: Where samples and records come from.
+
+    Raises:
+        UserError: If the folder holds a finished cell of other data or options, or the method lacks a part that the study was not given.
+    """
+    folder = setting.output / "cells" / cell.name
+    model = setting.model if method is None else setting.model_of(method)
+    made = {} if method is None else products.of(method)
+    resolved = _resolved(cell, method, made, setting) | {"model_digest": setting.digest(model)}
+    summary = finished(folder, resolved)
+    if summary is None:
+        open_stage(folder, command="study", options=resolved)
+        encoder = setting.encoder(model)
+        training = {} if method is None else _train(cell, method, made, encoder, setting, folder)
+        metrics = _measure(encoder, cell, setting, folder)
+        if not setting.keep_models:
+            shutil.rmtree(folder / "retriever", ignore_errors=True)
+        finish_stage(folder, {"metrics": metrics, "training": training})
+        summary = finished(folder, resolved)
+    return Measured(cell, folder, summary["metrics"], summary["training"])
+
+
+def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting) -> dict[str, Any]:
+    """What decides the result."""
+    return asdict(cell) | {
+        "training": setting.training | dict(getattr(method, "train", {})),
+        "products": {part: one.name for part, one in made.items()},
+        "pairs_fingerprint": setting.pairs.fingerprint,
+        "held_out_fingerprint": setting.held_out(cell.split).fingerprint,
+        "compositional": asdict(setting.compositional),
+    }
+
+
+def _train(
+    cell: Cell, method: Method, made: Mapping[str, Made], encoder: DualEncoder, setting: Setting, folder: Path
+) -> dict[str, Any]:
+    retriever = folder / "retriever"
+    shutil.rmtree(retriever, ignore_errors=True)  # of a cell that was cut off
+    options = setting.training | dict(getattr(method, "train", {}))
+    config = RepairConfig(
+        output_dir=str(retriever),
+        seed=cell.seed,
+        learning_rate=cell.knobs.learning_rate,
+        num_train_epochs=cell.knobs.epochs,
+        grid_weight=cell.knobs.grid_weight,
+        cache_folder=str(setting.output / "cache"),
+        **options,
+    )
+    set_seed(cell.seed)  # an objective with a head of its own draws its first weights
+    how: dict[str, Any] = {}
+    if isinstance(method, Baseline):
+        if made:
+            samples = {part: one.data for part, one in made.items()}
+            how["data"] = SampleRows(setting.pairs, samples, seed=cell.seed, share=cell.share)
+        if method.objective is not None:
+            how["objective"] = method.objective(encoder.model.config.vision_config.hidden_size)
+    elif made:
+        how["records"] = take_share(made["records"].data, cell.share)
+    told = train(encoder, setting.pairs, config=config, **how)
+    (retriever / "trainer_state.json").replace(folder / "trainer_state.json")
+    return told
+
+
+def _measure(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -> dict[str, float]:
+    pairs = setting.held_out(cell.split)
+    pixels = PixelStore(pairs.images, "image", encoder.preprocessor, setting.output / "cache")
+    images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
+    table = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, cell.method)
+    save_ranks(table, folder)
+    metrics = retrieval_metrics(ranks_by_direction(table)) | {"n_images": len(images), "n_texts": len(texts)}
+    if sets := setting.benchmarks(cell.split):
+        cases = evaluate_compositional(encoder, sets, cell.method, images)
+        save_cases(cases, folder)
+        metrics |= compositional_metrics(cases, sets)
+    return metrics

@@ -1,0 +1,83 @@
+"""The pictures of a study: what each method gains, and what more samples bring.
+
+In:  `Results`, or the table of differences.
+Out: `Finding`s with a figure.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from repair_hf.analysis.charts import COLOURS, NAMES, chart, legend
+from repair_hf.analysis.drawing import MUTED
+from repair_hf.analysis.findings import Finding
+from repair_hf.evaluation.retrieval import DIRECTIONS
+from repair_hf.study.cells import Measured
+from repair_hf.study.effort import R1, frame
+from repair_hf.study.running import PLAIN, Results
+
+PANELS = ("equal steps", "equal compute")
+LINES = ("-", "--", ":", "-.")
+# Okabe and Ito's: apart for every kind of colour vision.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000")
+
+
+def draw_gains(gains: Finding) -> Finding:
+    """Give the table of differences its picture: a point and a line from bound to bound for each method, one panel for each comparison."""
+    if gains.data.empty:
+        return gains
+    methods = list(dict.fromkeys(gains.data["method"]))
+    with chart(0.9 + 0.24 * len(methods), columns=2, width=6.6) as (figure, panels):
+        for axes, against in zip(panels, PANELS, strict=True):
+            for place, side in enumerate(DIRECTIONS):
+                rows = gains.data[(gains.data["against"] == against) & (gains.data["metric"] == f"{side}_R@1")]
+                found = 100 * rows.set_index("method").loc[methods, ["difference", "low", "high"]].to_numpy()  # (n, 3)
+                at, (middle, low, high) = np.arange(len(methods)) + 0.3 * (place - 0.5), found.T
+                axes.errorbar(
+                    middle, at, xerr=[middle - low, high - middle], fmt="os"[place], ms=3, lw=1.2, color=COLOURS[side]
+                )
+            axes.axvline(0, color=MUTED, lw=0.8)
+            axes.set(title=f"against plain training, {against}", xlabel="points of R@1, 95% interval")
+            axes.set_yticks(np.arange(len(methods)), methods if against == PANELS[0] else [])
+            axes.set_ylim(len(methods) - 0.5, -0.5)
+        legend(figure)
+    return replace(gains, figure=figure)
+
+
+def draw_sweep(results: Results) -> Finding | None:
+    """What a share of each method's samples brings, where shares were asked for."""
+    if not results.sweep:
+        return None
+    shares = list(next(iter(results.sweep.values())))
+    with chart(max(2.6, 0.4 + 0.14 * len(results.sweep)), columns=2, width=6.6) as (figure, panels):
+        for axes, metric in zip(panels, R1, strict=True):
+            axes.axhline(_mean(results.rows[PLAIN].cells, metric), color=MUTED, lw=0.8, label=PLAIN)
+            for place, (name, found) in enumerate(results.sweep.items()):
+                means = [_mean(cells, metric) for cells in found.values()]
+                look = {"color": PALETTE[place % len(PALETTE)], "ls": LINES[place // len(PALETTE) % len(LINES)]}
+                axes.plot([100 * share for share in shares], means, marker="o", ms=2.5, lw=1.1, label=name, **look)
+            axes.set(title=NAMES[metric[:3]], xlabel="share of the samples in %", ylabel="R@1 in %")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=6)
+    rows = {
+        name: [" / ".join(f"{_mean(cells, metric):.1f}" for metric in R1) for cells in found.values()]
+        for name, found in results.sweep.items()
+    }
+    data = [
+        {"method": name, "share": share, "seed": cell.cell.seed, **{metric: cell.metrics[metric] for metric in R1}}
+        for name, found in results.sweep.items()
+        for share, cells in found.items()
+        for cell in cells
+    ]
+    told = "R@1 I2T / T2I in %, mean over seeds, by the share of each method's samples that is used; a larger share holds all of a smaller one."
+    table = frame(["method", *(f"{share:.0%}" for share in shares)], rows)
+    return Finding("sweep", "How many samples", told, table, figure, data=pd.DataFrame(data))
+
+
+def _mean(cells: Sequence[Measured], metric: str) -> float:
+    """Over seeds, in percent."""
+    return 100 * statistics.fmean(cell.metrics[metric] for cell in cells)

@@ -1,0 +1,153 @@
+"""The study: which cells there are, in which order they are run, and what they are compared with.
+
+In:  a `Setting`, methods, seeds, shares, the grid of hyperparameters.
+Out: `Results`, after each seed anew, so that a study that is cut off has a whole table of the seeds before.
+
+A method is compared with plain training (`vanilla`) of the same seed twice: with as many steps, and with as many as encode as many images or
+captions, whichever is more. How many that is, the method's own training tells; it is rounded up to half epochs, so that methods share these runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from repair_hf.baselines.method import Method, Repair
+from repair_hf.study.cells import BASE, Cell, Knobs, Measured, run_cell
+from repair_hf.study.products import Made, Products
+from repair_hf.study.setting import Setting
+from repair_hf.study.tuning import Choice, Grid, choose
+
+PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
+LONGER = 3  # times the plain steps, to see what plain training has left to gain
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's cells, one of each seed, and what they are compared with.
+
+    Args:
+        cells: Its own.
+        same_steps: Plain training of as many steps.
+        same_compute: Plain training that encodes as much.
+        ratio: Steps of `same_compute` to those of `same_steps`.
+        made: What it trains on, by part.
+    """
+
+    cells: tuple[Measured, ...]
+    same_steps: tuple[Measured, ...]
+    same_compute: tuple[Measured, ...]
+    ratio: float
+    made: Mapping[str, Made]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What has been measured so far.
+
+    Args:
+        base: The retriever as it came.
+        longer: Plain training of `LONGER` times the steps, one of each seed.
+        rows: Each method's.
+        sweep: Method -> share -> its cells, where there are shares.
+        choices: Each method's hyperparameters.
+    """
+
+    base: Measured
+    longer: tuple[Measured, ...]
+    rows: Mapping[str, Row]
+    sweep: Mapping[str, Mapping[float, tuple[Measured, ...]]]
+    choices: Mapping[str, Choice]
+
+
+class Study:
+    """Runs the cells.
+
+    Args:
+        setting: What they share.
+        methods: All methods there are, by name.
+        wanted: Those of the study; plain training is one of them.
+        grid: Hyperparameters to choose from.
+        tune: Whether to choose; else the first of each value is taken.
+        shares: Of each method's samples; 1 is always among them.
+        tell: Takes a line on each cell when it is measured.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        methods: Mapping[str, Method],
+        wanted: Sequence[str],
+        grid: Grid,
+        *,
+        tune: bool,
+        shares: Sequence[float] = (1.0,),
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.setting, self.methods, self.grid, self.tune, self.tell = setting, methods, grid, tune, tell
+        plain = [OTHER_PLAIN] if any(is_other(methods[name]) for name in wanted) else []
+        self.wanted = list(dict.fromkeys([PLAIN, *plain, *wanted]))
+        self.shares = sorted({*shares, 1.0})
+        self.products = Products(setting)
+        self._measured: dict[Cell, Measured] = {}
+
+    def run(self, seeds: int) -> Iterator[Results]:
+        """Run all cells, one seed after the other; gives the results of all seeds so far."""
+        on_validation = self._on_validation if self.tune else None
+        choices = choose(self.methods, self.wanted, self.grid, on_validation)
+        for count in range(1, seeds + 1):
+            yield self._results(choices, range(count))
+
+    def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
+        base = self._measure(Cell(BASE, self.setting.split), None)
+        plain = choices[PLAIN].knobs
+        longer = tuple(self._test(PLAIN, replace(plain, epochs=LONGER * plain.epochs), seed) for seed in seeds)
+        rows = {name: self._row(name, choices, seeds) for name in self.wanted}
+        sweep = {
+            name: {share: tuple(self._test(name, choices[name].knobs, seed, share) for seed in seeds) for share in self.shares}
+            for name in self.wanted
+            if len(self.shares) > 1 and rows[name].made
+        }  # fmt: skip
+        return Results(base, longer, rows, sweep, choices)
+
+    def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
+        knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
+        plain = replace(choices[plain_name].knobs, epochs=knobs.epochs)
+        cells = tuple(self._test(name, knobs, seed) for seed in seeds)
+        same_steps = tuple(self._test(plain_name, plain, seed) for seed in seeds)
+        ratio = compute_ratio(cells[0].training, same_steps[0].training)
+        as_long = replace(plain, epochs=ratio * plain.epochs)
+        same_compute = tuple(self._test(plain_name, as_long, seed) for seed in seeds)
+        return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name]))
+
+    def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
+        return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])
+
+    def _on_validation(self, method: Method, knobs: Knobs) -> Measured:
+        return self._measure(Cell(method.name, self.setting.validation_split, 0, knobs), method)
+
+    def _measure(self, cell: Cell, method: Method | None) -> Measured:
+        if cell not in self._measured:
+            found = run_cell(cell, method, self.setting, self.products)
+            self._measured[cell] = found
+            seconds = f"   {found.training['seconds']:,.0f} s" if found.training else ""
+            r1 = "   ".join(f"{side.upper()} {100 * found.metrics[f'{side}_R@1']:.1f}" for side in ("i2t", "t2i"))
+            self.tell(f"cell    {cell.name}   R@1 {r1}{seconds}")
+        return self._measured[cell]
+
+
+def compute_ratio(training: Mapping[str, float], plain: Mapping[str, float]) -> float:
+    """How many plain steps encode as many images or captions, whichever is more, as one of another training: rounded up to halves.
+
+    Example:
+        >>> compute_ratio({"images_per_step": 256, "texts_per_step": 150}, {"images_per_step": 128, "texts_per_step": 128})
+        2.0
+    """
+    most = max(training[name] / plain[name] for name in ("images_per_step", "texts_per_step"))
+    return max(math.ceil(2 * most - 0.02) / 2, 1.0)  # a batch may hold a caption twice
+
+
+def is_other(method: Method) -> bool:
+    """Whether it trains the study's other retriever."""
+    return isinstance(method, Repair) and method.other_model

@@ -1,0 +1,238 @@
+"""The tables of a study.
+
+In:  `Results`.
+Out: `Finding`s: what a reader sees as text, the same numbers whole for a CSV.
+
+R@K in percent, MRR as it is, mean ± standard deviation over seeds. A difference is the mean over seeds of method less plain training of the same
+seed, with the 95% interval of the images: all seeds' differences are taken in the same resamples. It tells how far other images of the same kind
+might move the number; how far other seeds might is told by the standard deviation.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from repair_hf.analysis.findings import Finding
+from repair_hf.analysis.measurements import label
+from repair_hf.analysis.tables import NONE
+from repair_hf.evaluation.intervals import Draws, interval
+from repair_hf.evaluation.judging import load_cases, resample_compositional
+from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction
+from repair_hf.evaluation.retrieval import DIRECTIONS, KS, resample_retrieval
+from repair_hf.study.cells import Measured
+from repair_hf.study.effort import R1, calls, frame, papers
+from repair_hf.study.running import LONGER, PLAIN, Results
+from repair_hf.study.setting import Setting
+
+RETRIEVAL = tuple(f"{side}_{kind}" for side in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
+SATURATED = 1.0  # points of R@1
+
+
+class Differences:
+    """Paired differences of cells, with intervals.
+
+    Args:
+        setting: What all cells were measured on.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, pairs = setting, setting.held_out(setting.split)
+        self.draws, self.caption_image = Draws(len(pairs.images), setting.resamples), pairs.caption_image
+        self._samples: dict[str, dict[str, np.ndarray]] = {}
+
+    def between(self, cells: Sequence[Measured], plain: Sequence[Measured]) -> dict[str, dict[str, float]]:
+        """Metric -> `difference`, `low`, `high`, and `sd` over seeds where there are several.
+
+        Args:
+            cells: One of each seed; or one, which stands for all seeds.
+            plain: What each is compared with, alike.
+        """
+        count = max(len(cells), len(plain))
+        pairs = list(zip(_spread(cells, count), _spread(plain, count), strict=True))
+        samples = [(self._of(one), self._of(other)) for one, other in pairs]
+        found = {}
+        for name in samples[0][0]:
+            gains = [one.metrics[name] - other.metrics[name] for one, other in pairs]
+            low, high = interval(np.mean([one[name] - other[name] for one, other in samples], axis=0))
+            found[name] = {"difference": statistics.fmean(gains), "low": low, "high": high}
+            found[name]["sd"] = statistics.stdev(gains) if count > 1 else float("nan")
+        return found
+
+    def _of(self, cell: Measured) -> dict[str, np.ndarray]:
+        """Metric -> (R,) its values in the resamples."""
+        if cell.cell.name not in self._samples:
+            found = resample_retrieval(ranks_by_direction(load_ranks(cell.folder)), self.caption_image, self.draws)
+            if benchmarks := self.setting.benchmarks(cell.cell.split):
+                found |= resample_compositional(load_cases(cell.folder), benchmarks, self.setting.resamples)
+            self._samples[cell.cell.name] = {name: found[name] for name in found if not name.endswith("median_rank")}
+        return self._samples[cell.cell.name]
+
+
+def regime(results: Results, differences: Differences) -> Finding:
+    """Whether plain training has little left to gain, without which the other tables say little."""
+    plain = results.rows[PLAIN].cells
+    runs = {PLAIN: plain, f"{PLAIN}, {LONGER} times the steps": results.longer}
+    rows = {"base": [_cell([results.base], name) for name in R1] + [NONE] * 2}
+    found = {name: differences.between(cells, [results.base]) for name, cells in runs.items()}
+    for name, cells in runs.items():
+        rows[name] = [_cell(cells, metric) for metric in R1] + [_gain(found[name][metric]) for metric in R1]
+    gains = [100 * found[f"{PLAIN}, {LONGER} times the steps"][name]["difference"] for name in R1]
+    told = " and ".join(f"{gain:+.1f} ({name[:3].upper()})" for gain, name in zip(gains, R1, strict=True))
+    holds = max(gains) < SATURATED
+    verdict = (
+        f"Under {SATURATED:g} point both ways: there is little left to gain from plain training, and a comparison says something."
+        if holds
+        else f"That is not under {SATURATED:g} point both ways: THE CONDITION DOES NOT HOLD. Part of what a method gains below, plain "
+        "training gains too, given time; look at the columns of equal compute."
+    )
+    heads = ["", *map(label, R1), *(f"{label(name)} less base" for name in R1)]
+    return Finding(
+        "regime",
+        "The regime",
+        f"Plain training of {LONGER} times the steps gains {told} points of R@1 over the base. {verdict}",
+        frame(heads, rows),
+        data=_long({name: found[name] for name in runs}),
+    )
+
+
+def scores(results: Results, paper: str | None = None) -> Finding:
+    """R@1, R@5, R@10 and MRR of all methods."""
+    published = papers(paper) if paper else {}
+    heads = ["method", *map(label, RETRIEVAL), *(f"paper: {label(name)}" for name in R1 if paper)]
+    rows = {"base": [_cell([results.base], name) for name in RETRIEVAL]}
+    rows |= {name: [_cell(row.cells, metric) for metric in RETRIEVAL] for name, row in results.rows.items()}
+    if paper:
+        rows = {
+            name: cells + [_published(published.get(name, {}), metric) for metric in R1]
+            for name, cells in rows.items()
+        }
+    metrics = results.base.metrics
+    told = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {_seeds(results)}. {DEFINITIONS}"
+    if paper:
+        told += (
+            f" The columns marked `paper` hold what RePair's paper reports for {paper}; they were not measured here."
+        )
+    return Finding("scores", "Retrieval", told, frame(heads, rows), data=_by_seed(results))
+
+
+def gains(results: Results, differences: Differences) -> Finding:
+    """What each method gains over plain training of equal steps, and of equal compute."""
+    heads = ["method", *(f"{label(name)}, equal steps" for name in R1), "steps for equal compute"]
+    heads += [f"{label(name)}, equal compute" for name in R1]
+    rows, data = {}, {}
+    for name, row in results.rows.items():
+        if row.cells == row.same_steps:  # plain training itself
+            continue
+        steps, compute = (differences.between(row.cells, other) for other in (row.same_steps, row.same_compute))
+        data |= {(name, "equal steps"): steps, (name, "equal compute"): compute}
+        rows[name] = [_gain(steps[m]) for m in R1] + [f"{row.ratio:g}x"] + [_gain(compute[m]) for m in R1]
+    told = (
+        "Points of R@1 over plain training, in brackets the 95% interval; *: it leaves out 0. Equal steps: as many steps of plain training. "
+        "Equal compute: so many times as many, until it has encoded as many images or captions, whichever is more, as the method has."
+    )
+    return Finding(
+        "gains", "Against plain training", told, frame(heads, rows), data=_long(data, ["method", "against"])
+    )
+
+
+def value(results: Results, differences: Differences) -> Finding | None:
+    """What a thousand samples, or calls, or a dollar buys of each method."""
+    units = {"samples": 1000, "llm_calls": 1000, "image_calls": 1000, "dollars": 1}
+    rows, data = {}, []
+    for name, row in results.rows.items():
+        if not row.made:
+            continue
+        found, took = differences.between(row.cells, row.same_steps), calls(row.made.values())
+        gain = 100 * statistics.fmean(found[metric]["difference"] for metric in R1)
+        each = {unit: gain * many / took[unit] if took[unit] else None for unit, many in units.items()}
+        data.append({"method": name, "gain": gain, **each})
+        rows[name] = [f"{gain:+.2f}", *(NONE if number is None else f"{number:+.3f}" for number in each.values())]
+    if not rows:
+        return None
+    heads = ["method", "points", "per 1,000 samples", "per 1,000 LLM calls", "per 1,000 images", "per dollar"]
+    told = (
+        "Points of R@1, mean of both directions, over plain training of equal steps; divided by what the data took, rejects included. "
+        "What runs on the machine itself costs no dollar."
+    )
+    return Finding("value", "What a sample buys", told, frame(heads, rows), data=pd.DataFrame(data))
+
+
+def compositional(results: Results, differences: Differences) -> Finding | None:
+    """The benchmarks of almost right captions, where there are any."""
+    names = [name for name in differences.between([results.base], [results.base]) if name not in RETRIEVAL]
+    if not names:
+        return None
+    rows = {"base": [_cell([results.base], name) for name in names]}
+    rows |= {name: [_cell(row.cells, metric) for metric in names] for name, row in results.rows.items()}
+    data = {
+        name: {metric: found for metric, found in differences.between(row.cells, row.same_steps).items() if metric in names}
+        for name, row in results.rows.items()
+    }  # fmt: skip
+    told = "Accuracy in percent. The CSV has the paired differences to plain training of equal steps."
+    return Finding(
+        "compositional", "Almost right captions", told, frame(["method", *map(label, names)], rows), data=_long(data)
+    )
+
+
+DEFINITIONS = (
+    "R@K in %: some annotated positive stands in the top K. MRR: mean of 1 / rank of the best one. A tie counts against us. ±: standard "
+    "deviation over seeds."
+)
+
+
+def _spread(cells: Sequence[Measured], count: int) -> Sequence[Measured]:
+    return list(cells) * count if len(cells) == 1 else cells
+
+
+def _seeds(results: Results) -> str:
+    count = len(results.longer)
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def _cell(cells: Sequence[Measured], name: str) -> str:
+    scale, digits = (1, 3) if name.endswith("MRR") else (100, 1)
+    values = [scale * cell.metrics[name] for cell in cells]
+    spread = f" ±{statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def _gain(bounds: Mapping[str, float]) -> str:
+    star = "" if bounds["low"] <= 0 <= bounds["high"] else " *"
+    return f"{100 * bounds['difference']:+.1f} [{100 * bounds['low']:+.1f}, {100 * bounds['high']:+.1f}]{star}"
+
+
+def _published(row: Mapping[str, str], name: str) -> str:
+    return f"{float(row[name]):.2f}" if row.get(name) else NONE
+
+
+def _long(found: Mapping[Any, Mapping[str, Mapping[str, float]]], heads: Sequence[str] = ("method",)) -> pd.DataFrame:
+    """One row for each name and metric."""
+    return pd.DataFrame(
+        [
+            dict(zip(heads, name if isinstance(name, tuple) else (name,), strict=True)) | {"metric": metric, **bounds}
+            for name, metrics in found.items()
+            for metric, bounds in metrics.items()
+        ]
+    )
+
+
+def _by_seed(results: Results) -> pd.DataFrame:
+    """Every number of every cell."""
+    named = {"base": (results.base,), f"{PLAIN}-{LONGER}x": results.longer}
+    named |= {name: row.cells for name, row in results.rows.items()}
+    named |= {
+        f"{name}, plain at equal compute": row.same_compute for name, row in results.rows.items() if row.ratio > 1
+    }
+    rows = []
+    for name, cells in named.items():
+        for cell in cells:
+            took = {
+                kind: cell.training.get(kind) for kind in ("steps", "seconds", "images_per_step", "texts_per_step")
+            }
+            rows.append({"method": name, "seed": cell.cell.seed, **cell.metrics, **took})
+    return pd.DataFrame(rows)

@@ -1,0 +1,87 @@
+"""Hyperparameters of each method, chosen on the validation split from one small grid.
+
+In:  methods, the values to try, a way to train and measure one.
+Out: `Choice`s: what was chosen for each, and all that was tried.
+
+Every method is given the same values to choose from, with one seed; lambda is tried for those alone that have grids. What wins has the highest
+R@1, mean of both directions; of equals the one tried first. An ablation takes what RePair has chosen: it changes one thing, and not these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from repair_hf.baselines.method import Method, Repair
+from repair_hf.study.cells import Knobs, Measured
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that are tried; where nothing is tried, the first of each is taken.
+
+    Args:
+        learning_rates: Of every method.
+        epochs: Of every method.
+        grid_weights: Of RePair and its variants.
+    """
+
+    learning_rates: Sequence[float]
+    epochs: Sequence[float]
+    grid_weights: Sequence[float]
+
+    def of(self, method: Method) -> Iterator[Knobs]:
+        """What is tried for a method."""
+        weights = self.grid_weights if has_grids(method) else [0.0]
+        for values in product(self.learning_rates, self.epochs, weights):
+            yield Knobs(*values)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a method.
+
+    Args:
+        knobs: Its hyperparameters.
+        tried: All that was measured on the validation split; nothing where nothing was tried.
+    """
+
+    knobs: Knobs
+    tried: tuple[Measured, ...] = ()
+
+
+def choose(
+    methods: Mapping[str, Method],
+    wanted: Sequence[str],
+    grid: Grid,
+    measure: Callable[[Method, Knobs], Measured] | None,
+) -> dict[str, Choice]:
+    """Choose for all methods that others take their hyperparameters from, and hand them on.
+
+    Args:
+        methods: All methods there are, by name.
+        wanted: Those of the study.
+        grid: The values.
+        measure: Trains a method and measures it on the validation split; None takes the first of each value.
+
+    Returns:
+        Of each wanted method.
+    """
+    found: dict[str, Choice] = {}
+    for name in dict.fromkeys(methods[name].tuned_as for name in wanted):
+        points = list(grid.of(methods[name]))
+        tried = tuple(measure(methods[name], knobs) for knobs in points) if measure and len(points) > 1 else ()
+        best = max(tried, key=mean_r1).cell.knobs if tried else points[0]
+        found[name] = Choice(best, tried)
+    return {name: found[methods[name].tuned_as] for name in wanted}
+
+
+def mean_r1(measured: Measured) -> float:
+    """R@1, mean of both directions."""
+    return (measured.metrics["i2t_R@1"] + measured.metrics["t2i_R@1"]) / 2
+
+
+def has_grids(method: Method) -> bool:
+    """Whether lambda decides anything."""
+    return isinstance(method, Repair) and method.records and method.train.get("negatives") != "batch"

@@ -1,0 +1,195 @@
+"""The records of RePair and of its variants, made by the very commands that a user types.
+
+In:  a `Setting`, a variant.
+Out: its records, and what was asked for to make them.
+
+A variant begins with the answers and images of RePair itself, so that what they share is paid once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from datasets import Dataset, concatenate_datasets
+from pyarrow.parquet import read_table
+
+from repair_hf.baselines.method import Repair
+from repair_hf.llm.journal import shards
+from repair_hf.models import LLMOptions
+from repair_hf.options import as_flags
+from repair_hf.records import load_records
+from repair_hf.runs import digest
+from repair_hf.study.setting import Setting
+
+
+@dataclass(frozen=True)
+class Found:
+    """Records and their price.
+
+    Args:
+        records: Of the variant's directions.
+        llm_calls: LLM requests in all, of rejects too; equal requests counted each time.
+        image_calls: Candidate images in all.
+        dollars: What it would have cost alone; None where no price is known.
+    """
+
+    records: Dataset
+    llm_calls: int
+    image_calls: int
+    dollars: float | None
+
+
+class Variants:
+    """Makes the records of RePair's variants, one folder for the failures and one for the records of each round.
+
+    Args:
+        setting: What they are made with.
+        folder: Gets the folders.
+        within_ceilings: Takes the options of an LLM and a folder, and gives those options with the folder's ceilings.
+    """
+
+    def __init__(
+        self, setting: Setting, folder: Path, within_ceilings: Callable[[LLMOptions, Path], LLMOptions]
+    ) -> None:
+        self.setting, self.folder, self.within_ceilings = setting, folder, within_ceilings
+
+    def records(self, variant: Repair) -> Found:
+        """Mine and repair, in as many rounds as the variant has."""
+        folders = [self.folder / f"{variant.product}-records"]
+        self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
+        for number in range(2, variant.rounds + 1):
+            name = f"{variant.product}-round-{number}"
+            retriever = self._retriever(variant, folders, number - 1)
+            self._mine_and_repair(variant, str(retriever), name, folders)
+            folders.append(self.folder / f"{name}-records")
+        records = load_records([str(folder) for folder in folders])
+        if variant.reciprocal:
+            records = self._with_pointers(records, self.folder / f"{variant.product}-failures")
+        return _sum_up(records, folders, variant.directions)
+
+    def _mine_and_repair(self, variant: Repair, model: str, name: str, earlier: list[Path]) -> None:
+        """The failures and the records of one round."""
+        setting = self.setting
+        pairs = [*as_flags(setting.pairs_options), "--model", model]
+        failures, records = self.folder / f"{name}-failures", self.folder / f"{name}-records"
+        setting.type_command("mine", *pairs, "--output", str(failures), *words({**setting.mine, **variant.mine}))
+        llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
+        editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
+        if variant.reciprocal:
+            failures = mirror_failures(failures)
+        if shares_answers(variant) and not earlier:
+            inherit(self.folder / "repair-records", records)
+        setting.type_command(
+            "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
+            *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
+            *words(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
+        )  # fmt: skip
+
+    def _retriever(self, variant: Repair, folders: list[Path], number: int) -> Path:
+        """The retriever that the records of earlier rounds repair, to be mined anew."""
+        setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
+        setting.type_command(
+            "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
+            "--records", *map(str, folders), *words({**setting.training, **variant.train}),
+        )  # fmt: skip
+        return output
+
+    def _with_pointers(self, records: Dataset, failures: Path) -> Dataset:
+        """Beside each mirrored record, a record without an edit that tells whom the caption was taken for."""
+        kept = {(row["q_id"], row["fp_id"]) for row in records.select_columns(["q_id", "fp_id"])}
+        mined = read_table(failures / "failures.parquet").to_pylist()
+        pointers = [
+            dict.fromkeys(records.column_names)
+            | {name: row[name] for name in ("direction", "q_id", "gt_id", "fp_id", "fp_score")}
+            | {"record_id": digest([row["q_id"], row["fp_id"]]), "error_types": []}
+            for row in mined
+            if row["direction"] == "t2i" and (row["fp_id"], row["q_id"]) in kept
+        ]
+        return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+
+
+def shares_answers(variant: Repair) -> bool:
+    """Whether RePair's own answers can be a variant's.
+
+    Not those of another retriever's failures; and not a weaker LLM's, for the toy world's oracle is asked alike whether or not it errs.
+    """
+    return variant.product != "repair" and not variant.other_model and variant.weak != "llm"
+
+
+def mirror_failures(folder: Path) -> Path:
+    """Beside the failures of images, those of captions seen from the wrong image: it asks, and the caption is its false positive.
+
+    Of a mirrored row `fp_score` is the same from both sides, and `fp_rank` still the rank of the image for the caption.
+
+    Returns:
+        A Parquet file of i2t failures, each pair of query and false positive once.
+    """
+    table = Dataset(read_table(folder / "failures.parquet")).to_pandas()
+    is_t2i = table["direction"] == "t2i"
+    mirrored = table[is_t2i].assign(
+        direction="i2t", q=table["fp"], fp=table["q"], q_id=table["fp_id"], fp_id=table["q_id"]
+    )
+    i2t = table[~is_t2i]
+    by_image = i2t.drop_duplicates("q").set_index("q")
+    mirrored = mirrored[mirrored["q"].isin(by_image.index)]  # an image that was not mined has no ground truth here
+    for name in ("gt", "gt_id", "gt_score", "gt_rank"):
+        mirrored[name] = by_image.loc[mirrored["q"], name].to_numpy()
+    both = pd.concat([i2t, mirrored]).drop_duplicates(["q", "fp"])
+    file = folder / "mirrored.parquet"
+    draft = file.with_name(f".{file.name}.tmp")
+    both.to_parquet(draft, index=False)
+    draft.replace(file)
+    return file
+
+
+def inherit(source: Path, folder: Path) -> None:
+    """Let a synthesis begin with the answers and the images of another: what both ask for is paid once."""
+    if not (source / "summary.json").is_file() or folder.exists():
+        return
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    for kind in ("journal", "images"):
+        for number, path in enumerate(shards(source, kind)):
+            shutil.copyfile(path, draft / f"{kind}-inherited-{number}.jsonl")
+    if (source / "candidates").is_dir():
+        shutil.copytree(source / "candidates", draft / "candidates", copy_function=os.link)
+    draft.rename(folder)
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """Options as the words of a command line."""
+    found = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        elif value is not None:
+            found += [flag, str(value)]
+    return found
+
+
+def _sum_up(records: Dataset, folders: Sequence[Path], directions: Sequence[str]) -> Found:
+    """The records of some directions, and what those took."""
+    summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
+    asked, paid = (
+        [use for summary in summaries for use in summary[name] if use["direction"] in directions]
+        for name in ("llm", "paid")
+    )
+    images = sum(sum(summary["images"].values()) for summary in summaries) if "t2i" in directions else 0
+    is_wanted = [direction in directions for direction in records["direction"]]
+    if not all(is_wanted):
+        records = records.select([row for row, wanted in enumerate(is_wanted) if wanted])
+    return Found(
+        records,
+        sum(use["calls"] + use["replayed"] for use in asked),
+        images,
+        None if any(use["unpriced"] for use in paid) else sum(use["dollars"] for use in paid),
+    )

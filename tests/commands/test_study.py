@@ -1,0 +1,218 @@
+"""`repair-hf study`: a few methods end to end, twice; a study that is killed; all methods; what is refused; the recipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from test_recipes import SIZES, make_data
+
+from repair_hf.baselines import load_methods
+from repair_hf.cli import main
+from repair_hf.pairs import benchmarks
+from repair_hf.study.products import paid
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.server import ChatServer
+
+ISSUE = """vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair repair-i2t repair-t2i
+wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only""".split()
+RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "study").glob("*.yaml"))
+# Calls of one sample, LLM and images: the paper's arithmetic, with our own counters.
+PER_SAMPLE = {
+    "negclip": (0, 0), "laclip": (1, 0), "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3), "stablerep": (0, 1),
+    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0), "vanilla": (0, 0), "simclr": (0, 0),
+}  # fmt: skip
+
+
+def study(*words: str) -> str:
+    with redirect_stdout(StringIO()) as shown:
+        assert main(["study", *words]) == 0
+    return shown.getvalue()
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    """When the cells and products were written."""
+    found = [path for part in ("cells", "products") for path in (folder / part).rglob("*") if path.is_file()]
+    return {path: path.stat().st_mtime_ns for path in found if "lock" not in path.name}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple[Path, list[str], dict[Path, int]]:
+    """The folder of a tiny study, what each of two runs printed, and when its files were written after the first."""
+    folder = tmp_path_factory.mktemp("study")
+    words = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "repair-i2t", "--output", str(folder)]
+    shown = [study(*words)]
+    before = stamps(folder)
+    shown.append(study(*words))
+    return folder, shown, before
+
+
+def test_list_prints_every_name_on_a_line():
+    assert study("--list").split("\n")[:-1] == list(load_methods())
+    assert set(ISSUE) < set(load_methods())
+
+
+def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
+    folder, shown, _ = tiny
+    text = (folder / "study.md").read_text()
+    for name in ("base", "vanilla", "laclip", "repair-i2t"):
+        assert f"| {name} " in text
+    assert "The world is a toy" in text and "points of R@1 over the base" in text
+    table = pd.read_csv(folder / "scores.csv").set_index("method")
+    for cell in (folder / "cells").iterdir():
+        told = json.loads((cell / "summary.json").read_text())
+        assert told["metrics"]["n_images"] == 24 and (cell / "ranks.parquet").is_file()
+        assert not (cell / "retriever").exists()  # weights are not kept
+        method = cell.name.partition("--")[0]
+        if method in ("laclip", "repair-i2t", "base"):
+            assert table.loc[method, "i2t_MRR"] == pytest.approx(told["metrics"]["i2t_MRR"])
+    product = json.loads((folder / "products" / "laclip" / "summary.json").read_text())
+    assert product["samples"] + sum(product["dropped"].values()) == product["tried"] == 160
+    assert (folder / "gains.png").read_bytes().startswith(b"\x89PNG")
+    assert "after 1 of 1 seeds" in shown[0] and "Against plain training" in shown[0]
+
+
+def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
+    folder, shown, before = tiny
+    assert len(before) > 20 and stamps(folder) == before
+    assert shown[0].partition("The regime")[2] == shown[1].partition("The regime")[2]
+
+
+def test_calls_of_a_sample_are_the_papers(tiny):
+    table = pd.read_csv(tiny[0] / "overhead.csv").set_index("method")
+    for name in ("vanilla", "laclip", "repair-i2t"):
+        assert tuple(table.loc[name, ["llm_per_sample", "images_per_sample"]]) == PER_SAMPLE[name]
+    assert table.loc["laclip", "llm_calls"] == 160  # one for each caption
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ("--methods negclop", "Did you mean `negclip`?"),
+        ("--methods other-backbone", "`other-backbone` needs `other_model`"),
+        ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
+        ("--batch", "`batch` answers within a day"),
+        ('--training {"seed":3}', "'seed', which the study sets itself"),
+        ('--training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
+        ("--shares 0.5 1.5", "`shares` lie above 0 and at most at 1, got 1.5"),
+        ("--seeds 0", "`seeds` must be at least 1, got 0"),
+        ("--epochs 0", "`epochs` must be more than 0, got 0"),
+    ],
+)
+def test_refuses_in_one_line(words, says, tmp_path, capsys):
+    assert main(["study", *words.split(), "--output", str(tmp_path / "out")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
+    """On a dozen pictures in the form of its source; nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmarks, "SIZES", SIZES)
+    recipe = yaml.safe_load(path.read_text())
+    if "pairs" in recipe:
+        make_data(pairs_folder, recipe)
+    before = set(tmp_path.rglob("*"))
+    shown = study("--config", str(path), "--dry-run")
+    assert set(tmp_path.rglob("*")) == before
+    for name in recipe.get("methods") or [name for name in load_methods() if not name.startswith("other-backbone")]:
+        assert f"\n {name} " in shown
+    assert "unknown" not in shown and ("left out: other-backbone" in shown) == (path.stem == "toy")
+    counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
+    assert f"{counts[path.stem]} captions" in shown
+    readme = (path.parent / "README.md").read_text()
+    assert f"recipes/study/{path.name}" in readme and "not run by us" in readme.casefold()
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
+    """Killed in its second training: what was whole stays as it was, and no answer is paid again."""
+    out = tmp_path / "out"
+    words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
+    command = [sys.executable, "-m", "repair_hf", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
+        wait_until = time.monotonic() + 300
+        while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
+            assert process.poll() is None and time.monotonic() < wait_until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    whole = [path.parent for path in out.rglob("summary.json")]
+    assert len(whole) >= 4 and not (out / "study.md").exists()
+    before = {path: when for path, when in stamps(out).items() if path.parent in whole}
+    journal = (out / "products" / "sugarcrepe" / "journal.jsonl").read_text()
+    study(*words[1:])
+    after = stamps(out)
+    assert {path: after[path] for path in before} == before
+    assert (out / "products" / "sugarcrepe" / "journal.jsonl").read_text() == journal
+
+
+@pytest.mark.slow
+def test_every_method_runs_end_to_end(tmp_path):
+    """All that the toy world has the means for, with a sweep and choosing of hyperparameters; counters as in the paper."""
+    shown = study(
+        "--size", "tiny", "--seeds", "2", "--shares", "0.5", "--tune", "--grid-weights", "1", "0.5", "--compositional", "world",
+        "--paper", "coco30k", "--output", str(tmp_path),
+    )  # fmt: skip
+    assert "left out: other-backbone-vanilla (needs `other_model`), other-backbone" in shown
+    table = pd.read_csv(tmp_path / "overhead.csv").set_index("method")
+    assert list(table.index) == [name for name in load_methods() if not name.startswith("other-backbone")]
+    for name, calls in PER_SAMPLE.items():
+        assert tuple(table.loc[name, ["llm_per_sample", "images_per_sample"]]) == pytest.approx(calls), name
+    for name in ("regime", "scores", "gains", "compositional", "value", "training", "tuning", "sweep"):
+        assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 1, name
+    scores = pd.read_csv(tmp_path / "scores.csv")
+    assert set(scores["seed"]) == {0, 1} and scores[["i2t_R@1", "t2i_MRR"]].notna().all(axis=None)
+    assert (tmp_path / "sweep.png").is_file()
+
+
+@pytest.mark.slow
+def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, tmp_path):
+    study(
+        "--size", "tiny", "--seeds", "1", "--methods", "other-backbone", "--other-model", str(clip_folder), "--output", str(tmp_path),
+    )  # fmt: skip
+    gains = pd.read_csv(tmp_path / "gains.csv")
+    assert set(gains["method"]) == {"other-backbone"}
+    configs = [yaml.safe_load(path.read_text()) for path in (tmp_path / "cells").glob("other-backbone*/config.yaml")]
+    digests = {config["model_digest"] for config in configs}
+    base = yaml.safe_load((tmp_path / "cells" / "base--test" / "config.yaml").read_text())
+    assert len(digests) == 1 and base["model_digest"] not in digests
+
+
+@pytest.mark.slow
+def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
+    """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
+    out = tmp_path / "out"
+    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
+        words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "laclip", "sugarcrepe", "--output", str(out)]
+        words += [
+            "--llm",
+            "openai/gpt-4o-mini",
+            "--llm-base-url",
+            server.base_url,
+            "--spacy-model",
+            "world",
+            "--max-usd",
+        ]
+        assert main([*words, "0.02"]) == 1
+        says = capsys.readouterr().err
+        assert "A ceiling of the study is reached at `sugarcrepe`" in says and "`max_usd`" in says
+        first, answers = paid([*(out / "products").iterdir()])
+        assert 0.01 < first <= 0.02 and f"{answers:,} LLM answers" in says
+        assert main([*words, "1"]) == 0
+    table = pd.read_csv(out / "overhead.csv").set_index("method")
+    whole, answers = paid([*(out / "products").iterdir()])
+    assert table.loc["laclip", "dollars"] + table.loc["sugarcrepe", "dollars"] == pytest.approx(whole)
+    asked = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
+    assert len(asked) == answers  # nothing was asked twice

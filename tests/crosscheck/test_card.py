@@ -1,0 +1,43 @@
+"""What a pushed model's card says of its use runs as it stands, against a Hub on loopback, and all three libraries say the same."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hub_server import Client, Hub
+from PIL import Image
+
+from repair_hf.encoder import DualEncoder
+
+REASON = "needs {0}: `make crosscheck` runs this in an environment of its own"
+for needed in ("open_clip", "sentence_transformers"):
+    pytest.importorskip(needed, reason=REASON.format(needed))
+TOKEN = "hf_goodgoodgoodgoodgood"
+CAPTIONS = ["a dog on a beach", "two cats on a sofa"]
+
+
+def test_each_snippet_of_the_card_runs(clip_folder, tmp_path):
+    picture = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    )  # nothing to resize: torchvision, which transformers takes where it is, resizes otherwise
+    picture.save(tmp_path / "photo.jpg")
+    encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
+    ours = encoder.embed_images([Image.open(tmp_path / "photo.jpg")]) @ encoder.embed_texts(CAPTIONS).T
+    with Hub({TOKEN: "me"}) as hub:
+        client = Client(hub, tmp_path / "home", TOKEN)
+        code, _, complaint = client.main("push", "model", clip_folder, "--repo", "me/clip", "--open-clip")
+        assert code == 0, complaint
+        card = hub.files("model", "me/clip")["README.md"].decode()
+        snippets = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        by_transformers, by_sentence_transformers, by_open_clip = snippets
+        client.run(f"os.chdir({str(tmp_path)!r})")
+        scale = client.run(f"{by_transformers}\nresult = model.logit_scale.exp().item()")
+        found = client.run(f"{by_transformers}\nresult = found.logits_per_image.tolist()")
+        np.testing.assert_allclose(np.array(found) / scale, ours, atol=1e-5)
+        found = client.run(f"{by_sentence_transformers}\nresult = model.similarity(images, texts).tolist()")
+        np.testing.assert_allclose(found, ours, atol=1e-5)
+        found = client.run(f"{by_open_clip}\nresult = (images @ texts.T).tolist()")
+        np.testing.assert_allclose(found, ours, atol=1e-5)
+        client.close()

@@ -1,0 +1,224 @@
+"""open_clip itself loads what `repair-hf export open_clip` writes, and gives the same pixels, tokens and vectors; CLIP_benchmark's own
+command, pointed at that folder, prints the numbers of `repair-hf evaluate`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
+
+from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
+from repair_hf.evaluation import sugarcrepe
+from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
+from repair_hf.export import export_open_clip
+from repair_hf.toyworld import captions, scenes
+from repair_hf.toyworld.renderer import render
+from repair_hf.toyworld.shipped import locate
+
+REASON = "CLIP_benchmark and open_clip want torchvision: `make crosscheck` runs this in an environment of their own"
+open_clip = pytest.importorskip("open_clip", reason=REASON)
+VOCABULARY = os.environ.get("REPAIR_HF_CLIP_BPE")
+needs_vocabulary = pytest.mark.skipif(
+    not VOCABULARY, reason="set REPAIR_HF_CLIP_BPE to CLIP's bpe_simple_vocab_16e6.txt.gz"
+)
+SIZES = [(64, 64), (41, 29), (90, 61), (33, 200), (500, 375), (64, 65), (16, 16)]  # width, height
+
+PICTURES = 150  # of the toy world
+
+
+def pictures() -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [
+        Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize(size, Image.BICUBIC) for size in SIZES
+    ]
+
+
+def sentences() -> list[str]:
+    rng = random.Random(0)
+    return [*(captions.write(scenes.sample(rng), rng) for _ in range(12)), "a " * 100]
+
+
+def loaded(name: str):
+    model, _, preprocess = open_clip.create_model_and_transforms(name)
+    return model.eval(), preprocess, open_clip.get_tokenizer(name)
+
+
+def exported(encoder: DualEncoder, folder: Path):
+    export_open_clip(encoder, folder, name="nobody/asks")
+    return loaded(f"local-dir:{folder}")
+
+
+@pytest.fixture(params=["gelu", "quick_gelu"])
+def encoder(request, clip_folder) -> DualEncoder:
+    return DualEncoder.from_pretrained(locate("world/base") if request.param == "gelu" else clip_folder, device="cpu")
+
+
+def test_the_same_vectors(encoder, tmp_path):
+    model, _, tokenize = exported(encoder, tmp_path)
+    pixels = encoder.preprocessor.images(pictures())
+    with torch.no_grad():
+        images = model.encode_image(encoder.preprocessor.normalize(pixels), normalize=True).numpy()
+        texts = model.encode_text(tokenize(sentences()), normalize=True).numpy()
+    np.testing.assert_allclose(images, encoder.embed_images(pixels), atol=2e-6)
+    np.testing.assert_allclose(texts, encoder.embed_texts(sentences()), atol=2e-6)
+    assert model.logit_scale.item() == encoder.model.logit_scale.item()
+
+
+def test_the_same_pixels_but_for_the_side_of_an_odd_pixel(encoder, tmp_path):
+    """Half of an odd surplus open_clip's crop rounds to the even number, ours down, as the model's own processor does."""
+    _, preprocess, _ = exported(encoder, tmp_path)
+    side = encoder.preprocessor.image_shape[-1]
+    shifted = 0
+    for picture in pictures():
+        ours = encoder.preprocessor.normalize(encoder.preprocessor.images([picture]))[0]
+        short, long = sorted(picture.size)
+        before = (int(long * side / short) - side) / 2
+        if round(before) == int(before):
+            torch.testing.assert_close(preprocess(picture), ours, atol=1e-5, rtol=0)
+        else:
+            shifted += 1
+            axis = 2 if picture.width > picture.height else 1
+            theirs = preprocess(picture).narrow(axis, 0, side - 1)
+            torch.testing.assert_close(theirs, ours.narrow(axis, 1, side - 1), atol=1e-5, rtol=0)
+    assert shifted  # or this says nothing of them
+
+
+@needs_vocabulary
+def test_the_same_tokens_by_clips_vocabulary():
+    from test_photographs import real_tokenizer
+
+    theirs, ours = open_clip.get_tokenizer("ViT-B-32"), real_tokenizer()
+    odd = [
+        "Two dogs' tails, 3 feet long!",
+        "  TWO  spaces\tand a tab ",
+        "naïve café — 東京 🐕",
+        "it's, they're, I'll",
+        "a " * 100,
+        "",
+    ]
+    texts = [*sentences(), *odd]
+    ids = ours(texts, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+    is_text = ids["attention_mask"].bool()
+    assert (theirs(texts) * is_text).equal(ids["input_ids"] * is_text)
+    mended = "a dog &amp; a cat"  # which open_clip reads as `a dog & a cat`, and transformers as it stands
+    assert theirs([mended]).equal(theirs(["a dog & a cat"]))
+    assert ours(mended)["input_ids"] != ours("a dog & a cat")["input_ids"]
+
+
+@needs_vocabulary
+@pytest.mark.slow
+@pytest.mark.parametrize("activation, name", [("quick_gelu", "ViT-B-32-quickgelu"), ("gelu", "ViT-B-32")])
+def test_weights_of_vit_b_32s_size_fit_open_clips_own_model_of_that_name(activation, name, tmp_path):
+    from test_photographs import real_tokenizer
+
+    from repair_hf.preprocessing import Preprocessor
+
+    config = CLIPConfig(
+        text_config={"hidden_act": activation, "eos_token_id": 2}, vision_config={"hidden_act": activation}
+    )
+    torch.manual_seed(0)
+    processor = CLIPProcessor(CLIPImageProcessorPil(), real_tokenizer())
+    encoder = DualEncoder(CLIPModel(config), Preprocessor(processor, config), device="cpu")
+    export_open_clip(encoder, tmp_path, name="nobody/asks")
+    model, _, _ = open_clip.create_model_and_transforms(name, pretrained=str(tmp_path / "open_clip_model.safetensors"))
+    model.eval()
+    pixels, texts = encoder.preprocessor.images(pictures()[:3]), sentences()[-3:]
+    with torch.no_grad():
+        images = model.encode_image(encoder.preprocessor.normalize(pixels), normalize=True).numpy()
+        written = model.encode_text(open_clip.get_tokenizer(name)(texts), normalize=True).numpy()
+    np.testing.assert_allclose(images, encoder.embed_images(pixels), atol=5e-6)
+    np.testing.assert_allclose(written, encoder.embed_texts(texts), atol=5e-6)
+
+
+@pytest.fixture(scope="module")
+def toy_world(tmp_path_factory) -> Path:
+    """Drawn pictures as JPEG with two captions each, in the forms of both tools; and cases as SugarCrepe has them."""
+    folder, rng = tmp_path_factory.mktemp("toy"), random.Random(1)
+    (folder / "val2017").mkdir()
+    ours, theirs, cases = [], ["image,caption"], {}
+    for number in range(PICTURES):
+        scene, name = scenes.sample(rng), f"{number:03d}.jpg"
+        render(scene).convert("RGB").save(folder / "val2017" / name, quality=95)
+        written = [captions.write(scene, rng) for _ in range(2)]
+        ours.append(json.dumps({"image": name, "captions": written}))
+        theirs += [f"{name},{caption}" for caption in written]
+        cases[str(number)] = {
+            "filename": name,
+            "caption": written[0],
+            "negative_caption": captions.write(scenes.sample(rng), rng),
+        }
+    cases["3"]["negative_caption"] = cases["3"]["caption"]  # a tie
+    (folder / "val2017" / "captions.jsonl").write_text("\n".join(ours) + "\n")
+    (folder / "captions.txt").write_text("\n".join(theirs) + "\n")
+    for category in sugarcrepe.SUGARCREPE:
+        (folder / f"{category}.json").write_text(json.dumps(cases))
+    return folder
+
+
+def clip_benchmark(*words: str) -> dict[str, float]:
+    """What its command writes."""
+    output = Path(words[words.index("--output") + 1])
+    command = [
+        sys.executable,
+        "-m",
+        "clip_benchmark.cli",
+        "eval",
+        *words,
+        "--pretrained",
+        "",
+        "--no_amp",
+        "--num_workers",
+        "0",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(output.read_text())["metrics"]
+
+
+def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeypatch):
+    pytest.importorskip("clip_benchmark", reason=REASON)
+    assert main(["export", "open_clip", "world/base", "--output", str(tmp_path / "base")]) == 0
+    model = ["--model", f"local-dir:{tmp_path}/base"]
+    words = [
+        "--pairs",
+        str(toy_world / "val2017"),
+        "--split",
+        "all",
+        "--resamples",
+        "10",
+        "--output",
+        str(tmp_path / "ours"),
+    ]
+    assert main(["evaluate", "world/base", *words]) == 0
+    ours = json.loads((tmp_path / "ours" / "metrics.json").read_text())
+    theirs = clip_benchmark(
+        *model, "--dataset", "flickr30k", "--dataset_root", str(toy_world / "val2017"), "--task", "zeroshot_retrieval",
+        "--annotation_file", str(toy_world / "captions.txt"), "--recall_k", "1", "5", "10", "--output", str(tmp_path / "theirs.json"),
+    )  # fmt: skip
+    for k in (1, 5, 10):
+        assert ours[f"t2i_R@{k}"] == pytest.approx(theirs[f"image_retrieval_recall@{k}"], abs=1e-6)
+        assert ours[f"i2t_R@{k}"] == pytest.approx(theirs[f"text_retrieval_recall@{k}"], abs=1e-6)
+    assert 0.5 < ours["t2i_R@1"] < 0.99  # or equality says little
+
+    theirs = clip_benchmark(
+        *model, "--dataset", "sugar_crepe/swap_obj", "--dataset_root", str(toy_world), "--task", "image_caption_selection",
+        "--output", str(tmp_path / "theirs.json"),
+    )  # fmt: skip
+    monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
+    cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
+    encoder = DualEncoder.from_pretrained(locate("world/base"), device="cpu")
+    found = compositional_metrics(evaluate_compositional(encoder, [cases], "base"), [cases])
+    assert found["sugarcrepe_swap_obj"] + 1 / PICTURES == pytest.approx(
+        theirs["text_acc"], abs=1e-6
+    )  # the tie is theirs

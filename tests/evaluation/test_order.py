@@ -1,0 +1,131 @@
+"""ARO's order tests: the shufflings against the plainest form of the same, with the process's own generators."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from repair_hf.evaluation import judging
+from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.evaluation.order import load_order, normalize, shuffle_runs
+from repair_hf.options import PairsOptions, UserError
+from repair_hf.pairs import load_pairs
+from repair_hf.parsing import load_tokenizer
+from repair_hf.toyworld.parsing import build_parser
+
+for _package in ("nltk", "spacy"):
+    pytest.importorskip(_package, reason="the extra repair-hf[aro] is not installed")
+
+CAPTIONS = (
+    [
+        "Two big red stars to the left of a small blue box at night.",
+        "a red ball above three yellow hearts in daylight",
+    ],
+    ["ball", "A purple star (racing along): it's a blue box, isn't it?"],
+    [" ".join(["a red ball"] * 14), "one star and a heart", "a circle!", "big red ball"],
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = []
+    for place, texts in enumerate(CAPTIONS):
+        Image.new("RGB", (20, 20), (80 * place, 0, 0)).save(folder / f"{place}.png")
+        lines.append(json.dumps({"image": f"{place}.png", "captions": texts}))
+    (folder / "captions.jsonl").write_text("\n".join(lines))
+    return load_pairs(folder, split="all")
+
+
+def plain(caption: str) -> list[str]:
+    """The five captions of one case; draws from the generators of NumPy and Python themselves."""
+    document, found = build_parser()(caption), [caption]
+    words = np.array([token.text for token in document])
+    nouns = [k for k, token in enumerate(document) if token.tag_.startswith("NN")]
+    adjectives = [k for k, token in enumerate(document) if token.tag_.startswith("JJ")]
+    both = words.copy()
+    both[nouns] = np.random.permutation(both[nouns])
+    both[adjectives] = np.random.permutation(both[adjectives])
+    found.append(" ".join(both))
+    is_other = np.ones(len(words), bool)
+    is_other[nouns + adjectives] = False
+    words[is_other] = np.random.permutation(words[is_other])
+    found.append(" ".join(words))
+    tokens = load_tokenizer()(caption)
+    runs = [tokens[k : k + 3] for k in range(0, len(tokens), 3)]
+    for run in runs:
+        random.shuffle(run)
+    found.append(" ".join(" ".join(run) for run in runs))
+    runs = [tokens[k : k + 3] for k in range(0, len(tokens), 3)]
+    random.shuffle(runs)
+    found.append(" ".join(" ".join(run) for run in runs))
+    spaced = [re.sub(r"\s+", " ", re.sub(r'[.!"()*#:;~]', " ", text.lower())).strip() for text in found]
+    return [" ".join(text.split()[:30]) for text in spaced]
+
+
+def test_the_shufflings_are_the_plain_ones(pairs):
+    cases = load_order(pairs, build_parser(), load_tokenizer(), seeds=(1, 7))
+    found = [[cases.captions[row] for row in case] for case in cases.caption]
+    expected = []
+    for seed in (1, 7):
+        np.random.seed(seed)
+        random.seed(seed)
+        expected += [plain(caption) for caption in pairs.captions["caption"]]
+    assert found == expected
+    assert cases.picture[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 2, 2] * 2
+    assert cases.groups == ["1"] * 8 + ["7"] * 8 and len(set(cases.case_ids)) == 16
+    assert (
+        cases.counts["n_unchanged"] == sum(case.count(case[0]) - 1 for case in found) >= 8
+    )  # `ball` has no other order
+    assert [metric.name for metric in cases.metrics] == ["P@1", "P@1_ties_right", "P@1_seed_1", "P@1_seed_7"]
+
+
+def test_a_caption_that_no_shuffle_changes_is_a_tie(pairs, clip_folder):
+    from repair_hf.encoder import DualEncoder
+
+    cases = load_order(pairs, build_parser(), load_tokenizer())
+    encoder = DualEncoder.from_pretrained(clip_folder)
+    table = judging.evaluate_compositional(encoder, [cases], "m", encoder.embed_images(pairs.images["image"]))
+    found = judging.compositional_metrics(table, [cases])
+    margin = table["margin"].to_numpy()
+    assert margin[2] == 0  # `ball`
+    assert found["order_P@1"] == (margin > 0).mean() < (margin >= 0).mean() == found["order_P@1_ties_right"]
+    assert found["order_n_ties"] == (margin == 0).sum()
+
+
+def test_runs_of_three_and_the_rest():
+    within, runs = shuffle_runs("a b c d e f g".split(), random.Random(0))
+    assert [sorted(within.split()[k : k + 3]) for k in (0, 3, 6)] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert sorted(runs.split()) == list("abcdefg") and "a b c" in runs and "d e f" in runs
+
+
+def test_normalized_as_the_authors_do():
+    assert (
+        normalize('  A "Dog", (sitting) on: the ~Grass!  It\'s #1; ok.\n') == "a dog , sitting on the grass it's 1 ok"
+    )
+    assert normalize(" ".join(map(str, range(40)))).split()[-1] == "29"
+
+
+@pytest.mark.parametrize(
+    "benchmark, split, name",
+    [("coco30k", "test", "coco_order"), ("flickr30k", "test", "flickr30k_order"), ("coco", "val", "order")],
+)
+def test_only_a_test_split_has_the_authors_name(pairs, benchmark, split, name):
+    options = CompositionalOptions(compositional=["order=world"], order_seeds=[2])
+    (cases,) = load_benchmarks(options, pairs, PairsOptions(pairs="x", split=split, benchmark=benchmark))
+    assert cases.benchmark == name and set(cases.groups) == {"2"}
+
+
+def test_a_missing_model_is_named_with_its_remedy(pairs):
+    options = CompositionalOptions(compositional=["order=en_core_web_xxl"])
+    with pytest.raises(
+        UserError, match="`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_xxl"
+    ):
+        load_benchmarks(options, pairs, PairsOptions(pairs="x"))
+    with pytest.raises(UserError, match="`order_seeds` takes one or more different numbers from 0, got .1, 1."):
+        CompositionalOptions(order_seeds=[1, 1])

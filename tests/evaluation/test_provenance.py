@@ -1,0 +1,53 @@
+"""What stands with every number: of which data, which weights, which code."""
+
+from __future__ import annotations
+
+import pytest
+
+import repair_hf
+from repair_hf.evaluation.provenance import provenance, told
+from repair_hf.options import PairsOptions
+from repair_hf.pairs import load_pairs
+
+
+@pytest.fixture(scope="module")
+def found(pairs_folder):
+    pairs = load_pairs(pairs_folder, split="all")
+    return pairs, provenance(PairsOptions(pairs="photos", split="all"), pairs, "me/clip", "0123abcd")
+
+
+def test_names_data_weights_and_code(found):
+    pairs, said = found
+    assert said["pairs_fingerprint"] == pairs.fingerprint and said["repair_hf"] == repair_hf.__version__
+    wanted = {"pairs": "photos", "split": "all", "benchmark": None, "n_images": 12, "n_texts": 24}
+    assert said | wanted | {"model": "me/clip", "model_digest": "0123abcd"} == said
+
+
+@pytest.mark.parametrize(
+    "options, split",
+    [
+        ({"benchmark": "coco", "split": "validation"}, "val"),
+        ({"benchmark": "coco", "split": "train", "with_restval": True}, "train+restval"),
+        ({"benchmark": None, "split": "validation"}, "validation"),
+    ],
+)
+def test_a_split_has_the_benchmarks_own_name(found, options, split):
+    said = provenance(PairsOptions(pairs="x", **options), found[0], "m", "d")
+    assert (said["split"], said["benchmark"]) == (split, options["benchmark"])
+
+
+def test_the_sentence_holds_all_of_it_and_every_model(found):
+    one = found[1] | {"commit": "0123456789abcdef+", "n_images": 5000, "n_texts": 25000}
+    two = one | {"model": "runs/b", "model_digest": "ffff", "commit": None}
+    text = told({"a": one, "b": two})
+    assert text.startswith("photos (under no benchmark's name), split all, fingerprint ")
+    assert "5,000 images, 25,000 texts. a is me/clip, digest 0123abcd; b is runs/b, digest ffff." in text
+    version = repair_hf.__version__
+    assert text.endswith(f"Measured by repair_hf {version} (0123456789ab+changes) and repair_hf {version}.")
+
+
+@pytest.mark.parametrize("texts, other", [(25_000, "25,010"), (25_010, "25,000")])
+def test_of_two_forms_of_a_split_the_other_is_told(found, texts, other):
+    one = found[1] | {"benchmark": "coco", "split": "test", "n_texts": texts}
+    assert f"{texts:,} texts (the split also goes about with {other})." in told({"a": one})
+    assert told({"a": one}).startswith("coco, split test,")

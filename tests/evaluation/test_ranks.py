@@ -1,0 +1,148 @@
+"""`ranks.parquet` and its comparison, of adversarial vectors, against loops over the whole matrix."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, count_changes, differences
+from repair_hf.evaluation.intervals import Draws, interval
+from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
+from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
+from repair_hf.options import UserError
+from repair_hf.pairs import load_pairs
+
+# Captions of each image: one each; seven for some; a single image; a single image with a single caption.
+SHAPES = [[1] * 8, [7, 1, 2, 7, 1, 3], [5], [1]]
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=str)
+def pairs(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = []
+    for place, count in enumerate(request.param):
+        Image.new("RGB", (8, 8), (20 * place, 0, 0)).save(folder / f"{place}.png")
+        lines.append(json.dumps({"image": f"{place}.png", "captions": [f"caption {place} {k}" for k in range(count)]}))
+    (folder / "captions.jsonl").write_text("\n".join(lines))
+    return load_pairs(folder, split="all")
+
+
+def vectors(pairs, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors in which many, or all, scores are exactly equal."""
+    rng, shapes = np.random.default_rng(5), [(len(pairs.images), 4), (len(pairs.captions), 4)]
+    if kind == "same":
+        return tuple(np.full(shape, 0.5, np.float32) for shape in shapes)
+    images, texts = (rng.choice([-0.5, 0.5], shape).astype(np.float32) for shape in shapes)
+    if kind == "doubles":  # each picture stands twice, and captions are copies of one another
+        images[1::2] = images[: len(images) // 2 * 2 : 2]
+        texts[1::2] = texts[: len(texts) // 2 * 2 : 2]
+    return images, texts
+
+
+def slow_ranks(images: np.ndarray, texts: np.ndarray, owner: np.ndarray) -> list[tuple]:
+    """Query by query: direction, best right score and rank, best wrong score (None without any)."""
+    found = []
+    for caption, text in enumerate(texts):
+        scores = [float(text @ image) for image in images]
+        wrong = [score for place, score in enumerate(scores) if place != owner[caption]]
+        best = scores[owner[caption]]
+        found.append(("t2i", best, 1 + sum(score >= best for score in wrong), max(wrong, default=None)))
+    for place, image in enumerate(images):
+        scores = [float(image @ text) for text in texts]
+        best = max(score for caption, score in enumerate(scores) if owner[caption] == place)
+        wrong = [score for caption, score in enumerate(scores) if owner[caption] != place]
+        found.append(("i2t", best, 1 + sum(score >= best for score in wrong), max(wrong, default=None)))
+    return found
+
+
+def table_of(pairs, kind: str, model: str = "m"):
+    return rank_table(rank_queries(*vectors(pairs, kind), pairs.caption_image, fps=1), pairs, model)
+
+
+@pytest.mark.parametrize("kind", ["ties", "doubles", "same"])
+def test_each_row_is_what_the_whole_matrix_says(pairs, kind, tmp_path):
+    save_ranks(table_of(pairs, kind), tmp_path)
+    rows, expected = load_ranks(tmp_path).to_pylist(), slow_ranks(*vectors(pairs, kind), pairs.caption_image)
+    assert [row["q_id"] for row in rows] == [*pairs.captions["caption_id"], *pairs.images["image_id"]]
+    for row, (direction, score, rank, wrong) in zip(rows, expected, strict=True):
+        assert (row["direction"], row["gt_score"], row["gt_rank"], row["fp_score"]) == (direction, score, rank, wrong)
+        image_of = {caption: caption.split("#")[0] for caption in pairs.captions["caption_id"]}
+        own, answer, other = (row[name] for name in ("q_id", "gt_id", "fp_id"))
+        assert answer == image_of[own] if direction == "t2i" else image_of[answer] == own
+        assert other is None if wrong is None else (image_of.get(other, other) != image_of.get(own, own))
+        assert row["top1_id"] == (answer if rank == 1 else other)
+
+
+@pytest.mark.parametrize("kind", ["ties", "doubles", "same"])
+def test_metrics_and_intervals_are_those_of_the_slow_ranks(pairs, kind):
+    slow, ranks = slow_ranks(*vectors(pairs, kind), pairs.caption_image), ranks_by_direction(table_of(pairs, kind))
+    found = retrieval_metrics(ranks)
+    samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), 25, seed=2))
+    drawn = np.random.default_rng(2).integers(0, len(pairs.images), (25, len(pairs.images)))
+    for way in ("i2t", "t2i"):
+        own = np.array([rank for direction, _, rank, _ in slow if direction == way])
+        image = np.arange(len(own)) if way == "i2t" else pairs.caption_image
+        queries = [np.concatenate([np.flatnonzero(image == one) for one in images]) for images in drawn]
+        for name, of in {
+            "R@1": lambda ranks: np.mean(ranks <= 1),
+            "R@10": lambda ranks: np.mean(ranks <= 10),
+            "MRR": lambda ranks: np.mean(1 / ranks),
+            "median_rank": np.median,
+        }.items():
+            assert found[f"{way}_{name}"] == pytest.approx(of(own))
+            expected = np.array([of(own[some]) for some in queries])
+            np.testing.assert_allclose(samples[f"{way}_{name}"], expected, rtol=1e-12)
+            assert interval(samples[f"{way}_{name}"]) == pytest.approx(tuple(np.quantile(expected, [0.025, 0.975])))
+
+
+def test_what_became_of_each_query(pairs):
+    before, now = table_of(pairs, "ties", "a"), table_of(pairs, "doubles", "b")
+    found = compare_queries(before, now)
+    for row, old, new in zip(found.to_pylist(), before.to_pylist(), now.to_pylist(), strict=True):
+        first, second = old["gt_rank"], new["gt_rank"]
+        if first == second:
+            change = "unchanged"
+        elif second == 1:
+            change = "repaired"
+        elif first == 1:
+            change = "broken"
+        else:
+            change = "improved" if second < first else "worsened"
+        assert (row["before_rank"], row["rank"], row["change"]) == (first, second, change)
+        assert (row["reference"], row["model"], row["q_id"]) == ("a", "b", old["q_id"])
+        margins = [None if side["fp_score"] is None else side["gt_score"] - side["fp_score"] for side in (old, new)]
+        assert [row["before_margin"], row["margin"]] == margins
+    counts = count_changes(found)
+    assert sum(counts["i2t"].values()) == len(pairs.images)
+    assert counts["t2i"] == {
+        name: sum(row["direction"] == "t2i" and row["change"] == name for row in found.to_pylist()) for name in CHANGES
+    }
+
+
+def test_every_change_has_its_name():
+    before, now = np.array([1, 1, 5, 5, 5, 5, 2]), np.array([1, 2, 1, 3, 9, 5, 1])
+    names = ["unchanged", "broken", "repaired", "improved", "worsened", "unchanged", "repaired"]
+    assert changes(before, now).tolist() == names
+
+
+def test_differences_are_paired_resample_by_resample():
+    before, now = {"x": 0.2, "y": 1.0, "z": 3.0}, {"x": 0.5, "y": 1.0}
+    old, new = {"x": np.linspace(0, 1, 41), "y": np.zeros(9), "z": np.ones(9)}, {"x": np.linspace(0, 1, 41) + 0.25}
+    found = differences(before, now, old, new | {"y": np.zeros(9)})
+    assert list(found) == ["x", "y"]
+    assert found["x"] == pytest.approx({"difference": 0.3, "low": 0.25, "high": 0.25})  # paired: no spread is left
+    assert found["y"] == {"difference": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_ranks_of_other_pairs_are_not_compared(pairs):
+    table = table_of(pairs, "ties")
+    with pytest.raises(UserError, match="The ranks of `m` and `m` are of different queries"):
+        compare_queries(table, table.slice(1))
+
+
+def test_a_folder_without_ranks_is_named(tmp_path):
+    with pytest.raises(UserError, match="holds no ranks.parquet; give the folder that `repair-hf evaluate` wrote"):
+        load_ranks(tmp_path)

@@ -1,0 +1,54 @@
+"""The benchmarks' own files, where they are: they are not shipped, and are named by environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from repair_hf.evaluation import sugarcrepe
+from repair_hf.options import UserError
+from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.problems import Problems
+
+SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
+COCO_CAPTIONS = os.environ.get("REPAIR_HF_COCO_CAPTIONS")
+
+
+@pytest.mark.skipif(not SUGARCREPE, reason="set REPAIR_HF_SUGARCREPE to the folder of SugarCrepe's seven files")
+def test_sugarcrepe_has_its_published_cases(tmp_path):
+    files = {name: json.loads((Path(SUGARCREPE) / f"{name}.json").read_text()) for name in sugarcrepe.SUGARCREPE}
+    photographs = {row["filename"] for rows in files.values() for row in rows.values()}
+    with pytest.raises(UserError, match="has 7,511 cases, and 0 can be evaluated here; 1,560 photographs are missing"):
+        sugarcrepe.load_sugarcrepe(Path(SUGARCREPE), [tmp_path], subset=True)
+    for name in photographs:
+        (tmp_path / name).touch()  # looked for, not opened
+    cases = sugarcrepe.load_sugarcrepe(Path(SUGARCREPE), [tmp_path])
+    assert (cases.benchmark, len(cases), len(set(cases.case_ids)), len(cases.pictures)) == (
+        "sugarcrepe",
+        7511,
+        7511,
+        1560,
+    )
+    assert Counter(cases.groups) == {name: len(rows) for name, rows in files.items()} == sugarcrepe.SUGARCREPE
+    for case_id, (true, wrong), photograph in zip(cases.case_ids, cases.caption, cases.picture_ids, strict=True):
+        category, _, number = case_id.partition("/")
+        row = files[category][number]
+        assert (cases.captions[true], cases.captions[wrong], photograph) == (
+            row["caption"],
+            row["negative_caption"],
+            row["filename"],
+        )
+
+
+@pytest.mark.skipif(not COCO_CAPTIONS, reason="set REPAIR_HF_COCO_CAPTIONS to COCO's captions_val2017.json")
+def test_coco_has_its_published_captions(tmp_path):
+    problems = Problems()
+    listing = read_annotations(Path(COCO_CAPTIONS), tmp_path, problems)
+    assert not problems.found()
+    counts = [len(captions) for captions in listing.captions]
+    assert (len(counts), sum(counts), min(counts), max(counts)) == (5000, 25014, 5, 7)
+    assert len(set(listing.images["image_id"])) == 5000

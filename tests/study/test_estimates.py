@@ -1,0 +1,80 @@
+"""The dry run's counts: the paper's overhead table, by our own makers' declarations."""
+
+from __future__ import annotations
+
+import pytest
+
+from repair_hf.baselines import load_methods
+from repair_hf.models import EditorOptions, LLMOptions
+from repair_hf.options import PairsOptions
+from repair_hf.pairs import load_pairs
+from repair_hf.study.effort import papers
+from repair_hf.study.estimates import Estimator, Size
+from repair_hf.study.setting import Setting
+
+METHODS = load_methods()
+
+
+@pytest.fixture(scope="module")
+def estimator(pairs_folder, tmp_path_factory) -> Estimator:
+    """Of as many images and captions as COCO30K has, counted on twelve pictures; Gemini for texts, an editor of one's own."""
+    setting = Setting(
+        output=tmp_path_factory.mktemp("study"),
+        pairs_options=PairsOptions(pairs=str(pairs_folder), split="all"),
+        model="world/base",
+        llm=LLMOptions(llm="gemini/gemini-2.5-flash"),
+        editor=EditorOptions(editor="black-forest-labs/FLUX.2-klein-9B"),
+        spacy_model="world",
+        mine={"max_queries": None, "d_i2t": 5, "d_t2i": 1},
+        training={},
+        type_command=print,
+        weak_editor=EditorOptions(editor="timbrooks/instruct-pix2pix"),
+    )
+    return Estimator(setting, Size(29_000, 145_000), load_pairs(pairs_folder, split="all"))
+
+
+@pytest.mark.parametrize("name", "negclip laclip tripletclip sugarcrepe alia coco-cf cf+al+la".split())
+def test_calls_are_those_of_the_papers_overhead_table(estimator, name):
+    row, asked = papers("coco30k")[name], estimator.of(METHODS[name])
+    least = row["llm_calls"].partition("-")[0]  # of SugarCrepe the paper gives a range, one category to all three
+    assert asked.llm_calls == 1000 * int(least) and asked.image_calls == 1000 * int(row["image_calls"])
+
+
+def test_repair_asks_of_each_failure_what_the_paper_says(estimator):
+    """5 LLM calls of an I2T failure, 2 and 3 images of a T2I one, if every one passes the audit."""
+    i2t, t2i = 29_000 * 5, 145_000
+    for name, llm, images in (
+        ("repair-i2t", 5 * i2t, 0),
+        ("repair-t2i", 2 * t2i, 3 * t2i),
+        ("repair", 5 * i2t + 2 * t2i, 3 * t2i),
+        ("wo-qc", 4 * i2t + t2i, 3 * t2i),
+        ("repair-reciprocal", 5 * (i2t + t2i), 0),
+    ):
+        asked = estimator.of(METHODS[name])
+        assert (round(asked.llm_calls), round(asked.image_calls)) == (llm, images), name
+
+
+def test_dollars_follow_tokens(estimator):
+    """At the list price of Gemini 2.5 Flash; images of an editor that runs here cost none."""
+    for name in ("laclip", "alia", "repair"):
+        asked = estimator.of(METHODS[name])
+        assert asked.prompt_tokens > asked.completion_tokens > 0
+        assert asked.dollars == pytest.approx(0.3e-6 * asked.prompt_tokens + 2.5e-6 * asked.completion_tokens)
+    assert estimator.of(METHODS["vanilla"]).dollars == estimator.of(METHODS["stablerep"]).dollars == 0
+
+
+def test_what_methods_share_counts_once(estimator):
+    def all_of(*names: str):
+        return estimator.of_all([METHODS[name] for name in names])
+
+    assert all_of("laclip", "sugarcrepe") == all_of("laclip", "sugarcrepe", "la+sc")
+    assert all_of("repair") == all_of("repair-i2t", "repair", "repair-mixed", "wo-repair", "wo-pqc")
+    both = all_of("repair", "weak-editor")
+    assert both.llm_calls == all_of("repair").llm_calls and both.image_calls == 2 * all_of("repair").image_calls
+    assert all_of("wo-pqc") == all_of("repair")  # alone it takes from nobody
+
+
+def test_limits_of_mining_limit_the_estimate(estimator, monkeypatch):
+    monkeypatch.setitem(estimator.setting.mine, "max_queries", 1000)
+    asked = estimator.of(METHODS["repair"])
+    assert (round(asked.llm_calls), round(asked.image_calls)) == (5 * 5000 + 2 * 1000, 3000)

@@ -1,0 +1,111 @@
+"""What variants take from RePair, what was paid once, and failures seen from the other side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from repair_hf.baselines import load_methods
+from repair_hf.llm.journal import Entry, Journal
+from repair_hf.study.products import calls_per_record, paid
+from repair_hf.study.variants import inherit, mirror_failures, shares_answers, words
+
+METHODS = load_methods()
+
+
+def write_journal(path: Path, keys: str, dollars: float = 0.5, **told: str) -> None:
+    with Journal(path) as journal:
+        for key in keys:
+            stage = {"stage": "audit", "direction": "i2t", "model": "m", "answered_by": "m"} | told
+            journal.put(Entry(key, "yes", "stop", 10, 2, dollars, **stage))
+
+
+def test_an_answer_that_two_products_hold_was_paid_once(tmp_path):
+    write_journal(tmp_path / "one" / "journal.jsonl", "abc")
+    write_journal(tmp_path / "two" / "journal-inherited-0.jsonl", "ab")
+    write_journal(tmp_path / "two" / "journal.jsonl", "d")
+    write_journal(tmp_path / "two" / "images.jsonl", "x", 2.0, stage="edit", direction="t2i")
+    assert paid([tmp_path / "one", tmp_path / "two"]) == (4.0, 4)  # four answers, and an image that is none
+    assert paid([tmp_path / "two"]) == (3.5, 3) and paid([]) == (0.0, 0)
+
+
+def test_a_variant_begins_with_the_answers_and_images_of_repair(tmp_path):
+    source, folder = tmp_path / "repair-records", tmp_path / "wo-qc-records"
+    write_journal(source / "journal.jsonl", "ab")
+    (source / "candidates" / "00").mkdir(parents=True)
+    (source / "candidates" / "00" / "x.png").write_bytes(b"picture")
+    inherit(source, folder)
+    assert not folder.exists()  # what is not finished is nobody's
+    (source / "summary.json").write_text("{}")
+    inherit(source, folder)
+    assert paid([folder]) == paid([source]) and (folder / "candidates" / "00" / "x.png").read_bytes() == b"picture"
+    write_journal(folder / "journal.jsonl", "c")
+    inherit(source, folder)  # begun: left alone
+    assert paid([folder])[1] == 3 and paid([source])[1] == 2
+
+
+def test_a_weaker_llm_is_asked_anew():
+    """The toy world's oracle is asked alike whether or not it errs, so its answers would be those of the right one."""
+    assert shares_answers(METHODS["wo-qc"]) and shares_answers(METHODS["weak-editor"])
+    assert not shares_answers(METHODS["weak-llm"]) and not shares_answers(METHODS["repair"])
+    assert not shares_answers(METHODS["other-backbone"])
+
+
+def test_mirrored_failures(tmp_path):
+    """Caption 7 took image 1 for its own: seen from image 1, caption 7 is a false positive, beside image 1's own ground truth."""
+    common = {"fp_score": 0.5, "fp_rank": 1}
+    rows = [
+        {"direction": "i2t", "q": 1, "gt": 3, "fp": 9, "q_id": "i1", "gt_id": "c3", "fp_id": "c9", "gt_score": 0.4, "gt_rank": 2},
+        {"direction": "i2t", "q": 1, "gt": 3, "fp": 8, "q_id": "i1", "gt_id": "c3", "fp_id": "c8", "gt_score": 0.4, "gt_rank": 2},
+        {"direction": "t2i", "q": 7, "gt": 2, "fp": 1, "q_id": "c7", "gt_id": "i2", "fp_id": "i1", "gt_score": 0.3, "gt_rank": 4},
+        {"direction": "t2i", "q": 8, "gt": 2, "fp": 1, "q_id": "c8", "gt_id": "i2", "fp_id": "i1", "gt_score": 0.3, "gt_rank": 4},
+        {"direction": "t2i", "q": 5, "gt": 2, "fp": 6, "q_id": "c5", "gt_id": "i2", "fp_id": "i6", "gt_score": 0.3, "gt_rank": 4},
+    ]  # fmt: skip
+    pd.DataFrame([row | common for row in rows]).to_parquet(tmp_path / "failures.parquet")
+    table = pd.read_parquet(mirror_failures(tmp_path))
+    assert set(table["direction"]) == {"i2t"}
+    assert sorted(zip(table["q_id"], table["fp_id"], strict=True)) == [("i1", "c7"), ("i1", "c8"), ("i1", "c9")]
+    mirrored = table[table["fp_id"] == "c7"].iloc[0]
+    assert (mirrored["q"], mirrored["fp"], mirrored["gt_id"], mirrored["gt_rank"]) == (1, 7, "c3", 2)
+
+
+def test_calls_per_record_are_the_papers():
+    rows = [{"direction": "i2t", "candidate_similarities": [0.1, None, 0.2]}] * 2
+    rows += [{"direction": "t2i", "candidate_similarities": [0.1, 0.2, 0.3]}] * 2
+    pointer = [{"direction": "t2i", "candidate_similarities": None}]  # without an edit: it cost nothing
+    for some, audited, calls in (
+        (rows[:2], True, (5, 0)),
+        (rows[2:], True, (2, 3)),
+        (rows + pointer, True, (3.5, 1.5)),
+        (rows[:2], False, (4, 0)),
+    ):
+        assert calls_per_record(Dataset.from_list(some), is_audited=audited) == calls
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        ({"max_queries": 5, "d_i2t": None}, "--max-queries 5"),
+        ({"audited": False, "fp16": True}, "--no-audited --fp16"),
+        ({}, ""),
+    ],
+)
+def test_options_as_words(options, line):
+    assert " ".join(words(options)) == line
+
+
+def test_summary_files_say_what_directions_took(tmp_path):
+    """RePair-I2T's calls are those of its own direction."""
+    from repair_hf.study.variants import _sum_up
+
+    use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25}
+    both = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
+    (tmp_path / "summary.json").write_text(json.dumps({"llm": both, "paid": both, "images": {"made": 5, "found": 1}}))
+    records = Dataset.from_dict({"direction": ["i2t", "t2i", "i2t"], "record_id": ["a", "b", "c"]})
+    i2t, t2i = (_sum_up(records, [tmp_path], [side]) for side in ("i2t", "t2i"))
+    assert (i2t.records["record_id"][:], i2t.llm_calls, i2t.image_calls, i2t.dollars) == (["a", "c"], 4, 0, 0.25)
+    assert (t2i.records["record_id"][:], t2i.llm_calls, t2i.image_calls) == (["b"], 8, 6)

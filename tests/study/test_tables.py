@@ -1,0 +1,187 @@
+"""Differences against a slow reference; what the tables say of made-up results."""
+
+from __future__ import annotations
+
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+
+from repair_hf.evaluation.intervals import Draws
+from repair_hf.evaluation.ranks import save_ranks
+from repair_hf.evaluation.retrieval import retrieval_metrics
+from repair_hf.pairs import load_pairs
+from repair_hf.study.cells import Cell, Knobs, Measured
+from repair_hf.study.effort import calls, overhead, papers, training
+from repair_hf.study.plots import draw_gains, draw_sweep
+from repair_hf.study.products import Made
+from repair_hf.study.running import Results, Row
+from repair_hf.study.tables import Differences, gains, regime, scores, value
+from repair_hf.study.tuning import Choice
+
+SEEDS = (0, 1)
+
+
+@pytest.fixture(scope="module")
+def pairs(pairs_folder):
+    return load_pairs(pairs_folder, split="all")  # 12 images, 24 captions
+
+
+@pytest.fixture
+def differences(pairs):
+    return Differences(
+        SimpleNamespace(held_out=lambda split: pairs, split="test", resamples=300, benchmarks=lambda split: [])
+    )
+
+
+@pytest.fixture
+def measure(tmp_path):
+    """A cell whose queries find their answer first with some probability."""
+
+    def make(name: str, seed: int, right: float, **told: float) -> Measured:
+        draw = np.random.default_rng([seed, len(name), round(100 * right)])
+        ranks = {side: np.where(draw.random(n) < right, 1, 7) for side, n in (("t2i", 24), ("i2t", 12))}
+        cell = Cell(name, "test", seed, Knobs(1e-4, 1.5))
+        folder = tmp_path / cell.name / f"{right}"
+        folder.mkdir(parents=True, exist_ok=True)
+        table = {"direction": ["t2i"] * 24 + ["i2t"] * 12, "gt_rank": np.concatenate([ranks["t2i"], ranks["i2t"]])}
+        save_ranks(pa.table(table), folder)
+        metrics = retrieval_metrics({"i2t": ranks["i2t"], "t2i": ranks["t2i"]}) | {"n_images": 12, "n_texts": 24}
+        took = {"steps": 10, "seconds": 2.0, "images_per_step": 8.0, "texts_per_step": 8.0} | told
+        return Measured(cell, folder, metrics, took)
+
+    return make
+
+
+@pytest.fixture
+def results(measure):
+    """Plain training, and a method that is better; plain training of three times the steps gains little, or much."""
+
+    def make(longer: float = 0.5) -> Results:
+        base = measure("base", 0, 0.5)
+        plain, better = (
+            tuple(measure(name, seed, right) for seed in SEEDS) for name, right in (("vanilla", 0.4), ("repair", 0.95))
+        )
+        data = Dataset.from_dict({"record_id": ["a", "b", "c"]})
+        made = {"records": Made(data, 20, 9, 5.0, 3.0, None, "x")}
+        rows = {
+            "vanilla": Row(plain, plain, plain, 1.0, {}),
+            "repair": Row(better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made),
+        }
+        sweep = {"repair": {0.5: plain, 1.0: better}}
+        choice = Choice(Knobs(1e-4, 1.5))
+        return Results(
+            base,
+            tuple(measure("three", seed, longer) for seed in SEEDS),
+            rows,
+            sweep,
+            {"vanilla": choice, "repair": choice},
+        )
+
+    return make
+
+
+def test_differences_equal_a_slow_reference(measure, differences, pairs):
+    """The mean over seeds of paired differences, in resamples of the images, each with its captions."""
+    one, other = ([measure(name, seed, right) for seed in SEEDS] for name, right in (("a", 0.9), ("b", 0.4)))
+    found = differences.between(one, other)["t2i_R@1"]
+    hits = [[(ranks_of(cell)["t2i"] == 1).astype(float) for cell in cells] for cells in (one, other)]
+    times = Draws(12, 300)._times
+    means = []
+    for drawn in times:
+        rows = [caption for image in np.repeat(np.arange(12), drawn) for caption in pairs.captions_of(int(image))]
+        means.append(np.mean([np.mean(hits[0][s][rows]) - np.mean(hits[1][s][rows]) for s in range(2)]))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
+    gaps = [a.metrics["t2i_R@1"] - b.metrics["t2i_R@1"] for a, b in zip(one, other, strict=True)]
+    assert found["difference"] == pytest.approx(statistics.mean(gaps))
+    assert found["sd"] == pytest.approx(statistics.stdev(gaps))
+
+
+def ranks_of(cell: Measured) -> dict[str, np.ndarray]:
+    from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction
+
+    return ranks_by_direction(load_ranks(cell.folder))
+
+
+def test_one_cell_stands_for_all_seeds(measure, differences):
+    base, cells = measure("base", 0, 0.5), [measure("a", seed, 0.9) for seed in SEEDS]
+    assert differences.between(cells, [base]) == differences.between(cells, [base, base])
+    assert all(
+        value["difference"] == value["low"] == value["high"] == 0
+        for value in differences.between([base], [base]).values()
+    )
+
+
+def test_regime_says_plainly_whether_the_base_is_saturated(results, differences):
+    told = regime(results(longer=0.0), differences).told
+    assert "says something" in told and "DOES NOT HOLD" not in told
+    told = regime(results(longer=1.0), differences).told
+    assert "THE CONDITION DOES NOT HOLD" in told
+
+
+def test_gains_have_both_comparisons_and_leave_plain_training_out(results, differences):
+    found = gains(results(), differences)
+    assert list(found.table["method"]) == ["repair"] and found.table["steps for equal compute"][0] == "2x"
+    assert set(found.data["against"]) == {"equal steps", "equal compute"}
+    row = found.data[(found.data["metric"] == "t2i_R@1") & (found.data["against"] == "equal steps")].iloc[0]
+    shown = found.table["T2I R@1, equal steps"][0]
+    assert shown.startswith(f"{100 * row['difference']:+.1f} [{100 * row['low']:+.1f}") and shown.endswith("*")
+    assert draw_gains(found).figure is not None
+
+
+def test_the_papers_figures_stand_in_columns_of_their_own(results):
+    found = scores(results(), "coco30k")
+    assert [name for name in found.table.columns if name.startswith("paper")] == ["paper: I2T R@1", "paper: T2I R@1"]
+    row = found.table.set_index("method").loc["repair"]
+    assert (row["paper: I2T R@1"], row["paper: T2I R@1"]) == ("62.64", "46.11")
+    assert found.table.set_index("method").loc["base", "paper: I2T R@1"] == "–"
+    assert not any("paper" in name for name in scores(results()).table.columns)
+    assert not any("paper" in name for name in found.data.columns)
+
+
+def test_overhead_adds_parts_up_and_divides_by_repair(results):
+    one, other = (Made(Dataset.from_dict({"a": range(n)}), llm, images, each, 0.5, 1.0, "x") for n, llm, images, each in ((10, 12, 5, 1.0), (30, 90, 15, 3.0)))  # fmt: skip
+    both = calls([one, other])
+    assert (both["samples"], both["llm_calls"], both["image_calls"], both["dollars"]) == (40, 102, 20, 2.0)
+    assert both["llm_per_sample"] == 2.5 and both["images_per_sample"] == 0.5
+    found = overhead(results()).table.set_index("method")
+    assert found.loc["repair", "LLM x repair"] == "1.00" and found.loc["vanilla", "LLM x repair"] == "0.00"
+    assert found.loc["repair", "dollars"] == "–"  # no list price is known
+
+
+def test_training_tells_encodes(results):
+    found = training(results()).data.set_index("method")
+    assert found.loc["vanilla", "encodes"] == 10 * (8 + 8)
+
+
+def test_value_divides_the_gain_by_what_the_data_took(results, differences):
+    found = value(results(), differences)
+    gap = gains(results(), differences).data
+    gap = gap[(gap["against"] == "equal steps") & gap["metric"].isin(["i2t_R@1", "t2i_R@1"])]["difference"].mean()
+    row = found.data.set_index("method").loc["repair"]
+    assert list(found.table["method"]) == ["repair"] and row["gain"] == pytest.approx(100 * gap)
+    assert row["samples"] == pytest.approx(row["gain"] * 1000 / 3) and row["llm_calls"] == pytest.approx(
+        row["gain"] * 50
+    )
+    assert found.table["per dollar"][0] == "–"
+
+
+def test_sweep_has_every_share(results):
+    found = draw_sweep(results())
+    assert list(found.table.columns) == ["method", "50%", "100%"] and len(found.data) == 4
+
+
+def test_papers_figures_are_those_that_it_repeats_itself():
+    """Its table of overhead counts per sample what its text says; samples add up."""
+    for dataset in ("flickr30k", "coco30k"):
+        rows = papers(dataset)
+        each = {name: [int(rows[name][kind] or 0) for kind in ("samples", "llm_calls", "image_calls")] for name in ("repair-i2t", "repair-t2i", "repair")}  # fmt: skip
+        assert each["repair-i2t"] == [47, 5 * 47, 0] and each["repair-t2i"] == [60, 2 * 60, 3 * 60]
+        assert each["repair"] == [a + b for a, b in zip(each["repair-i2t"], each["repair-t2i"], strict=True)]
+        best = {
+            side: max(rows, key=lambda name, side=side: float(rows[name][f"{side}_R@1"])) for side in ("i2t", "t2i")
+        }
+        assert set(best.values()) <= {"repair", "other-backbone", "repair-2-rounds"}

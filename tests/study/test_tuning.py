@@ -1,0 +1,57 @@
+"""What is tried, what wins, and who takes whose choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repair_hf.baselines import load_methods
+from repair_hf.study.cells import Cell, Knobs, Measured
+from repair_hf.study.tuning import Grid, choose
+
+METHODS = load_methods()
+GRID = Grid([1e-4, 3e-4], [1.0, 2.0], [1.0, 0.5])
+
+
+def measured(method, knobs: Knobs) -> Measured:
+    """Better the nearer to 3e-4, two epochs and lambda 0.5; of I2T and T2I one always loses what the other gains."""
+    score = 1000 * knobs.learning_rate + 0.1 * knobs.epochs - 0.01 * knobs.grid_weight
+    metrics = {"i2t_R@1": score + knobs.epochs, "t2i_R@1": score - knobs.epochs}
+    return Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {})
+
+
+def test_lambda_is_tried_for_those_alone_that_have_grids():
+    assert list(GRID.of(METHODS["negclip"])) == [Knobs(lr, n) for lr in (1e-4, 3e-4) for n in (1.0, 2.0)]
+    assert len(list(GRID.of(METHODS["repair"]))) == 8
+    assert {knobs.grid_weight for knobs in GRID.of(METHODS["other-backbone-vanilla"])} == {0.0}
+
+
+def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repairs():
+    asked = []
+    found = choose(
+        METHODS,
+        ["vanilla", "repair", "wo-qc", "repair-mixed"],
+        GRID,
+        lambda m, k: asked.append(m.name) or measured(m, k),
+    )
+    assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 4
+    assert found["repair"].knobs == Knobs(3e-4, 2.0, 0.5)
+    assert found["wo-qc"] is found["repair-mixed"] is found["repair"]
+    assert asked == ["vanilla"] * 4 + ["repair"] * 8
+
+
+def test_repair_is_tried_for_its_ablation_even_where_it_is_no_row():
+    found = choose(METHODS, ["wo-pqc"], GRID, measured)
+    assert list(found) == ["wo-pqc"] and {cell.cell.method for cell in found["wo-pqc"].tried} == {"repair"}
+
+
+def test_without_tuning_the_first_of_each_is_taken():
+    found = choose(METHODS, ["laclip", "repair"], GRID, None)
+    assert found["laclip"].knobs == Knobs(1e-4, 1.0) and found["repair"].knobs == Knobs(1e-4, 1.0, 1.0)
+    assert not found["repair"].tried
+
+
+def test_of_equals_the_one_tried_first_wins():
+    def equal(method, knobs):
+        return Measured(Cell(method.name, "validation", 0, knobs), Path(), {"i2t_R@1": 0.5, "t2i_R@1": 0.5}, {})
+
+    assert choose(METHODS, ["vanilla"], GRID, equal)["vanilla"].knobs == Knobs(1e-4, 1.0)

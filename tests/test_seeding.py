@@ -1,0 +1,59 @@
+"""False positives drawn at random: the same queries, wrong answers, with the scores and ranks that a plain sort gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repair_hf.mining import mine_false_positives
+from repair_hf.rankings import Positives
+from repair_hf.seeding import at_random
+
+CAPTION_IMAGE = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
+TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption is one of image 2 in words
+
+
+@pytest.fixture(scope="module")
+def mined():
+    rng = np.random.default_rng(0)
+    images, texts = (rng.normal(size=(n, 4)).astype(np.float32) for n in (6, 10))
+    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    failures = mine_false_positives(
+        images, texts, CAPTION_IMAGE, k_mine=3, d_i2t=3, d_t2i=2, same_text_is_positive=TEXTS
+    )
+    return failures, images, texts, Positives.of(CAPTION_IMAGE, 6, TEXTS)
+
+
+def drawn(mined, seed: int = 0) -> list[dict]:
+    return at_random(*mined, seed=seed).to_list()
+
+
+def test_queries_and_ground_truths_stay_and_answers_are_wrong_and_distinct(mined):
+    kept = ("direction", "q", "gt", "gt_score", "gt_rank")
+    rows = drawn(mined)
+    assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in mined[0]]
+    own = {(k, image) for k, image in enumerate(CAPTION_IMAGE.tolist())} | {(3, 5), (9, 2)}
+    for seed in range(8):
+        rows = drawn(mined, seed)
+        for row in rows:
+            pair = (row["q"], row["fp"]) if row["direction"] == "t2i" else (row["fp"], row["q"])
+            assert pair not in own
+        keys = [(row["direction"], row["q"], row["fp"]) for row in rows]
+        assert len(set(keys)) == len(keys)
+
+
+def test_scores_and_ranks_are_those_of_the_whole_ranking(mined):
+    _, images, texts, _ = mined
+    for row in drawn(mined):
+        query, candidates = (texts[row["q"]], images) if row["direction"] == "t2i" else (images[row["q"]], texts)
+        scores = [float(query @ candidate) for candidate in candidates]
+        assert row["fp_score"] == pytest.approx(scores[row["fp"]], abs=1e-6)
+        assert row["fp_rank"] == 1 + sum(score > scores[row["fp"]] + 1e-6 for score in scores)
+
+
+def test_every_wrong_answer_can_be_drawn_and_the_seed_decides(mined):
+    assert drawn(mined, 3) == drawn(mined, 3) != drawn(mined, 4)
+    found = {
+        row["fp"] for seed in range(25) for row in drawn(mined, seed) if (row["direction"], row["q"]) == ("t2i", 0)
+    }
+    assert found == {1, 2, 3, 4, 5}

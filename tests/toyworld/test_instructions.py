@@ -1,0 +1,60 @@
+"""Edit instructions: they name what is wrong, and carrying them out puts it right."""
+
+import random
+import re
+
+import pytest
+
+from repair_hf.toyworld import captions, instructions, scenes
+
+
+@pytest.fixture
+def rng():
+    return random.Random(0)
+
+
+def test_caption_instruction_makes_the_caption_true(rng):
+    for _ in range(3000):
+        scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
+        if scenes.holds(captions.parse(caption), scene):
+            continue
+        instruction = instructions.caption_instruction(caption, scene)
+        kinds = set(re.findall(r"Object|Action|Attribute|Count|Relation|Hallucination", instruction.split("]")[0]))
+        assert kinds == {gap.kind for gap in scenes.differences(captions.parse(caption), scene)}
+        edited = instructions.apply_instruction(caption, instruction, rng)
+        assert scenes.holds(captions.parse(edited), scene), (caption, instruction, edited)
+
+
+def test_a_one_word_error_is_repaired_by_one_phrase():
+    caption = "Two red circles left of a blue star."
+    scene = scenes.Scene(
+        scenes.Thing("circle", "red", 2, "small", "running"), scenes.Thing("star", "blue"), "above", "day"
+    )
+    instruction = instructions.caption_instruction(caption, scene)
+    assert instruction.endswith("Therefore, replace 'left of' with 'above'.")
+    candidates = {instructions.apply_instruction(caption, instruction, random.Random(k)) for k in range(30)}
+    assert "Two red circles above a blue star." in candidates
+    assert len(candidates) > 1  # some take a liberty, so that choosing the least changed one is a choice
+
+
+def test_an_instruction_that_does_not_fit_the_caption_is_refused(rng):
+    with pytest.raises(ValueError, match="not in the caption"):
+        instructions.apply_instruction("two red circles", "replace 'a blue star' with 'a heart'", rng)
+    with pytest.raises(ValueError, match="No command"):
+        instructions.apply_instruction("two red circles", "make it nicer", rng)
+
+
+def test_image_instruction_makes_the_caption_true_of_the_new_scene(rng):
+    for _ in range(3000):
+        scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
+        goal = instructions.apply_image_instruction(scene, instructions.image_instruction(caption, scene))
+        assert scenes.holds(captions.parse(caption), goal)
+        assert goal == scenes.satisfy(captions.parse(caption), scene)
+
+
+def test_an_instruction_from_elsewhere_changes_nothing(rng):
+    scene = scenes.sample(rng)
+    assert (
+        instructions.apply_image_instruction(scene, "Make the woman's coat green. Replace the dog with a cat.")
+        == scene
+    )
