@@ -97,10 +97,8 @@ BACKBONES = {
         SiglipModel, tower(768, 3072, 12, 12, image_size=224, patch_size=16), SIGLIP_TEXT | {"vocab_size": 256_000}, 768, HALF, BILINEAR, 375,
     ),
 }  # fmt: skip
-FAST = """
-    openai/clip-vit-base-patch32 laion/CLIP-ViT-B-32-laion2B-s34B-b79K google/siglip-base-patch16-224 google/siglip2-base-patch16-224
-""".split()
-WHOLE = [*FAST, "openai/clip-vit-large-patch14-336"]
+FAST = ["openai/clip-vit-base-patch32", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "google/siglip-base-patch16-224"]
+WHOLE = [*FAST, "google/siglip2-base-patch16-224", "openai/clip-vit-large-patch14-336"]
 
 
 def config_of(backbone: Backbone, **less: Any) -> CLIPConfig | SiglipConfig:

@@ -17,12 +17,12 @@ FOLDER = Path(__file__).parents[1] / "metrics" / "retrieval_recall"
 
 @pytest.fixture(scope="module")
 def recall():
-    return evaluate.load(str(FOLDER))
+    return evaluate.load(str(FOLDER), keep_in_memory=True)
 
 
 @pytest.fixture(scope="module")
 def of_ranks():
-    return evaluate.load(str(FOLDER), "ranks")
+    return evaluate.load(str(FOLDER), "ranks", keep_in_memory=True)
 
 
 @pytest.mark.parametrize("captions", [[1] * 9, [7, 1, 2, 1, 5, 1, 1], [4]])
@@ -100,7 +100,7 @@ def test_the_card_s_examples_are_true_and_its_head_is_that_of_a_space(recall):
     )
 
     class Here:
-        load = staticmethod(lambda _, *config: evaluate.load(str(FOLDER), *config))
+        load = staticmethod(lambda _, *config: evaluate.load(str(FOLDER), *config, keep_in_memory=True))
 
     rng, image_of = np.random.default_rng(0), np.array([0, 0, 1])
     known = {"recall": recall, "evaluate": Here, "np": np, "images": rng.random((2, 3)), "texts": rng.random((3, 3))}

@@ -6,8 +6,11 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
+from repair_hf.baselines.losses import WithNegatives, triplet
+from repair_hf.baselines.stablerep import MultiPositive
 from repair_hf.objectives import GlobalMatrix, HardNegativesOnly, LocalGrids, Vectors, objective_of
 
 SCALE = 7.0
@@ -129,3 +132,51 @@ def test_options_name_the_objective():
         assert type(objective_of(negatives, 0.5, "masked")) is kind
     found = objective_of("alone", 0.125, "negative")
     assert (found.grid_weight, found.mask_matches) == (0.125, False)
+
+
+MADE = {"full matrix": GlobalMatrix, "triplet": lambda: WithNegatives(triplet), "drawn": MultiPositive}
+
+
+def part(rank: int) -> tuple[Vectors, dict[str, torch.Tensor]]:
+    """One process's half of a batch: two anchors, the second without a grid, a negative or a drawn image."""
+    found = Vectors(unit(6, 2 * rank).requires_grad_(), unit(6, 2 * rank + 1).requires_grad_(), torch.tensor(SCALE))
+    inputs = batch([[0, 3, 4], [1, -1, -1]], [[0, 3, 4], [1, -1, -1]])
+    places = torch.tensor([5, -1])
+    return found, inputs | {"negative_images": places, "negative_texts": places, "drawn_images": places}
+
+
+def work(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    said = {}
+    for name, make in MADE.items():
+        found, inputs = part(rank)
+        loss = sum(term.value for term in make()(found, inputs).values())
+        loss.backward()
+        said[name] = loss.item(), found.images.grad / 2, found.texts.grad / 2  # the Trainer's mean over processes
+    torch.save(said, f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
+    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
+    halves = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    parts = [part(rank) for rank in range(2)]
+    inputs = {
+        name: torch.cat([column, torch.where(other >= 0, other + 6, -1) if other.dtype == torch.int64 else other])
+        for (name, column), other in zip(parts[0][1].items(), parts[1][1].values(), strict=True)
+    }
+    for name, make in MADE.items():
+        images, texts = (
+            torch.cat([getattr(found, kind).detach() for found, _ in parts]).requires_grad_()
+            for kind in ("images", "texts")
+        )
+        loss = sum(term.value for term in make()(Vectors(images, texts, torch.tensor(SCALE)), inputs).values())
+        loss.backward()
+        for rank, half in enumerate(halves):
+            value, image_grad, text_grad = half[name]
+            assert value == pytest.approx(loss.item(), rel=1e-5)
+            rows = slice(6 * rank, 6 * rank + 6)
+            torch.testing.assert_close(image_grad, images.grad[rows], msg=name)
+            torch.testing.assert_close(text_grad, texts.grad[rows], msg=name)

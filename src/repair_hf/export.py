@@ -77,7 +77,7 @@ def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> 
     weights = open_clip_weights(encoder.model.state_dict(), length)
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{WEIGHTS_FILE}.tmp"
-    save_file({key: tensor.cpu().contiguous() for key, tensor in weights.items()}, draft)
+    save_file({key: tensor.float().cpu().contiguous() for key, tensor in weights.items()}, draft)
     draft.replace(folder / WEIGHTS_FILE)
     encoder.preprocessor.processor.tokenizer.save_pretrained(folder)
     write_atomically(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")

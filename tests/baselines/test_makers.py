@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from repair_hf.baselines import load_methods
 from repair_hf.baselines.alia import WITHIN, is_variant
+from repair_hf.baselines.choosing import image_scores, nearest_captions
 from repair_hf.baselines.method import Baseline, Maker
 from repair_hf.baselines.samples import DROPPED, SAMPLES, SampleRows
 from repair_hf.baselines.workshop import Workshop
@@ -229,6 +231,25 @@ def test_an_image_fits_its_caption(name, made, pairs):
             assert shown(row) != scene(pairs, row["image_id"])
 
 
+def test_candidates_are_chosen_by_the_retriever(made, encoder):
+    """The nearest caption that differs; the cosine of each image with its row's text."""
+    _, workshop, *_, folder = made("coco-cf")
+    caption = workshop.captions[0]
+    texts = ["a red star", caption.upper() + ".", "two blue boxes at night", "here we see a heart"]
+    near = [float(encoder.embed_texts([text])[0] @ encoder.embed_texts([caption])[0]) for text in texts]
+    best = max((score, text) for score, text in zip(near, texts, strict=True) if text != texts[1])[1]
+    assert nearest_captions(workshop, [(0, texts)]) == [(0, best)]
+
+    files = sorted(folder.glob("candidates/*/*.png"))[:5]
+    rows = [files[:2], files[2:]]
+    found = image_scores(workshop, rows, texts[:2])
+    assert [len(scores) for scores in found] == [2, 3]
+    for scores, some, text in zip(found, rows, texts, strict=False):
+        for score, path in zip(scores, some, strict=True):
+            image = encoder.embed_images([Image.open(path)])[0]
+            assert score == pytest.approx(float(image @ encoder.embed_texts([text])[0]), abs=1e-5)
+
+
 def test_alias_filters_take_out_what_left_its_caption():
     """A candidate must be nearer to its caption than to what any image is, and its caption among the nearest hundred."""
     rng = np.random.default_rng(0)
@@ -334,7 +355,8 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_method_trains_on_what_it_made(name, made, pairs, tmp_path):
+def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_path):
+    """From random weights: on four pictures `world/base` has nothing left to lose."""
     method, data = BASELINES[name], None
     for package in method.needs:
         pytest.importorskip(package, reason=f"{name} needs {package}: pip install 'repair-hf[study]'")
@@ -343,7 +365,7 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, tmp_path):
         parts = {part: build(some, tmp_path / f"{part}.arrow", SAMPLES) for part, some in rows.items()}
         data = SampleRows(pairs, parts)
         assert data.counts == {part: len(some) for part, some in rows.items()}
-    encoder = DualEncoder.from_pretrained(locate("world/base"), device="cpu")
+    encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
     before = {key: value.detach().clone() for key, value in encoder.model.named_parameters()}
     config = RepairConfig(
         output_dir=str(tmp_path / "out"),
@@ -365,7 +387,7 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, tmp_path):
     for line in lines:
         parts = {key for key in line if key.startswith("loss_")}
         assert parts == {"loss_global"} | extra
-        assert line["loss"] == pytest.approx(sum(line[key] for key in parts), rel=1e-3) and 0 < line["loss"] < 20
+        assert line["loss"] == pytest.approx(sum(line[key] for key in parts), rel=1e-3) and 0.1 < line["loss"] < 20
     assert len(lines) == 2
     assert all(
         not value.equal(before[key]) for key, value in encoder.model.named_parameters() if "embeddings" not in key

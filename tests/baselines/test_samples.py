@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import PIL.Image
 import pytest
 from datasets import Dataset
 
@@ -16,7 +17,7 @@ def pairs(pairs_folder):
     return load_pairs(pairs_folder, split="all")  # 12 images, 24 captions
 
 
-def samples(pairs, texts: dict[int, str]) -> Dataset:
+def samples(pairs, texts: dict[int, str | None]) -> Dataset:
     ids, images = pairs.captions["caption_id"], pairs.images["image_id"]
     rows = [
         {"caption_id": ids[row], "image_id": images[int(pairs.caption_image[row])], "text": text, "edit_image": None}
@@ -31,6 +32,16 @@ def test_a_caption_and_its_rewrites_are_equally_likely(pairs):
     assert set(drawn.tolist()) == {3, 24} and rows.captions[24] == "one"
     assert np.mean(drawn == 3) == pytest.approx(0.5, abs=0.04)
     assert (rows.draw(np.arange(50), np.full(50, 4))["anchor_texts"] == 4).all()  # none of its own
+
+
+def test_a_variant_stands_in_for_the_image_of_its_own_caption_alone(pairs):
+    """It is true of that caption, and may have changed what another caption of the image names."""
+    made = samples(pairs, {4: None}).map(lambda row: {"edit_image": PIL.Image.new("RGB", (2, 2))}, features=SAMPLES)
+    rows = SampleRows(pairs, {"variant": made})
+    drawn = rows.draw(np.arange(4000), np.full(4000, 4))["anchor_images"]
+    assert set(drawn.tolist()) == {2, 12} and np.mean(drawn == 2) == pytest.approx(0.5, abs=0.04)
+    assert len(rows.edited_images) == 1 and pairs.caption_image[5] == 2
+    assert (rows.draw(np.arange(50), np.full(50, 5))["anchor_images"] == 2).all()
 
 
 def test_a_negative_goes_with_its_own_caption(pairs):

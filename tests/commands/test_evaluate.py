@@ -133,6 +133,19 @@ def test_an_image_without_a_vector_is_named_by_its_id(flags, clip_folder, pairs_
     assert f"12 of 12 vectors that are zero or not finite, first for image {first}." in capsys.readouterr().err
 
 
+WATCH = """
+import os, sys
+
+def note(event, names):
+    if event == "os.rename":
+        with open(os.environ["WATCHED"], "a") as file:
+            file.write(os.path.basename(os.fsdecode(names[1])) + "\\n")
+
+if os.environ.get("RANK") == "1":
+    sys.addaudithook(note)
+"""
+
+
 @pytest.mark.slow
 def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder, capsys):
     """Two models with a compositional set, under `accelerate launch`; the second time nothing is measured."""
@@ -142,16 +155,22 @@ def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder, caps
     expected = capsys.readouterr().out
     recipe = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(recipe), "-m", "repair_hf"]
+    (tmp_path / "sitecustomize.py").write_text(
+        WATCH
+    )  # what the second process writes, by the name that it gets in the end
+    watching = {"PYTHONPATH": str(tmp_path), "WATCHED": str(tmp_path / "renamed"), "OMP_NUM_THREADS": "1"}
     for _ in range(2):
         done = subprocess.run(
             [*launcher, "evaluate", *words, str(tmp_path / "two")],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | watching,
             capture_output=True,
             text=True,
             timeout=300,
         )
         # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
         assert done.stdout.replace("/two", "/one") == expected, done.stderr[-3000:]
+    written = (tmp_path / "renamed").read_text().split()
+    assert "config.yaml" in written and set(written) <= {"config.yaml", "command.txt", "versions.json"}
     names = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert names == sorted(
         path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*") if path.is_file()

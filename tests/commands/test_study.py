@@ -67,7 +67,11 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     text = (folder / "study.md").read_text()
     for name in ("base", "vanilla", "laclip", "repair-i2t"):
         assert f"| {name} " in text
-    assert "The world is a toy" in text and "points of R@1 over the base" in text
+    assert (
+        "The world is a toy" in text
+        and "measured on 24 images: too few" in text
+        and "points of R@1 over the base" in text
+    )
     table = pd.read_csv(folder / "scores.csv").set_index("method")
     for cell in (folder / "cells").iterdir():
         told = json.loads((cell / "summary.json").read_text())
@@ -103,6 +107,7 @@ def test_calls_of_a_sample_are_the_papers(tiny):
         ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         ("--batch", "`batch` answers within a day"),
         ('--training {"seed":3}', "'seed', which the study sets itself"),
+        ('--training {"max_steps":3}', "'max_steps', which the study sets itself"),
         ('--training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
         ("--shares 0.5 1.5", "`shares` lie above 0 and at most at 1, got 1.5"),
         ("--seeds 0", "`seeds` must be at least 1, got 0"),
@@ -173,12 +178,17 @@ def test_every_method_runs_end_to_end(tmp_path):
     scores = pd.read_csv(tmp_path / "scores.csv")
     assert set(scores["seed"]) == {0, 1} and scores[["i2t_R@1", "t2i_MRR"]].notna().all(axis=None)
     assert (tmp_path / "sweep.png").is_file()
+    between = yaml.safe_load((tmp_path / "products" / "repair-2-rounds-retriever-1" / "config.yaml").read_text())
+    chosen = pd.read_csv(tmp_path / "training.csv").set_index("method").loc["repair"]
+    knobs = {"learning_rate": "learning_rate", "num_train_epochs": "epochs", "grid_weight": "grid_weight"}
+    assert {name: between[name] for name in knobs} == {name: chosen[column] for name, column in knobs.items()}
 
 
 @pytest.mark.slow
 def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, tmp_path):
     study(
-        "--size", "tiny", "--seeds", "1", "--methods", "other-backbone", "--other-model", str(clip_folder), "--output", str(tmp_path),
+        "--size", "tiny", "--seeds", "1", "--methods", "other-backbone", "--other-model", str(clip_folder), "--keep-models",
+        "--output", str(tmp_path),
     )  # fmt: skip
     gains = pd.read_csv(tmp_path / "gains.csv")
     assert set(gains["method"]) == {"other-backbone"}
@@ -186,6 +196,8 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
     digests = {config["model_digest"] for config in configs}
     base = yaml.safe_load((tmp_path / "cells" / "base--test" / "config.yaml").read_text())
     assert len(digests) == 1 and base["model_digest"] not in digests
+    kept = sorted(path.parents[1].name for path in (tmp_path / "cells").glob("*/retriever/model.safetensors"))
+    assert kept == sorted(path.name for path in (tmp_path / "cells").iterdir() if path.name != "base--test")
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ def plus_plus(tmp_path):
     """The five lists, of as many rows as the benchmark's."""
     for category, count in sugarcrepe.SUGARCREPE_PP.items():
         rows = [
-            {"id": k, "filename": f"{COLORS[k % 4]}.png", "caption": f"{category} {k}", "caption2": f"{k} {category}"}
-            | {"negative_caption": f"no {category} {k}"}
+            {"id": k, "filename": f"{COLORS[k % 4]}.png", "caption": f"{category} {k % 25}"}
+            | {"caption2": f"{k % 25} {category}", "negative_caption": f"no {category} {k % 25}"}
             for k in range(count)
         ]
         (tmp_path / f"{category}.json").write_text(json.dumps(rows))

@@ -91,6 +91,7 @@ def test_calls_per_record_are_the_papers():
     [
         ({"max_queries": 5, "d_i2t": None}, "--max-queries 5"),
         ({"audited": False, "fp16": True}, "--no-audited --fp16"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 1}}, '--lr-scheduler-kwargs={"num_cycles": 1}'),
         ({}, ""),
     ],
 )

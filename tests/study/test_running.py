@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.study.cells import Cell, Knobs
+from repair_hf.study.cells import Cell
 from repair_hf.study.running import compute_ratio
+from repair_hf.study.setting import Knobs
 
 PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
 

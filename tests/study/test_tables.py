@@ -14,11 +14,12 @@ from repair_hf.evaluation.intervals import Draws
 from repair_hf.evaluation.ranks import save_ranks
 from repair_hf.evaluation.retrieval import retrieval_metrics
 from repair_hf.pairs import load_pairs
-from repair_hf.study.cells import Cell, Knobs, Measured
+from repair_hf.study.cells import Cell, Measured
 from repair_hf.study.effort import calls, overhead, papers, training
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.products import Made
 from repair_hf.study.running import Results, Row
+from repair_hf.study.setting import Knobs
 from repair_hf.study.tables import Differences, gains, regime, scores, value
 from repair_hf.study.tuning import Choice
 

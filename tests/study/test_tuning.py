@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from repair_hf.baselines import load_methods
-from repair_hf.study.cells import Cell, Knobs, Measured
+from repair_hf.study.cells import Cell, Measured
+from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid, choose
 
 METHODS = load_methods()

@@ -8,14 +8,17 @@ import re
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from repair_hf.cli import main
+from repair_hf.encoder import DualEncoder
 from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.compositional import CATEGORIES, load_world, swap
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.scenes import Scene, Thing, holds
+from repair_hf.toyworld.shipped import BASE
 
 
 @pytest.fixture(scope="module")
@@ -103,5 +106,14 @@ def test_evaluate_prints_it_beside_the_retrieval(world, tmp_path, capsys):
         assert found[f"world_{category}"] == rows[rows["group"] == category]["correct"].mean()
     assert found["world_macro"] == pytest.approx(sum(found[f"world_{category}"] for category in CATEGORIES) / 4)
     assert found["world_micro"] == rows["correct"].mean() and "I2T R@1" in printed
+    category, _, name = rows["case_id"][7].partition("/")
+    scene, pairs = renderer.read_scene((world / "images" / name).read_bytes()), load_pairs(world, split="test")
+    own = [pairs.captions[row]["caption"] for row in pairs.captions_of(pairs.images["image_id"][:].index(name))]
+    true = next(caption for caption in own if swap(caption, category, scene))
+    encoder = DualEncoder.from_pretrained(BASE)
+    with Image.open(world / "images" / name) as picture:
+        (image,) = encoder.embed_images([picture.convert("RGB")])
+    right, wrong = encoder.embed_texts([true, swap(true, category, scene)])
+    assert rows["margin"][7] == pytest.approx(image @ right - image @ wrong, abs=1e-5)
     ties = (rows["margin"] == 0).sum()
     assert f"world: {len(rows)} cases on 12 pictures; cases with a tie: {ties} (base)." in printed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, chart, whole_counts
+from repair_hf.analysis.charts import COLOURS, NAMES, chart, whole_counts
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.material import Material
 
@@ -46,7 +46,8 @@ def distributions(material: Material) -> list[Finding]:
 
 
 def _histogram(axes, title: str, counts: pd.Series, direction: str) -> None:
-    axes.set_title(title, loc="left", fontsize=7)
+    axes.set_xlabel(title, fontsize=6.3)
+    axes.set_ylabel(f"{title.split()[-1]}s", fontsize=7)
     if not len(counts):
         axes.text(0.5, 0.5, "no records", ha="center", transform=axes.transAxes)
         return
@@ -92,7 +93,8 @@ def candidates(material: Material) -> Finding:
             edges = np.linspace(min([*chosen, *others]), 1, 40)
             axes.hist(others, edges, density=True, color="#999999", label="others", alpha=0.8)
             axes.hist(chosen, edges, density=True, histtype="step", color=COLOURS[direction], lw=1.4, label="chosen")
-            axes.set_title(f"{direction}: cosine to the false positive", loc="left", fontsize=7)
+            axes.set_title(NAMES[direction], loc="left", fontsize=7)
+            axes.set_xlabel("cosine to the false positive", fontsize=7)
             axes.set_yticks([])
             axes.legend(loc="upper left", fontsize=6.5)
     return Finding("candidates", "Candidates", told, table, figure)

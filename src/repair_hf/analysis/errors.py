@@ -84,7 +84,7 @@ def error_findings(material: Material) -> list[Finding]:
         kinds = shares[shares["error"] != DENSITY]
         known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
         grouped_bars(axes, list(kinds["error"]), {way: kinds[way].to_numpy(float) for way in known_ways}, "{:.1%}")
-        axes.set_xlabel("share of records (a record may have several kinds)")
+        axes.set_xlabel("share of records; a record may have several kinds", fontsize=7)
         axes.xaxis.set_major_formatter("{x:.0%}")
         legend(figure)
     with chart(2.2) as (spread, axes):

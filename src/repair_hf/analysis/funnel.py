@@ -55,7 +55,7 @@ def reasons(material: Material) -> Finding:
     counts = material.dropped.assign(stage=lost_at(material.dropped)).value_counts(["direction", "reason", "stage"])
     table = counts.rename("failures").reset_index().sort_values(["direction", "failures"], ascending=[True, False])
     table["meaning"] = table["reason"].map(REASONS)
-    told = "Each dropped failure has one reason, and stands in the config `dropped` with it."
+    told = "Each dropped failure has one reason, and stands in the config dropped with it."
     return Finding("dropped", "Why failures were dropped", told, table)
 
 

@@ -48,7 +48,7 @@ def rank_findings(material: Material) -> list[Finding]:
     queries = None if material.root is None else find_queries(material.root)
     if queries is None:
         told = (
-            "No ranks of two models lie below this folder. `repair-hf evaluate BASE TRAINED --output` below it writes them; with the "
+            "No ranks of two models lie below this folder. repair-hf evaluate BASE TRAINED --output below it writes them; with the "
             "split that was repaired, queries are also told by kind of error."
         )
         return [Finding("ranks", "Ranks before and after", told)]

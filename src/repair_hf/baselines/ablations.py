@@ -3,7 +3,7 @@
 | name | undone | our reading |
 |---|---|---|
 | `wo-failure` | mining | the same queries, wrong answers drawn at random; then audit and repair as ever |
-| `wo-repair` | the edits | a false positive is the hard negative, the data set's annotation stands opposite |
+| `wo-repair` | the edits | of the same records: a false positive is the hard negative, the data set's annotation stands opposite |
 | `wo-qc` | the audit | every mined failure is repaired; an instruction that finds nothing to change still drops it |
 | `wo-pqc` | the choice | the first of three candidates |
 | `full-matrix` | the grid | see `GlobalMatrix` |

@@ -2,12 +2,14 @@
 
 Data: for each caption of an image an LLM says how the image could differ and the caption stay true; the image is edited so, 3 times; what
 passes the filters goes on, and the candidate nearest to the caption is kept: 1 LLM call and 3 image calls a caption, up to 5 variants an image.
-Loss: InfoNCE; each time an image is met, it or one of its variants is drawn, all equally likely.
+Loss: InfoNCE; each time a caption is met, its image or the variant that was made for it is drawn, both equally likely.
 
-Our reading: the original sums up a data set in ten scenes; retrieval has no classes that a scene must leave alone, but captions, so the LLM
-is shown image and caption. A candidate that changed nothing is none. Semantic filter: the variant is nearer to its caption than to any of `GENERIC`. Confidence filter, in place of the
-classifier's: its caption is among the variant's `WITHIN` best, else it is taken for mislabelled. The filter for what is too easy is left
-out: with it a good retriever would keep next to nothing, and the paper counts 5 variants an image.
+Our reading: RePair's paper speaks of a text-to-image model; here the image itself is edited, as in the original. A variant is held to its
+own caption, and the image's others may name what it changed; so it is drawn with that caption alone. The original sums up a data set in
+ten scenes; retrieval has no classes that a scene must leave alone, but captions, so the LLM is shown image and caption. A candidate that
+changed nothing is none. Semantic filter: the variant is nearer to its caption than to any of `GENERIC`. Confidence filter, in place of
+the classifier's: its caption is among the variant's `WITHIN` best, else it is taken for mislabelled. The filter for what is too easy is
+left out: with it a good retriever would keep next to nothing, and the paper counts 5 variants an image.
 """
 
 from __future__ import annotations

@@ -6,8 +6,11 @@
 | `repair-mirror` | only the edit that mirrors the anchor's record stands opposite a false positive, else the annotation |
 | `repair-unmasked` | known true pairs off a grid's diagonal count as negatives, as the paper's rule has it |
 | `repair-neighbours` | an anchor meets those that it is confused with in its batch |
-| `repair-reciprocal` | a caption's wrong image is answered by a caption: the caption itself, edited to fit that image; LLM calls take the place of images |
+| `repair-reciprocal` | a caption's wrong image is answered by a caption: the caption itself, edited to fit that image |
 | `repair-2-rounds` | records of two rounds together, the second mined with a retriever that the first has repaired |
+
+RePair itself takes the mirror first, then another edit of that query, then the annotation. `repair-reciprocal` makes no image: LLM calls
+take their place, the caption becomes one of that image's own false positives, and what stands opposite a false caption is annotated.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Data: an LLM puts another noun into each caption, 3 times, and the nearest is ke
 one nearest to the new caption is kept: 3 LLM calls, 3 image calls and 1 sample a caption.
 Loss: `union`: a counterfactual pair is a pair like any other of the batch.
 
-Our reading: RePair's paper names no loss. The original masks nouns for a language model and filters by CLIP; here the study's LLM and editor do
-that, each choice by the retriever, so that all methods have the same means. A candidate that changed nothing is none.
+Our reading: RePair's paper names no loss. The original masks nouns for a language model and filters by CLIP; here the study's LLM and
+editor do that, each choice by the retriever, so that all methods have the same means. A candidate that changed nothing is none.
 """
 
 from __future__ import annotations

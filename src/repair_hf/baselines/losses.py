@@ -14,6 +14,7 @@ Out: scalars. With a scale of 0 each has a known value (in brackets).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class WithNegatives(Objective):
         loss: `negative_captions`, `triplet` or `union`.
     """
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
         super().__init__()
         self.loss = loss
 

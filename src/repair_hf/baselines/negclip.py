@@ -4,9 +4,10 @@ Data: five generators per caption, each of which exchanges two parts of one kind
 verb phrases, nouns, adverbs, adjectives. Up to 5 negatives a caption; a caption with none goes without. No LLM.
 Loss: `negative_captions`; each epoch draws one of a caption's negatives.
 
-Our reading: singular and plural nouns are one generator, which swaps within one number, so that there are five as the paper says and not six.
-Parts are exchanged in place, so that spacing and case stay; equal parts are not swapped. The mined hard images of the original are
-left out, as RePair's table marks T- alone. The draws are seeded, and made once; the spaCy model is the study's to name. A swap may happen to leave a caption true ("a cat and a dog"); the original does not look either.
+Our reading: singular and plural nouns are one generator, which swaps within one number, so that there are five as the paper says and not
+six. Parts are exchanged in place, so that spacing and case stay; equal parts are not swapped. The mined hard images of the original are
+left out, as RePair's table marks T- alone. The draws are seeded, and made once; the spaCy model is the study's to name. A swap may happen
+to leave a caption true ("a cat and a dog"); the original does not look either.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Synthetic samples, and the rows of a training that uses them.
 
-In:  samples: each belongs to an image or a caption of the pairs, and holds a text, an image, or both.
+In:  samples: each belongs to a caption of the pairs, and holds a text, an image, or both.
 Out: `SampleRows`: one row per training caption, with what is drawn in its place or beside it in an epoch.
 
-A sample plays one of four parts. A `rewrite` may stand in place of its caption, a `variant` in place of its image. A `negative` is set
+A sample plays one of four parts. A `rewrite` may stand in place of its caption, a `variant` in place of its caption's image. A `negative` is set
 beside the pair that it was made of: a caption, or a caption with an image. A `drawn` image is a further image of its caption.
 """
 
@@ -52,13 +52,12 @@ class SampleRows(torch.utils.data.Dataset):
         self.captions: list[str] = pairs.captions["caption"][:]
         used = {part: take_share(samples[part], share) for part in PARTS if part in samples}
         self.counts = {part: len(some) for part, some in used.items()}
-        rows = {name: {id: row for row, id in enumerate(ids)} for name, ids in _ids(pairs).items()}
+        rows = {id: row for row, id in enumerate(pairs.captions["caption_id"][:])}
         self._choices: dict[Part, _Choices] = {}
         pictures = []
         n_images = len(pairs.images)
         for part, some in used.items():
-            key = "image_id" if part == "variant" else "caption_id"
-            owners = np.array([rows[key][id] for id in some[key][:]], np.int64)
+            owners = np.array([rows[id] for id in some["caption_id"][:]], np.int64)
             text_rows = image_rows = np.full(len(some), -1)
             if part in ("rewrite", "negative"):
                 text_rows = len(self.captions) + np.arange(len(some))
@@ -89,7 +88,7 @@ class SampleRows(torch.utils.data.Dataset):
             place = self._choices["rewrite"].draw(anchors, chance[0], or_none=True)
             drawn["anchor_texts"] = np.where(place >= 0, self._choices["rewrite"].texts[place], anchors)
         if "variant" in self._choices:
-            place = self._choices["variant"].draw(images, chance[1], or_none=True)
+            place = self._choices["variant"].draw(anchors, chance[1], or_none=True)
             drawn["anchor_images"] = np.where(place >= 0, self._choices["variant"].images[place], images)
         if "negative" in self._choices:
             place = self._choices["negative"].draw(anchors, chance[2])
@@ -135,7 +134,3 @@ def take_share(samples: Dataset, share: float) -> Dataset:
 
 def _has_images(samples: Dataset) -> bool:
     return len(samples) > 0 and samples.data.column("edit_image").null_count == 0
-
-
-def _ids(pairs: Pairs) -> dict[str, list[str]]:
-    return {"image_id": pairs.images["image_id"][:], "caption_id": pairs.captions["caption_id"][:]}

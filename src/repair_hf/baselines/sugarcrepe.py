@@ -3,9 +3,10 @@
 Data: an LLM writes 3 false captions for each caption, and the one nearest to it in the retriever's eyes is kept: 3 calls and 1 sample a caption.
 Loss: `negative_captions`.
 
-Our reading: the LLM chooses among replacing, swapping and adding, told to change as little as it can and not to negate. It sees the caption
-alone. A candidate must differ from the caption and change at most half of its words (of ten words, five); the benchmark's adversarial
-refinement, which needs two further models, is not part of it. The paper counts one to three rounds of these calls; here there is one.
+Our reading: the LLM chooses among replacing, swapping and adding, told to change as little as it can and not to negate. It sees the
+caption alone. A candidate must differ from the caption and change at most half of its words (of ten words, five); the benchmark's
+adversarial refinement, which needs two further models, is not part of it. The paper counts one to three rounds of these calls; here there
+is one.
 """
 
 from __future__ import annotations

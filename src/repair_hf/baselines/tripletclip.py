@@ -3,8 +3,8 @@
 Data: an LLM writes one caption that is near and false, and an image is drawn of it: 1 LLM call, 1 image call and 1 sample a caption.
 Loss: `triplet`, the sum of two NegCLIP terms: pairs against negative captions, negative pairs against captions.
 
-Our reading: the sum, not the mean, as in the authors' code; one scale for both terms; the image is drawn from the negative caption alone and
-is no edit of the caption's image. There is no filter, as there; only an answer that says what the caption says is no negative.
+Our reading: the sum, not the mean, as in the authors' code; one scale for both terms; the image is drawn from the negative caption alone
+and is no edit of the caption's image. There is no filter, as there; only an answer that says what the caption says is no negative.
 """
 
 from __future__ import annotations

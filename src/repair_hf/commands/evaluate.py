@@ -2,9 +2,10 @@
 
 In:  pairs; a dual encoder by id or folder, or several: the others are compared with the first.
 Out: of each model `metrics.json` (R@1/5/10, MRR and median rank with their 95% intervals; on what, of what and by what they were
-     measured) and `ranks.parquet` (what each query found). One model's stand in the output folder, several models' each in a folder of
-     its own below that; the output folder then has `metrics.json` of all by their short names, `differences.json` and `queries.parquet`
-     (both ranks of each query, and what was repaired and broken).
+     measured), `ranks.parquet` (what each query found) and, of compositional benchmarks, `cases.parquet` (by how much what is right
+     won). One model's stand in the output folder, several models' each in a folder of its own below that; the output folder then has
+     `metrics.json` of all by their short names, `differences.json` and `queries.parquet` (both ranks of each query, and what was
+     repaired and broken).
 
 Under `accelerate launch` the processes share the pairs' images and captions out among them, and one does the rest; the result is that of
 one.
@@ -25,7 +26,7 @@ from repair_hf.steps import suggest
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
-  repair-hf evaluate world/base runs/train --pairs runs/world --output runs/compare
+  repair-hf evaluate world/base runs/train --pairs runs/world --compositional world --output runs/compare
   repair-hf evaluate openai/clip-vit-base-patch32 --pairs me/my-dataset --split test --output runs/evaluate"""
 
 

@@ -50,7 +50,7 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     name = shlex.quote(f"local-dir:{stage.output}")
     print(
         f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
-        f"open_clip.create_model_and_transforms({name!r}) loads it; `clip_benchmark eval --model {name} --pretrained '' ...` measures it."
+        f"open_clip.create_model_and_transforms({name!r}) loads it; `clip_benchmark eval --model {name} --pretrained '' --no_amp ...` measures it."
     )
     suggest(f"evaluate {shlex.quote(options.model)} --pairs ... --output runs/evaluate")
 

@@ -39,7 +39,7 @@ class CompositionalOptions:
         [],
         "Benchmarks, each NAME or NAME=PATH: sugarcrepe=FOLDER, sugarcrepe++=FOLDER; winoground, vg_relation and vg_attribution (of "
         "ARO) with a folder or, without a path, from the Hub; made of the pairs themselves: order (of ARO; order=PARSER names a spaCy "
-        f"model, {MODEL} by default) and world (the toy world's own).",
+        f"model, {MODEL} by default, or the toy world's, order=world) and world (the toy world's own).",
     )
     compositional_images: list[str] = opt(
         [], "Folders of the photographs that these benchmarks' files name, such as COCO's val2017."

@@ -27,25 +27,10 @@ from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
 from repair_hf.pixels import PixelStore
 from repair_hf.runs import finish_stage, finished, open_stage
 from repair_hf.study.products import Made, Products
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Knobs, Setting
 from repair_hf.training import train
 
 BASE = "base"
-
-
-@dataclass(frozen=True)
-class Knobs:
-    """The hyperparameters of a method.
-
-    Args:
-        learning_rate: Peak learning rate.
-        epochs: Passes over the training captions.
-        grid_weight: Lambda; 0 for a method without grids.
-    """
-
-    learning_rate: float
-    epochs: float
-    grid_weight: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +93,7 @@ def run_cell(cell: Cell, method: Method | None, setting: Setting, products: Prod
     """
     folder = setting.output / "cells" / cell.name
     model = setting.model if method is None else setting.model_of(method)
-    made = {} if method is None else products.of(method)
+    made = {} if method is None else products.of(method, cell.knobs)
     resolved = _resolved(cell, method, made, setting) | {"model_digest": setting.digest(model)}
     summary = finished(folder, resolved)
     if summary is None:

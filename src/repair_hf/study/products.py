@@ -27,7 +27,7 @@ from repair_hf.llm.journal import open_journal, read_entries, shards
 from repair_hf.models import LLMOptions, open_chat, open_editor
 from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.variants import Variants
 from repair_hf.synthesis.prompts import chat as prompt
 
@@ -70,8 +70,12 @@ class Products:
         self._variants = Variants(setting, self.folder, self._within_ceilings)
         self._made: dict[Any, Made] = {}
 
-    def of(self, method: Method) -> dict[str, Made]:
+    def of(self, method: Method, knobs: Knobs) -> dict[str, Made]:
         """What a method trains on beside the pairs, by the part that it plays; `records` of RePair and its variants.
+
+        Args:
+            method: The method.
+            knobs: Its hyperparameters; the retriever between two rounds of repair is trained with them.
 
         Raises:
             RunStopped: If a ceiling is reached, or a provider is down; what was answered is kept.
@@ -79,7 +83,7 @@ class Products:
         try:
             if isinstance(method, Baseline):
                 return {part: self._samples(maker) for part, maker in method.parts.items()}
-            return {"records": self._records(method)} if method.records else {}
+            return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
             dollars, calls = paid([*self.folder.glob("*")])
             raise RunStopped(
@@ -87,10 +91,10 @@ class Products:
                 "together. Every answer so far is kept; with a higher `max_usd` or `max_calls` the same command goes on."
             ) from error
 
-    def _records(self, variant: Repair) -> Made:
+    def _records(self, variant: Repair, knobs: Knobs) -> Made:
         key = (variant.product, variant.directions)
         if key not in self._made:
-            found = self._variants.records(variant)
+            found = self._variants.records(variant, knobs)
             llm_each, images_each = calls_per_record(found.records, is_audited=variant.synthesize.get("audited", True))
             name = digest(found.records["record_id"][:])
             self._made[key] = Made(

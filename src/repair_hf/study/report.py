@@ -18,6 +18,7 @@ TOY = (
     "The world is a toy: its captions are exact, its LLM knows the truth, and its editor draws what it is told. The numbers say whether methods "
     "do here what they are meant to do, and nothing about photographs."
 )
+FEW = 200  # images; an interval of R@1 is then some ten points wide
 
 
 def write_report(results: Results, setting: Setting, paper: str | None = None) -> list[Finding]:
@@ -41,7 +42,9 @@ def write_report(results: Results, setting: Setting, paper: str | None = None) -
         draw_sweep(results),
     ]
     sections = [each for each in found if each is not None]
+    count = results.base.metrics["n_images"]
     lines = ["# What does repair buy?", "", *([TOY, ""] if setting.editor.editor == "world" else [])]
+    lines += [f"All of it was measured on {count} images: too few to tell anything.", ""] if count < FEW else []
     for each in sections:
         each.save(setting.output)
         lines += [f"## {each.title}", "", each.told, ""]

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from repair_hf.baselines.method import Method, Repair
-from repair_hf.study.cells import BASE, Cell, Knobs, Measured, run_cell
+from repair_hf.study.cells import BASE, Cell, Measured, run_cell
 from repair_hf.study.products import Made, Products
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.tuning import Choice, Grid, choose
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
@@ -119,7 +119,7 @@ class Study:
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
         as_long = replace(plain, epochs=ratio * plain.epochs)
         same_compute = tuple(self._test(plain_name, as_long, seed) for seed in seeds)
-        return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name]))
+        return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name], knobs))
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
         return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])

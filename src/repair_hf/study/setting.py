@@ -27,6 +27,21 @@ from repair_hf.toyworld.shipped import locate
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
 
+@dataclass(frozen=True)
+class Knobs:
+    """The hyperparameters of a method.
+
+    Args:
+        learning_rate: Peak learning rate.
+        epochs: Passes over the training captions.
+        grid_weight: Lambda; 0 for a method without grids.
+    """
+
+    learning_rate: float
+    epochs: float
+    grid_weight: float = 0.0
+
+
 @dataclass(eq=False)
 class Setting:
     """One dataset, one retriever, the same means for every method.
@@ -176,7 +191,7 @@ def settle(
 def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
     """What all trainings share; the rest is the cells'."""
     given = options.training or {}
-    own = {"output_dir", "seed", "learning_rate", "num_train_epochs", "grid_weight", "cache_folder"}
+    own = {"output_dir", "seed", "learning_rate", "num_train_epochs", "max_steps", "grid_weight", "cache_folder"}
     known = {each.name for each in fields(RepairConfig) if each.init}
     for name in given:
         if name in own:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from repair_hf.baselines.method import Method, Repair
-from repair_hf.study.cells import Knobs, Measured
+from repair_hf.study.cells import Measured
+from repair_hf.study.setting import Knobs
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from repair_hf.models import LLMOptions
 from repair_hf.options import as_flags
 from repair_hf.records import load_records
 from repair_hf.runs import digest
-from repair_hf.study.setting import Setting
+from repair_hf.study.setting import Knobs, Setting
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Variants:
     ) -> None:
         self.setting, self.folder, self.within_ceilings = setting, folder, within_ceilings
 
-    def records(self, variant: Repair) -> Found:
+    def records(self, variant: Repair, knobs: Knobs) -> Found:
         """Mine and repair, in as many rounds as the variant has."""
         folders = [self.folder / f"{variant.product}-records"]
         self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
         for number in range(2, variant.rounds + 1):
             name = f"{variant.product}-round-{number}"
-            retriever = self._retriever(variant, folders, number - 1)
+            retriever = self._retriever(variant, knobs, folders, number - 1)
             self._mine_and_repair(variant, str(retriever), name, folders)
             folders.append(self.folder / f"{name}-records")
         records = load_records([str(folder) for folder in folders])
@@ -92,12 +92,17 @@ class Variants:
             *words(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
         )  # fmt: skip
 
-    def _retriever(self, variant: Repair, folders: list[Path], number: int) -> Path:
+    def _retriever(self, variant: Repair, knobs: Knobs, folders: list[Path], number: int) -> Path:
         """The retriever that the records of earlier rounds repair, to be mined anew."""
         setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
+        trained = {
+            "learning_rate": knobs.learning_rate,
+            "num_train_epochs": knobs.epochs,
+            "grid_weight": knobs.grid_weight,
+        }
         setting.type_command(
             "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
-            "--records", *map(str, folders), *words({**setting.training, **variant.train}),
+            "--records", *map(str, folders), *words({**setting.training, **variant.train, **trained}),
         )  # fmt: skip
         return output
 
@@ -171,6 +176,8 @@ def words(options: Mapping[str, Any]) -> list[str]:
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             found.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, dict):
+            found.append(f"{flag}={json.dumps(value)}")
         elif value is not None:
             found += [flag, str(value)]
     return found

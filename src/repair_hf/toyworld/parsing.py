@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repair_hf.options import UserError
 from repair_hf.toyworld.captions import (
     ACTION_AFTER,
     ACTION_BEFORE,
@@ -28,8 +29,17 @@ NAME = "toy_world_words"
 
 
 def build_parser() -> Language:
-    """The pipeline."""
-    import spacy
+    """The pipeline.
+
+    Raises:
+        UserError: If spaCy is not installed.
+    """
+    try:
+        import spacy
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "The toy world's captions are parsed by spaCy, which is not installed: pip install 'repair-hf[study]'."
+        ) from error
     from spacy.language import Language
 
     if not Language.has_factory(NAME):
