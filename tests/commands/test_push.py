@@ -21,7 +21,7 @@ def test_a_dry_run_of_records_shows_files_bytes_and_card(records_folder, capsys)
     printed = capsys.readouterr().out
     file = next(records_folder.glob("records/*.parquet"))
     assert f"{file.stat().st_size / 1e3:,.1f} kB   records/{file.name}" in printed
-    assert "\n# x-repair\n" in printed and "config_name: dropped" in printed
+    assert "\n# x-repair\n" in printed and "config_name: records" in printed and "config_name: dropped" not in printed
     assert "samples/1-edit.png" in printed and "to me/x-repair; nothing was sent." in printed
 
 

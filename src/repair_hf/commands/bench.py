@@ -143,7 +143,7 @@ def evaluate(options: EvaluateBenchOptions) -> None:
     print("\n".join(f"{row}: {what}" for row, what in ROWS.items()))
     print(
         f"{options.dim} numbers a vector, {options.resamples:,} resamples, {torch.get_num_threads()} threads; ratio: to {REFERENCE} in the same round, median of "
-        f"{options.repeat}; busy: seconds that threads were at work; memory: most that the process grew by, in any round; apart: largest difference of a Recall@K"
+        f"{options.repeat}; busy: seconds that threads were at work; memory: most that the process grew by, and rows after the first reuse what earlier ones left; apart: largest difference of a Recall@K"
     )
 
 

@@ -22,7 +22,6 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from PIL import Image
@@ -127,21 +126,17 @@ class Candidates:
         return await asyncio.shield(self._wishes[wish])
 
     async def _make(self, fp: int, instruction: str) -> list[Path | None]:
-        wanted = {
-            "editor": self.editor.id,
-            "source": self.sources.digest(fp),
-            "instruction": instruction,
-            "seed": self.seed,
-        }
+        source = self.sources.digest(fp)
+        wanted = {"editor": self.editor.id, "source": source, "instruction": instruction, "seed": self.seed}
         names = [digest(wanted | {"candidate": m}) for m in range(self.count)]
         paths = [self.folder / name[:2] / f"{name}.png" for name in names]
         missing = [path for path in paths if not path.is_file() and not _refusal(path).is_file()]
         if missing:
-            source = self.sources.file(fp)
+            file = self.sources.file(fp)
             if self.is_hosted:
-                await _all(self._buy(source, instruction, path, wanted) for path in missing)
+                await _all(self._buy(file, instruction, path, wanted) for path in missing)
             else:
-                await self._draw(source, instruction, missing)
+                await self._draw(file, instruction, missing)
         given = [path if path.is_file() else None for path in paths]
         new = sum(path in missing for path in given)
         self.made += new
@@ -286,17 +281,12 @@ def _explain(error: Exception) -> Exception:
 def _executor(editor: ImageEditor) -> Executor:
     if not editor.own_process:
         return ThreadPoolExecutor(1, thread_name_prefix="image-editor")
-    return ProcessPoolExecutor(1, mp_context=_context(), initializer=_follow_parent)
-
-
-def _context() -> BaseContext:
-    """How the editor's process is started: not as a copy of this one, whose threads it would lack, but of one that has imported this
-    module and started no thread; the second synthesis of a process then waits for no import. Where none can be copied, afresh."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+    # not a copy of this process, whose threads it would lack, but of one that has imported this module and no more
+    can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # Windows cannot
+    context = multiprocessing.get_context("forkserver" if can_fork else "spawn")
+    if can_fork:
+        context.set_forkserver_preload([__name__])  # the next synthesis of this process waits for no import
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
 
 
 def _follow_parent() -> None:
