@@ -154,9 +154,10 @@ class Preprocessor:
         """
         if "attention_mask" not in tokens:
             return {name: ids[rows].long() for name, ids in tokens.items()}
-        longest = int(self.lengths(tokens)[rows].max())
-        names = ("input_ids",) if self.is_causal else tuple(tokens)
-        return {name: tokens[name][rows, :longest].long() for name in names}
+        some = {name: ids[rows] for name, ids in tokens.items()}
+        longest = int(self.lengths(some).max())
+        names = ("input_ids",) if self.is_causal else tuple(some)
+        return {name: some[name][:, :longest].long() for name in names}
 
     def lengths(self, tokens: dict[str, Tensor]) -> Tensor:
         """(n,) how many tokens of each row are no padding; all of them where the model was trained with padding."""
