@@ -92,6 +92,23 @@ def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
     assert shown[0].partition("The regime")[2] == shown[1].partition("The regime")[2]
 
 
+def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
+    """Both want the plain trainings and RePair's records; the whole study then finds everything made."""
+    words = ["study", "--size", "tiny", "--seeds", "1", "--output", str(tmp_path), "--methods"]
+    commands = [[sys.executable, "-m", "repair_hf", *words, method] for method in ("repair", "repair-mixed")]
+    running = [
+        subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for each in commands
+    ]
+    shown = [process.communicate(timeout=300)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], shown
+    keys = [json.loads(line)["key"] for line in (tmp_path / "products/repair-records/journal.jsonl").open()]
+    assert len(keys) == len(set(keys)) > 100
+    before = stamps(tmp_path)
+    study(*words[1:], "repair", "repair-mixed")
+    assert stamps(tmp_path) == before
+    assert {"repair", "repair-mixed"} < set(pd.read_csv(tmp_path / "scores.csv")["method"])
+
+
 def test_calls_of_a_sample_are_the_papers(tiny):
     table = pd.read_csv(tiny[0] / "overhead.csv").set_index("method")
     for name in ("vanilla", "laclip", "repair-i2t"):

@@ -32,7 +32,9 @@ EPILOG = """examples:
   repair-hf study --config recipes/study/toy.yaml
   repair-hf study --config recipes/study/flickr30k.yaml --dry-run
 
-Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later."""
+Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later.
+Several of these commands may work on one folder at once, each with --methods of its own, on a GPU or a core of its own; the same
+command for all methods then finds everything made, and prints the whole table."""
 
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 
@@ -64,7 +66,8 @@ def run(
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
     if size.world is not None:
-        run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
+        with setting.alone("products"):
+            run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
     grid = Grid(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,

@@ -95,16 +95,17 @@ def run_cell(cell: Cell, method: Method | None, setting: Setting, products: Prod
     model = setting.model if method is None else setting.model_of(method)
     made = {} if method is None else products.of(method, cell.knobs)
     resolved = _resolved(cell, method, made, setting) | {"model_digest": setting.digest(model)}
-    summary = finished(folder, resolved)
-    if summary is None:
-        open_stage(folder, command="study", options=resolved)
-        encoder = setting.encoder(model)
-        training = {} if method is None else _train(cell, method, made, encoder, setting, folder)
-        metrics = _measure(encoder, cell, setting, folder)
-        if not setting.keep_models:
-            shutil.rmtree(folder / "retriever", ignore_errors=True)
-        finish_stage(folder, {"metrics": metrics, "training": training})
+    with setting.alone(cell.name):
         summary = finished(folder, resolved)
+        if summary is None:
+            open_stage(folder, command="study", options=resolved)
+            encoder = setting.encoder(model)
+            training = {} if method is None else _train(cell, method, made, encoder, setting, folder)
+            metrics = _measure(encoder, cell, setting, folder)
+            if not setting.keep_models:
+                shutil.rmtree(folder / "retriever", ignore_errors=True)
+            finish_stage(folder, {"metrics": metrics, "training": training})
+            summary = finished(folder, resolved)
     return Measured(cell, folder, summary["metrics"], summary["training"])
 
 

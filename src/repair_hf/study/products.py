@@ -81,9 +81,10 @@ class Products:
             RunStopped: If a ceiling is reached, or a provider is down; what was answered is kept.
         """
         try:
-            if isinstance(method, Baseline):
-                return {part: self._samples(maker) for part, maker in method.parts.items()}
-            return {"records": self._records(method, knobs)} if method.records else {}
+            with self.setting.alone("products"):  # one process at a time: each counts what all have paid
+                if isinstance(method, Baseline):
+                    return {part: self._samples(maker) for part, maker in method.parts.items()}
+                return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
             dollars, calls = paid([*self.folder.glob("*")])
             raise RunStopped(

@@ -12,6 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from repair_hf.baselines.method import Method, Repair
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
@@ -108,6 +110,12 @@ class Setting:
     def digest(self, model: str) -> str:
         """Names the weights of a retriever."""
         return self.base.digest if model == self.model else self.encoder(model).digest
+
+    def alone(self, name: str) -> filelock.FileLock:
+        """Held while a part of the study is made: another process that wants it waits, and finds it made."""
+        folder = self.output / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(folder / f"{name}.lock")
 
     def encoder(self, model: str) -> DualEncoder:
         """A retriever as it is before training, loaded anew."""
