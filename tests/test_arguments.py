@@ -46,6 +46,11 @@ class Options(Base):
     knob: Knob | None = None
 
 
+@dataclass
+class Wordy:
+    story: str = opt("a", "word " * 60)
+
+
 def filled(*words: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser(formatter_class=Help, exit_on_error=False)
     add_arguments(parser, Options)
@@ -117,3 +122,12 @@ def test_training_arguments_are_read_as_by_transformers():
             assert vars(theirs.parse_args(flags))[action.dest] == vars(ours.parse_args(flags))[action.dest], flags
             count += 1
     assert count > 110
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_fits_the_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parser = argparse.ArgumentParser(prog="cook", formatter_class=Help)
+    add_arguments(parser, Wordy)
+    widest = max(map(len, parser.format_help().splitlines()))
+    assert min(columns, 119) - 8 < widest <= min(columns, 119)

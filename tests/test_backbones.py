@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import (
     AutoProcessor,
+    BertConfig,
     CLIPConfig,
     CLIPImageProcessorPil,
     CLIPModel,
@@ -25,6 +26,10 @@ from transformers import (
     SiglipImageProcessorPil,
     SiglipModel,
     SiglipProcessor,
+    VisionTextDualEncoderConfig,
+    VisionTextDualEncoderModel,
+    VisionTextDualEncoderProcessor,
+    ViTConfig,
 )
 
 from repair_hf.encoder import DualEncoder
@@ -224,6 +229,26 @@ def test_pixels_are_scaled_by_its_own_mean_and_deviation(name, tokenizers):
     assert kept == pytest.approx(
         0.25 if backbone.kind is SiglipModel else 0.0, abs=0.01
     )  # squeezed, or cut out of the middle
+
+
+def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):
+    """BERT reads both ways: captions of unlike length must come with a mask."""
+    small, tokenizer = tower(16, 32, 1, 2), clip_processor.tokenizer
+    text = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=24, **small)
+    config = VisionTextDualEncoderConfig.from_vision_text_configs(
+        ViTConfig(image_size=32, patch_size=16, **small), text, projection_dim=8
+    )
+    torch.manual_seed(0)
+    VisionTextDualEncoderModel(config).save_pretrained(tmp_path)
+    VisionTextDualEncoderProcessor(clip_processor.image_processor, tokenizer).save_pretrained(tmp_path)
+    encoder = DualEncoder.from_pretrained(tmp_path, device="cpu")
+    assert (encoder.dim, encoder.preprocessor.max_length) == (8, 24)
+    texts = encoder.embed_texts(CAPTIONS)
+    for caption, vector in zip(CAPTIONS, texts, strict=True):
+        with torch.no_grad():
+            alone = encoder.model.get_text_features(**tokenizer(caption, return_tensors="pt")).pooler_output[0]
+        np.testing.assert_allclose(vector, alone / alone.norm(), atol=1e-5)
+    check_step(encoder)
 
 
 def test_flexible_resolution_is_refused(tokenizers):

@@ -122,7 +122,8 @@ def stage_folder(folder: Path, command: str, options: dict, summary: dict) -> Pa
         json.dumps({"command": command, "python": "3.11", "commit": None, "packages": {"torch": "2"}})
     )
     (folder / "command.txt").write_text(
-        f"repair-hf {command} --output /home/ann/runs/{command} --model=/home/ann/clip\n"
+        f"repair-hf {command} --output /home/ann/runs/{command} --model=/home/ann/clip "
+        "--llm-base-url http://inside.example --editor_base_url=http://inside.example/v1 --seed 3\n"
     )
     return folder
 

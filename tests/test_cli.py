@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import ast
 import importlib
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +28,7 @@ def test_every_help_can_be_read(name, capsys):
         shown = capsys.readouterr().out
         assert shown.startswith(f"usage: repair-hf {' '.join(words)} ")
         assert "example" in shown
+        assert not re.search(r"^\w*Options:$", shown, re.MULTILINE)  # a heading is a word, not the name of a class
 
 
 def test_the_overview_names_every_command(capsys):
@@ -81,8 +86,24 @@ def test_an_action_word_chooses_what_runs(monkeypatch, capsys):
         (UserError("two\n  lines."), 2, "repair-hf cook: error: two lines."),
         (FileNotFoundError(2, "No such file", "soup.txt"), 2, "repair-hf cook: error: soup.txt does not exist."),
         (FileNotFoundError("no soup"), 2, "repair-hf cook: error: no soup"),
+        (
+            PermissionError(13, "Permission denied", "pot"),
+            2,
+            "repair-hf cook: error: pot may not be read or written by you; give another path, or take the right to it.",
+        ),
+        (
+            NotADirectoryError(20, "Not a directory", "pot/lid"),
+            2,
+            "repair-hf cook: error: pot/lid lies below a file as if that were a folder; give another path.",
+        ),
+        (
+            OSError(28, "No space left on device", "pot"),
+            1,
+            "repair-hf cook: error: pot does not fit on its disk, which is full; make room, and the same command goes on from here.",
+        ),
+        (OSError(28, "No space left on device"), 1, "repair-hf cook: error: [Errno 28] No space left on device"),
         (RunStopped("provider is down"), 1, "repair-hf cook: error: provider is down"),
-        (KeyboardInterrupt(), 130, "repair-hf cook: interrupted; the same command goes on from here."),
+        (KeyboardInterrupt(), 130, "repair-hf cook: interrupted; the same command goes on with what is on disk."),
     ],
 )
 def test_a_foreseen_error_is_one_line(command, capsys, error, code, line):
@@ -96,13 +117,26 @@ def test_a_foreseen_error_is_one_line(command, capsys, error, code, line):
         cli.main(["cook", "--dish", "soup", "--debug"])
 
 
-def test_an_unforeseen_error_keeps_its_traceback(command):
+@pytest.mark.parametrize(
+    "error", [ValueError("a fault of ours"), OSError(5, "a fault of ours"), BrokenPipeError(32, "a fault of ours")]
+)
+def test_an_unforeseen_error_keeps_its_traceback(command, error):
     def run(options):
-        raise ValueError("a fault of ours")
+        raise error
 
     command(run)
-    with pytest.raises(ValueError, match="a fault of ours"):
+    with pytest.raises(type(error), match="a fault of ours"):
         cli.main(["cook", "--dish", "soup"])
+
+
+def test_a_reader_who_leaves_ends_the_command_quietly(command, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        command(lambda options: sys.stdout.write(options.dish))
+        assert cli.main(["cook", "--dish", "soup"]) == 141
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -167,6 +201,13 @@ def test_python_dash_m_is_the_same_command():
 @pytest.mark.parametrize("name", [name for name in repair_hf.__all__ if not name.startswith("_")])
 def test_every_public_name_is_there(name):
     assert getattr(repair_hf, name).__name__ == name
+
+
+def test_type_checkers_see_the_public_names_where_they_are():
+    block = next(node for node in ast.parse(Path(repair_hf.__file__).read_text()).body if isinstance(node, ast.If))
+    seen = {(each.name, node.module) for node in block.body for each in node.names if each.asname == each.name}
+    assert seen == set(repair_hf._HOMES.items())
+    assert (Path(repair_hf.__file__).parent / "py.typed").exists()
 
 
 def test_a_name_that_is_not_public_is_refused():

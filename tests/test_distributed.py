@@ -192,6 +192,13 @@ def test_what_runs_its_stages_in_one_process_refuses_to_be_several(monkeypatch, 
     assert "one after the other in one process, and the launcher started 2. Run it without" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed"])
+def test_a_launcher_that_cuts_the_model_up_is_refused(monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
+    with pytest.raises(UserError, match=f"`{name}` cuts the model up.*recipes/accelerate"):
+        RepairConfig(report_to="none", use_cpu=True)
+
+
 def test_fp16_of_the_launcher_needs_a_gpu(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     with pytest.raises(UserError, match="`fp16` needs a GPU"):

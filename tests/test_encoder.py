@@ -178,7 +178,7 @@ def test_names_the_item_whose_vector_is_broken(encoder):
 
 
 def test_refuses_what_is_no_dual_encoder(clip_folder, tmp_path):
-    with pytest.raises(UserError, match="nowhere` cannot be loaded as a dual encoder"):
+    with pytest.raises(UserError, match="nowhere` is no folder here, and cannot be loaded as a dual encoder"):
         DualEncoder.from_pretrained(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="cannot be loaded as a dual encoder"):

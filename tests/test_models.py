@@ -83,6 +83,10 @@ def test_options_reach_the_editor():
     ("options", "complaint"),
     [
         ({"batch": True, "llm": "world/oracle"}, "got --llm world/oracle, which answers at once"),
+        (
+            {"reasoning_effort": "none", "llm": "world/oracle"},
+            "is told to a provider, and --llm world/oracle has none",
+        ),
         ({"llm": "transformers:no/such-model"}, "no vision-language model could be loaded"),
         ({"llm": "litellm:no/such-model"}, "names no provider"),
         ({"llm": "hosted_vllm/mine", "max_usd": 1.0}, "price"),

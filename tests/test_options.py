@@ -21,6 +21,7 @@ class Options:
     limit: int | None = opt(None, "At most so many.")
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
+    seed: int = opt(0, "Of the draws.")
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
 
     def __post_init__(self):
@@ -115,6 +116,10 @@ def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
         (["--dish", "soup", "stew"], "no flag takes 'stew'"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
+        (
+            ["--dish", "soup", "--seed", "-1"],
+            "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook --help`",
+        ),
         (["--config"], "give the path of a YAML file"),
         (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
         (["--config", str(Path(__file__).parent)], "cannot be read"),

@@ -37,6 +37,8 @@ def test_a_finished_folder_answers_for_its_own_options_only(done):
     assert finished(done, OPTIONS | {"k_mine": 99}) is None
     assert finished(done, OPTIONS | {"new": 1}) is None
     assert finished(done.parent / "absent", OPTIONS) is None
+    assert finished(done, {**OPTIONS, "new": None}) is not None  # an option of a later version, not set
+    assert finished(done, {**OPTIONS, "new": 1}) is None
 
 
 def test_a_finished_result_of_other_options_is_not_overwritten(done):
@@ -50,6 +52,14 @@ def test_a_finished_result_of_other_options_is_not_overwritten(done):
 def test_a_folder_of_another_stage_is_refused(done):
     with pytest.raises(UserError, match="belongs to `mine`, not to `train`"):
         open_stage(done, command="train", options=OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["pairs", "image_folder", "model"])
+def test_a_folder_that_is_read_is_not_written_to(tmp_path, name):
+    (tmp_path / "config.json").write_text("mine")
+    with pytest.raises(UserError, match=f"is what `{name}` names; give a folder of its own"):
+        open_stage(tmp_path / ".." / tmp_path.name, command="train", options=OPTIONS | {name: str(tmp_path)})
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_a_file_is_not_taken_for_a_folder(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -128,3 +130,14 @@ def test_uniforms_change_with_each_argument(changed):
         return uniforms(seed, np.full_like(items, epochs), items, stream)
 
     assert abs(np.corrcoef(draw(**asked), draw(**(asked | changed)))[0, 1]) < 0.05
+
+
+def test_no_seed_epoch_or_stream_repeats_the_draws_of_another():
+    items = np.arange(1000)
+    draws = {
+        (seed, epoch, stream): uniforms(seed, np.full_like(items, epoch), items, stream)
+        for seed, epoch, stream in product(range(4), range(8), range(4))
+    }
+    assert len({values.tobytes() for values in draws.values()}) == len(draws)
+    links = np.corrcoef(np.stack(list(draws.values()))) - np.eye(len(draws))  # of 8,128 pairs
+    assert np.abs(links).max() < 0.17  # 5 standard deviations

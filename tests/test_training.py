@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from copy import deepcopy
 
 import numpy as np
@@ -133,10 +134,24 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(clip, clip_processor
 
 def test_last_checkpoint_is_found_and_none_starts_anew(encoder, pairs, config, tmp_path):
     named = dict(save_strategy="steps", save_steps=2, resume_from_checkpoint="last")
-    assert train(encoder, pairs, None, config(**named, max_steps=2))["steps"] == 2
-    first = curve(tmp_path / "out")
-    train(encoder, pairs, None, config(**named, max_steps=3))
-    assert curve(tmp_path / "out")[:2] == first and len(curve(tmp_path / "out")) == 3
+    train(encoder, pairs, None, config(**named))
+    whole, trained = curve(tmp_path / "out"), weights(encoder.model)
+    shutil.rmtree(tmp_path / "out" / "checkpoint-3")  # as if it had been killed in the third step
+    train(encoder, pairs, None, config(**named))
+    assert_same(trained, weights(encoder.model), rtol=0, atol=0)
+    assert curve(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("other", [dict(seed=1), dict(learning_rate=1e-3), dict(max_steps=4), dict(records=True)])
+def test_the_last_checkpoint_of_another_run_is_refused(other, encoder, pairs, repaired, config, tmp_path):
+    named = dict(save_strategy="steps", save_steps=2, max_steps=2)
+    train(encoder, pairs, None, config(**named))
+    records = repaired if other.pop("records", False) else None
+    told = next(iter(other), "rows")
+    with pytest.raises(UserError, match=rf"checkpoint-2 is of another run: .*{told} \(.*set `resume_from_checkpoint`"):
+        train(encoder, pairs, records, config(**(named | other)))
+    found = train(encoder, pairs, records, config(**(named | other), resume_from_checkpoint=None))
+    assert found["steps"] == other.get("max_steps", 2)
 
 
 def one_step(clip, clip_processor, pairs, records, config, folder, **named) -> dict[str, torch.Tensor]:
@@ -289,19 +304,31 @@ def test_bfloat16_trains_near_float32(clip, clip_processor, pairs, repaired, con
         assert two[name] != one[name] and two[name] == pytest.approx(one[name], abs=0.05)
 
 
+def test_a_model_trained_in_bfloat16_is_given_back_in_float32(encoder, pairs, config, tmp_path):
+    train(encoder, pairs, None, config(max_steps=1, bf16=True))
+    inputs = encoder.preprocessor.processor(
+        text=["a red circle"], images=[pairs.images[0]["image"]], return_tensors="pt"
+    )
+    saved = AutoModel.from_pretrained(tmp_path / "out")
+    assert encoder.model(**inputs).logits_per_text.equal(saved(**inputs).logits_per_text)
+
+
 def test_negatives_none_is_training_without_records(clip, clip_processor, pairs, repaired, config, tmp_path):
     one = one_step(clip, clip_processor, pairs, repaired, config, "a", negatives="none")
     assert_same(one, one_step(clip, clip_processor, pairs, None, config, "b"), rtol=0, atol=0)
     assert "loss_grid" not in curve(tmp_path / "a")[0]
 
 
-def test_the_scale_stays_below_100_and_has_no_weight_decay(encoder, pairs, config, tmp_path):
-    encoder.model.logit_scale.data.fill_(4.6)
+def test_the_scale_stays_below_100_and_has_no_weight_decay(encoder, pairs, config, tmp_path, caplog):
+    encoder.model.logit_scale.data.fill_(4.765)  # SigLIP's
     train(encoder, pairs, None, config(max_steps=4, learning_rate=0.5, weight_decay=0.5, warmup_steps=0))
+    assert "logit scale is 117.3; from the first step on it is held at 100" in caplog.text
     assert max(line["logit_scale"] for line in curve(tmp_path / "out")) <= 100.001
     trainer = make_trainer(encoder.model, AutoProcessor.from_pretrained(tmp_path / "out"), pairs, None, config("x"))
-    assert "logit_scale" not in trainer.get_decay_parameter_names(encoder.model)
-    assert "visual_projection.weight" in trainer.get_decay_parameter_names(encoder.model)
+    encoder.model.head = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))  # as SimCLR's
+    decaying = trainer.get_decay_parameter_names(encoder.model)
+    assert {"visual_projection.weight", "head.0.weight"} <= set(decaying)
+    assert not {"logit_scale", "head.0.bias", "head.1.weight", "text_model.final_layer_norm.weight"} & set(decaying)
 
 
 def test_half_precision_weights_are_trained_in_float32(encoder, pairs, config):
@@ -323,14 +350,34 @@ def test_evaluation_is_retrieval_on_the_validation_pairs(encoder, pairs, pairs_f
     assert sum("eval_t2i_MRR" in line for line in logged) == 1
 
 
+def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_path):
+    """Here "best" is the lowest MRR, so that it is not the last for certain."""
+    best = dict(load_best_model_at_end=True, metric_for_best_model="t2i_MRR", greater_is_better=False)
+    often = dict(eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1)
+    summary = train(encoder, pairs, None, config(max_steps=4, **best, **often), validation=pairs)
+    found = evaluate_retrieval(*encoder.embed_pairs(pairs), pairs.caption_image)
+    logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    each = [line["eval_t2i_MRR"] for line in logged if "eval_t2i_MRR" in line]
+    assert len(each) == 4 and summary["eval_t2i_MRR"] == pytest.approx(found["t2i_MRR"]) == min(each)
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [
+        (dict(load_best_model_at_end=True), "`load_best_model_at_end` needs `metric_for_best_model`"),
+        (
+            dict(per_device_train_batch_size=1, gradient_accumulation_steps=8),
+            "A batch of one pair has no negatives.*`chunk_size`",
+        ),
         (dict(grid_weight=-1.0), "`grid_weight` must not be negative, got -1.0"),
         (dict(fp16=True), "`fp16` needs a GPU"),
         (dict(draft_jpegs=True, cache_images=False), "`draft_jpegs` is for the file of `cache_images`"),
         (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
         (dict(auto_find_batch_size=True), "`auto_find_batch_size` would change the loss"),
+        (dict(label_smoothing_factor=0.1), "`label_smoothing_factor` and .* would change nothing"),
+        (dict(train_sampling_strategy="group_by_length"), "`train_sampling_strategy` would change nothing"),
+        (dict(fsdp="full_shard"), "`fsdp` cuts the model up"),
+        (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` cuts the model up"),
     ],
 )
 def test_options_that_cannot_work_are_refused(named, message, config):

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+MAX_WIDTH = 120  # columns of a help text; lines that are longer than that are hard to read
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -94,7 +96,8 @@ class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFo
     """One spelling and a type for each flag, and its default; the epilog as it was written."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=119)
+        columns = shutil.get_terminal_size(fallback=(MAX_WIDTH, 0)).columns  # in a pipe the fallback
+        super().__init__(prog, max_help_position=min(34, columns // 3), width=min(columns, MAX_WIDTH) - 1)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if action.dest == "help":

@@ -1,7 +1,7 @@
 """Which checkpoint a training goes on from.
 
-In:  a run's folder, perhaps of a run that was killed while it wrote one.
-Out: the newest checkpoint that is whole, or none.
+In:  a run's folder, perhaps of a run that was killed while it wrote one; what is to be run now.
+Out: the newest checkpoint that is whole, or none; a refusal to go on from another run's.
 """
 
 from __future__ import annotations
@@ -9,23 +9,52 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from repair_hf.config import RepairConfig
 from repair_hf.options import UserError
+from repair_hf.runs import NOT_PART_OF_THE_RESULT, write_atomically
+
+RUN = "repair_run.json"  # in each checkpoint: what its run is known by
 
 
-def checkpoint_to_resume(config: RepairConfig) -> str | None:
+class Signature(TrainerCallback):
+    """Writes into each checkpoint which run it is of.
+
+    Args:
+        trainer: With a `run`, what the run is known by.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_atomically(folder / RUN, json.dumps(self.trainer.run, indent=2) + "\n")
+
+
+def checkpoint_to_resume(config: RepairConfig, run: Mapping[str, Any]) -> str | None:
     """What `resume_from_checkpoint` stands for; None starts anew.
 
+    Args:
+        config: Of the training.
+        run: What it is known by. With `last`, the checkpoint must be of the same run: a folder that several trainings were given would
+            else hand the second the weights of the first.
+
     Raises:
-        UserError: If it names a folder that is no whole checkpoint.
+        UserError: If it names a folder that is no whole checkpoint, or the last one is of another run.
     """
     wanted = config.resume_from_checkpoint
     if wanted == "last":
         newest = newest_checkpoint(config.output_dir)
+        if newest is not None:
+            _refuse_another_run(newest, run)
         return None if newest is None else str(newest)
     if wanted is not None and not _is_whole(Path(wanted)):
         raise UserError(
@@ -38,6 +67,21 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
     """The whole checkpoint of the most steps in a run's folder, if there is one."""
     whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path)]
     return max(whole, key=_steps, default=None)
+
+
+def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
+    if not (
+        checkpoint / RUN
+    ).is_file():  # killed between the two files: what went before it in the folder is not another's
+        return
+    before, now = json.loads((checkpoint / RUN).read_text(encoding="utf-8")), json.loads(json.dumps(run))
+    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
+    if keys:
+        told = ", ".join(f"{key} ({before.get(key)} -> {now.get(key)})" for key in keys)
+        raise UserError(
+            f"{checkpoint} is of another run: {told}. Give another `output_dir`, or set `resume_from_checkpoint`: to None to start anew, "
+            "to this folder to go on from it nevertheless."
+        )
 
 
 def _steps(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 In:  the words that a user typed.
 Out: one command run, and an exit code: 0 done, 1 stopped by something outside (the same command goes on from there),
-     2 a mistake of the user, told in one line, 130 interrupted. `--debug` lets the traceback through.
+     2 a mistake of the user, told in one line, 130 interrupted, 141 nobody reads on. `--debug` lets the traceback through.
 
 A command is a module with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG` (an example), or with
 `ACTIONS: dict[str, (OPTIONS, run)]` where a word chooses among several. It is imported when it is asked for, and not before. Where
@@ -12,6 +12,7 @@ A command is a module with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG`
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import logging
 import os
@@ -45,6 +46,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("repair_hf.commands.completion", "Print what lets a shell complete these words at the Tab key."),
     "env": ("repair_hf.commands.env", "Print versions and devices, for a bug report."),
 }
+# What the system may say of a file or folder that a user named; other trouble of its keeps its traceback.
+_DENIED = "may not be read or written by you; give another path, or take the right to it"
+_FULL = "does not fit on its disk, which is full; make room, and the same command goes on from here"
+TROUBLE: dict[int, str] = {
+    errno.ENOENT: "does not exist",
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: "lies on a disk that is read-only; give another path",
+    errno.ENOTDIR: "lies below a file as if that were a folder; give another path",
+    errno.EISDIR: "is a folder, and a file is wanted; give the path of a file",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,14 +86,35 @@ def _run_guarded(words: list[str], debug: bool) -> int:
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
         _run(words)
-    except (UserError, FileNotFoundError, RunStopped, KeyboardInterrupt) as error:
-        if debug:
+        sys.stdout.flush()
+    except (UserError, OSError, RunStopped, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and not _is_read():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it leaves
+            return 141  # as a shell says it of a program whose output nobody reads any more
+        if debug or not _is_foreseen(error):
             raise
         print(f"{prog}: {_one_line(error)}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             return 130
-        return 1 if isinstance(error, RunStopped) else 2
+        return 1 if isinstance(error, RunStopped) or _told(error) == _FULL else 2
     return 0
+
+
+def _is_read() -> bool:
+    """Whether somebody reads what is printed: `| head` leaves when it has enough. Other pipes may break, too."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _is_foreseen(error: BaseException) -> bool:
+    return not isinstance(error, OSError) or isinstance(error, FileNotFoundError) or _told(error) is not None
+
+
+def _told(error: BaseException) -> str | None:
+    return TROUBLE.get(error.errno) if isinstance(error, OSError) else None
 
 
 def _log_ours() -> None:
@@ -133,9 +168,9 @@ def _known(word: str, words: Iterable[str], what: str) -> str:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; the same command goes on from here."
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"error: {error.filename} does not exist."
+        return "interrupted; the same command goes on with what is on disk."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"error: {error.filename} {_told(error)}."
     return f"error: {' '.join(str(error).split())}"
 
 

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForZeroShotImageClassification, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForZeroShotImageClassification,
+    PreTrainedModel,
+    VisionTextDualEncoderModel,
+)
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
@@ -86,11 +91,16 @@ class DualEncoder:
         """
         settle_hub(id_or_folder)
         try:
-            model = AutoModelForZeroShotImageClassification.from_pretrained(id_or_folder, dtype=torch.float32)
+            is_of_two = (
+                AutoConfig.from_pretrained(id_or_folder).model_type == "vision-text-dual-encoder"
+            )  # any two towers
+            kind = VisionTextDualEncoderModel if is_of_two else AutoModelForZeroShotImageClassification
+            model = kind.from_pretrained(id_or_folder, dtype=torch.float32)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
+            here = "" if Path(id_or_folder).exists() else "is no folder here, and "
             raise UserError(
-                f"`{id_or_folder}` cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
+                f"`{id_or_folder}` {here}cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
             ) from error
         preprocessor = Preprocessor.from_pretrained(id_or_folder)
         return cls(model, preprocessor, device=device, batch_size=batch_size, precision=precision)

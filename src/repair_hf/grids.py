@@ -37,6 +37,7 @@ SOURCES = ("absent", "anchor", "own_edit", "reciprocal", "other_edit", "annotati
 ABSENT, ANCHOR, OWN_EDIT, RECIPROCAL, OTHER_EDIT, ANNOTATION = range(6)
 COLUMNS = ("record_id", "direction", "q_id", "fp_id", "fp_score", "edit_text", "edit_image")
 EDIT = {"t2i": "edit_image", "i2t": "edit_text"}
+AT_ONCE = 1024  # records
 
 
 class Grids(torch.utils.data.Dataset):
@@ -206,8 +207,8 @@ class _Failures:
         self, records: Dataset, direction: str, query_rows: dict[str, int], fp_rows: dict[str, int], first_edit: int
     ) -> None:
         table = records.select_columns([*COLUMNS[:5]]).to_pandas()
-        edits = records.select_columns([EDIT[direction]]).with_format("arrow")[:].column(0)
-        table["has_edit"] = edits.is_valid().to_numpy()
+        edits = records.select_columns([EDIT[direction]]).with_format("arrow")  # images: not all of them at once
+        table["has_edit"] = [is_one for some in edits.iter(AT_ONCE) for is_one in some[0].is_valid().to_pylist()]
         table = table[table["direction"] == direction].assign(
             q=lambda t: t["q_id"].map(query_rows), fp=lambda t: t["fp_id"].map(fp_rows)
         )

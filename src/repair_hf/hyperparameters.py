@@ -61,7 +61,9 @@ class Hyperparameters:
     )
 
     learning_rate: float = opt(1e-5, "Peak learning rate.")
-    weight_decay: float = opt(0.1, "Weight decay of AdamW; biases, norms and the logit scale have none.")
+    weight_decay: float = opt(
+        0.1, "Weight decay of AdamW; biases, norms, other vectors and the logit scale have none."
+    )
     warmup_steps: float = opt(0.1, "Steps of warm-up; below 1, a share of all steps.")
     lr_scheduler_type: str = opt("cosine", "Schedule of the learning rate.")
     num_train_epochs: float = opt(5.0, "Passes over the training captions.")
@@ -72,7 +74,8 @@ class Hyperparameters:
     save_strategy: str = opt("no", "When to write a checkpoint to resume from: `no`, `steps` or `epoch`.")
     resume_from_checkpoint: str | None = opt(
         "last",
-        "Checkpoint to go on from; `last` takes the newest whole one in the output folder, or starts anew if there is none.",
+        "Checkpoint to go on from; `last` takes the newest whole one in the output folder, which must be of this very run, or starts "
+        "anew if there is none.",
     )
     push_to_hub: bool = opt(False, "Send the finished model to the Hub, with its card: `repair-hf push model`.")
     hub_model_id: str | None = opt(None, "Its id there, such as me/clip-repair; by default the output folder's name.")

@@ -79,7 +79,7 @@ def mine_false_positives(
         UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, or a d exceeds `k_mine`.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
-    _check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
+    check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     i2t, t2i = rank_both_ways(
         images,
         texts,
@@ -126,7 +126,7 @@ def mine_approximately(
         UserError: As of `mine_false_positives`.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
-    _check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
+    check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     i2t, t2i, recall = rank_by_index(
         images,
         texts,
@@ -208,7 +208,7 @@ def _checked(
     return images, captions, annotated_positives(caption_image, len(images), texts)
 
 
-def _check_sizes(k_mine: int, **sizes: int) -> None:
+def check_sizes(k_mine: int, **sizes: int) -> None:
     for name, d in sizes.items():
         if not 0 <= d <= k_mine:
             raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")

@@ -39,10 +39,18 @@ class LLMOptions:
         "id or folder, or world/oracle for the toy world. `litellm:` or `transformers:` in front decides a doubtful id."
     )
     llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
+        None,
+        "How much the LLM thinks before it answers, where its provider lets one say: thoughts are paid for like answers. The provider's "
+        "own default when left out, and for a model that does not know the word.",
+    )
     concurrency: int = opt(16, "LLM requests under way at once; a local model answers so many in one batch.")
     requests_per_minute: int | None = opt(None, "Limit of the provider; none when left out.")
     tokens_per_minute: int | None = opt(None, "Limit of the provider, prompt and answer together; none when left out.")
-    timeout: float = opt(120.0, "Seconds until a request counts as failed.")
+    timeout: float = opt(
+        300.0,
+        "Seconds until a request, for a text or for an image, counts as failed; it may be paid for all the same.",
+    )
     max_error_rate: float = opt(0.5, "Stop when more than this share of recent requests or answers is of no use.")
     max_usd: float | None = opt(
         None, "Never let this folder cost more dollars than this, LLM and image editor together."
@@ -126,6 +134,8 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     if options.batch and (place != "litellm" or count > 1):
         why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
         raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
+    if options.reasoning_effort is not None and place != "litellm":
+        raise UserError(f"`reasoning_effort` is told to a provider, and --llm {options.llm} has none; leave it out.")
     name, provider = _provider(options, place, name)
     batches = journal.path.parent / "batches"
     if not options.batch:
@@ -142,6 +152,7 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
         budget=Budget(options.max_usd, options.max_calls, processes=count),
         max_error_rate=options.max_error_rate,
         batches=Batches(name, batches, base_url=options.llm_base_url) if options.batch else None,
+        reasoning_effort=options.reasoning_effort,
     )
 
 

@@ -19,6 +19,8 @@ import yaml
 
 from repair_hf.arguments import Help, add_arguments, is_needed
 
+SEEDS = 2**32  # from 0 up to this
+
 
 class UserError(ValueError):
     """A mistake of the person at the keyboard, told in one line: what is wrong, what came, what to do."""
@@ -63,6 +65,8 @@ class PairsOptions:
 @dataclass(kw_only=True)
 class EmbeddingOptions:
     """How images and captions are embedded; a base of the commands' own options."""
+
+    _argument_group_name = "embedding"
 
     batch_size: int = opt(256, "Items encoded at once.")
     precision: Literal["fp32", "bf16", "fp16"] = opt(
@@ -164,18 +168,20 @@ class _Parser(argparse.ArgumentParser):
     def fill(self, argv: list[str]) -> tuple:
         """An instance of each dataclass."""
         values = vars(self.parse_args(argv))
+        if not 0 <= values.get("seed", 0) < SEEDS:  # numpy's; whatever the command, before it has begun
+            self.error(f"`seed` must lie between 0 and {SEEDS - 1}, got {values['seed']}")
         return tuple(
             each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
             for each in self.types
         )
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+        raise UserError(f"{message}; see `{self.prog} --help`.")
 
     def parse_known_args(self, args=None, namespace=None):
         namespace, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(f"no flag takes {' '.join(map(repr, rest))}; see `{self.prog} --help`.")
+            self.error(f"no flag takes {' '.join(map(repr, rest))}")
         return namespace, rest
 
     def name_first_word(self, argv: list[str]) -> list[str]:

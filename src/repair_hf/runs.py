@@ -40,6 +40,11 @@ PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
 """.split()
+INPUTS = (
+    "pairs",
+    "image_folder",
+    "model",
+)  # folders that are the user's own, where no file of ours says what they are
 SHORTEST_SECRET = 8  # characters; a shorter value of such a name, as `none`, is a stand-in and may be any word
 
 
@@ -57,12 +62,14 @@ def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_
         is_bound: What an interrupted run left can only go on with the options that it was begun with.
 
     Raises:
-        UserError: If the folder holds another stage, or a finished result of other options, or is bound to others.
+        UserError: If the folder is one that the stage reads, holds another stage or a finished result of other options, or is bound
+            to others.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --output the path of a folder.")
     wanted = _plain(options)
+    _refuse_inputs(folder, options)
     _refuse_other_results(folder, command, wanted, is_bound)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # what is about to be rewritten is not whole
@@ -146,6 +153,17 @@ def versions() -> dict[str, Any]:
     }
 
 
+def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:
+    """A model that is trained into its own folder is lost, and so is the order in somebody's pictures."""
+    for name in INPUTS:
+        named = options.get(name)
+        for one in named if isinstance(named, list) else [named]:
+            if isinstance(one, str | Path) and Path(one).is_dir() and folder.is_dir() and folder.samefile(one):
+                raise UserError(
+                    f"--output {folder} is what `{name}` names; give a folder of its own, such as runs/NAME."
+                )
+
+
 def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
     if not (folder / "versions.json").is_file():
         return
@@ -168,10 +186,9 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
 
 
 def _differing_keys(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT]
-    absent = "absent"
-    both = {key: (before.get(key, absent), now.get(key, absent)) for key in keys}
-    return {key: (was, is_now) for key, (was, is_now) in both.items() if was != is_now}
+    """Of each key that differs both values. One that is absent counts as None: an option that is new, and not set, changes no old folder."""
+    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
+    return {key: (before.get(key, "absent"), now.get(key, "absent")) for key in keys}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -166,15 +166,16 @@ def uniforms(seed: int, epoch: np.ndarray, items: np.ndarray, stream: int) -> np
     """One number in [0, 1) for each item, a function of the four arguments and of nothing else.
 
     A stateless generator (the mixing steps of SplitMix64) instead of a stream: whoever asks, in whatever order and in
-    whichever worker, gets the same draw.
+    whichever worker, gets the same draw. Each argument is mixed in by itself: were two of them added first, one seed
+    would draw in its fifth epoch what another draws in its first.
 
     Shape:
         epoch, items: (n,) integers. Returns (n,) float64.
     """
-    state = np.full(len(items), (seed * 4 + stream) % 2**64, dtype=np.uint64)
-    for value in (epoch, items):
-        state = _mix(state + value.astype(np.uint64))
-    return (_mix(state) >> np.uint64(11)).astype(np.float64) / 2**53
+    state = np.zeros(len(items), np.uint64)
+    for value in (np.uint64(seed % 2**64), np.uint64(stream), epoch.astype(np.uint64), items.astype(np.uint64)):
+        state = _mix(state + value)
+    return (state >> np.uint64(11)).astype(np.float64) / 2**53
 
 
 def _mix(state: np.ndarray) -> np.ndarray:

@@ -16,10 +16,10 @@ from repair_hf.options import parse
 _is_inner: ContextVar[bool] = ContextVar("_is_inner", default=False)
 
 
-def suggest(command: str) -> None:
-    """Say what to type next, unless it was no person who typed."""
+def suggest(*words: str) -> None:
+    """Say what to type next, ready to be copied, unless it was no person who typed."""
     if not _is_inner.get():
-        print(f"next: repair-hf {command}")
+        print(f"next: repair-hf {shlex.join(words)}")
 
 
 def print_command(*words: str) -> None:

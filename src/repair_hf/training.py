@@ -12,7 +12,9 @@ InfoNCE must: over processes, nothing (the negatives of all are gathered, with t
 from __future__ import annotations
 
 import logging
+import math
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 
-from repair_hf.callbacks import Conductor
-from repair_hf.checkpoints import checkpoint_to_resume
+from repair_hf.callbacks import MAX_LOGIT_SCALE, Conductor
+from repair_hf.checkpoints import Signature, checkpoint_to_resume
 from repair_hf.collation import DecodedImages, GridCollator, Pixels, Rows
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
@@ -34,6 +36,7 @@ from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
 from repair_hf.pixels import PixelStore
 from repair_hf.preprocessing import Preprocessor
+from repair_hf.runs import digest
 from repair_hf.sampling import OneCaptionPerImage
 
 logger = logging.getLogger(__name__)
@@ -81,6 +84,9 @@ class RepairTrainer(Trainer):
             raise UserError(
                 f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one."
             )
+        scale = parameters["logit_scale"].exp().item()
+        if scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
+            logger.warning("The model's logit scale is %.1f; from the first step on it is held at 100 at most.", scale)
         self.conductor = Conductor(self)
         self.objective = objective or objective_of(args.negatives, args.grid_weight, args.known_matches)
         attach(self.objective, model, processes=args.world_size)
@@ -91,7 +97,7 @@ class RepairTrainer(Trainer):
             train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            callbacks=[self.conductor],
+            callbacks=[self.conductor, Signature(self)],
         )
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
@@ -171,9 +177,17 @@ class RepairTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    @cached_property
+    def run(self) -> dict[str, Any]:
+        """What a checkpoint tells its run from others by."""
+        captions = digest(self.train_dataset.captions)
+        data = {"model": self.model.name_or_path, "captions": captions, "rows": self.train_dataset.report()}
+        return self.args.recorded() | data
+
     def get_decay_parameter_names(self, model):
-        """All but biases, norms and the logit scale, which is a temperature and no weight."""
-        return [name for name in super().get_decay_parameter_names(model) if name != "logit_scale"]
+        """No biases, no norms of whatever kind, and not the logit scale, which is a temperature and no weight."""
+        matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
+        return [name for name in super().get_decay_parameter_names(model) if name in matrices]
 
     def floating_point_ops(self, inputs):
         """No count: the Trainer's formula is a language model's, and takes longer than the grids of a step."""
@@ -218,7 +232,7 @@ def train(
         `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `waiting` (share of
         the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
         `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`) and, where there was an evaluation, the
-        metrics of the last.
+        metrics of the last; with `load_best_model_at_end`, of the best.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
@@ -244,16 +258,21 @@ def train(
         eval_pixels=eval_pixels,
         objective=objective,
     )
+    checkpoint = checkpoint_to_resume(config, trainer.run)
     start = time.perf_counter()
-    result = trainer.train(resume_from_checkpoint=checkpoint_to_resume(config))
+    result = trainer.train(resume_from_checkpoint=checkpoint)
     seconds = time.perf_counter() - start
     detach(encoder.model)
+    for name in ("forward", "_original_forward"):  # accelerate's, with which the model would go on in mixed precision
+        vars(encoder.model).pop(name, None)
     trainer.save_model()
     trainer.save_state()
     encoder.model.eval()
     steps = max(result.global_step - trainer.first_step, 1)
     images, texts = trainer.accelerator.reduce(trainer.encoded.to(config.device), "sum").tolist()
     logged = [line for line in trainer.state.log_history if "eval_i2t_R@1" in line]
+    if config.load_best_model_at_end:
+        logged = [line for line in logged if line["step"] == trainer.state.best_global_step]
     return {
         "steps": result.global_step,
         "processes": config.world_size,
@@ -263,7 +282,7 @@ def train(
         "loss": result.training_loss,
         "images_per_step": images / steps,
         "texts_per_step": texts / steps,
-        "grids": data.report(),
+        "grids": trainer.run["rows"],
     } | (logged[-1] if logged else {})
 
 

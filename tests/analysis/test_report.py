@@ -22,6 +22,7 @@ from repair_hf.pairs import load_pairs
 from repair_hf.people.sampling import draw, lay_out
 from repair_hf.records import load_dropped, load_records
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
+from repair_hf.runs import open_stage
 from repair_hf.synthesis.labelling import label_images
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 
@@ -233,6 +234,7 @@ def test_labelling_again_asks_nothing(report, judged):
     "words, line",
     [
         (["no/such-records", "--output", "x"], "holds no records"),
+        (["no/such-run"], "no/such-run is no folder here; give that of a run. Of records on the Hub, say by --output"),
         (["{run}", "--watch", "0"], "`watch` is a number of seconds from 1, got 0"),
         (["{run}", "--llm", "openai/gpt-4o", "--batch"], "labelling asks at once"),
     ],
@@ -241,6 +243,14 @@ def test_a_mistake_is_one_line(toy_run, words, line, capsys):
     assert main(["analyze", *(word.format(run=toy_run) for word in words)]) == 2
     shown = capsys.readouterr().err
     assert line in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command, told", [("mine", "is a folder of `mine`; give one of"), ("synthesize", "holds no records yet")]
+)
+def test_a_folder_without_records_is_told_apart(tmp_path, command, told):
+    with pytest.raises(UserError, match=told):
+        gather(open_stage(tmp_path / command, command=command, options={}))
 
 
 def test_agreement_prints_and_writes(judged, tmp_path, capsys):
@@ -254,6 +264,8 @@ def test_agreement_of_nobody(toy_run, tmp_path, capsys):
     shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
     assert main(["agreement", str(tmp_path / "records")]) == 2
     assert "nobody has judged" in capsys.readouterr().err
+    assert main(["agreement", str(tmp_path / "records"), str(tmp_path / "absent")]) == 2
+    assert f"there are no records in {tmp_path / 'absent'}; give the folder of" in capsys.readouterr().err
 
 
 def test_cells_of_tables():

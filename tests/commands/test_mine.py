@@ -92,14 +92,29 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
     [
         (["--d-i2t", "101"], "`d_i2t` must lie between 0 and `k_mine` (100), got 101"),
         (["--max-queries", "0"], "`max_queries` must be at least 1, got 0"),
-        (["--model", "/nowhere"], "`/nowhere` cannot be loaded as a dual encoder"),
+        (["--model", "/nowhere"], "`/nowhere` is no folder here, and cannot be loaded as a dual encoder"),
+        (["--model", "world/bse"], "`world/bse` is no folder, and the toy world has one retriever: world/base."),
         (["--split", "dev"], "has no image in split `dev`"),
+        (["--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1"),
     ],
 )
 def test_a_mistake_is_one_line(flags, words, message, capsys):
     assert main([*flags, *words]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("repair-hf mine: error: ") and message in error
+
+
+def test_sizes_are_checked_before_anything_is_embedded(flags, tmp_path):
+    assert main([*flags, "--d-i2t", "101"]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_image_has_no_wrong_answer(flags, pairs_folder, tmp_path, capsys):
+    photographs = shutil.copytree(pairs_folder, tmp_path / "one")
+    first = (photographs / "captions.jsonl").read_text().splitlines()[0]
+    (photographs / "captions.jsonl").write_text(first)
+    assert main([*flags, "--pairs", str(photographs)]) == 2
+    assert "one` has one usable image in split `all`" in capsys.readouterr().err
 
 
 def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
+from repair_hf.llm.provider import THINKING_TOKENS
 from repair_hf.llm.retries import Retries
 from repair_hf.options import UserError
 from repair_hf.toyworld.server import ChatServer, Response
@@ -53,10 +54,20 @@ def _key(monkeypatch):
 def ask(tmp_path):
     """Asks a scripted server once, by a model and a journal of its own; gives back the answer and the client."""
 
-    def run(script: Script, *, schema=Verdict, retries=QUICK, timeout=20.0, model="openai/some-model", **options):
+    def run(
+        script: Script,
+        *,
+        schema=Verdict,
+        retries=QUICK,
+        timeout=20.0,
+        model="openai/some-model",
+        client=None,
+        **options,
+    ):
         async def main(base_url: str):
             with Journal(tmp_path / "journal.jsonl") as journal:
-                chat = ChatModel(model, journal=journal, base_url=base_url, timeout=timeout, retries=retries)
+                how = {"base_url": base_url, "timeout": timeout, "retries": retries} | (client or {})
+                chat = ChatModel(model, journal=journal, **how)
                 answer = await chat.ask(QUESTION, stage="audit", direction="i2t", schema=schema, **options)
                 return answer, chat.usage["audit", "i2t"]
 
@@ -154,6 +165,21 @@ def test_cut_off_answer_gets_more_room(ask):
     script = Script(reply(GOOD, finish="length"), GOOD)
     assert ask(script, max_tokens=50)[0].valid
     assert [body["max_tokens"] for body in script.bodies] == [50, 200]
+
+
+def test_a_model_that_thinks_gets_room_for_it(ask):
+    script = Script(GOOD)
+    ask(script, model="openai/gpt-5-mini", max_tokens=50)
+    ask(script, model="openai/gpt-4o-mini", max_tokens=50)
+    assert [body.get("max_completion_tokens") for body in script.bodies] == [50 + THINKING_TOKENS, None]
+    assert "max_tokens" not in script.bodies[0] and script.bodies[1]["max_tokens"] == 50
+
+
+def test_how_much_a_model_thinks_is_told_to_it_and_asked_anew(ask):
+    script = Script(GOOD)
+    for effort in (None, "minimal", "low", "low"):
+        ask(script, model="openai/gpt-5-mini", client={"reasoning_effort": effort})
+    assert [body.get("reasoning_effort") for body in script.bodies] == [None, "minimal", "low"]
 
 
 def test_cut_off_twice_is_no_verdict_even_if_it_reads_like_one(ask):
@@ -284,12 +310,14 @@ def test_equal_questions_are_asked_once(tmp_path):
 
 def test_concurrency_is_bounded(tmp_path):
     busy, most, lock = 0, 0, threading.Lock()
+    three = threading.Barrier(3, timeout=60)  # on a busy machine they may be long in coming
 
     def answer(body: dict) -> str:
         nonlocal busy, most
         with lock:
             busy += 1
             most = max(most, busy)
+        three.wait()
         time.sleep(0.05)
         with lock:
             busy -= 1

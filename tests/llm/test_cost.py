@@ -54,6 +54,20 @@ def test_rejects_pay_for_their_audit_only():
     assert estimate.llm_calls == 538_000
 
 
+@pytest.mark.parametrize(
+    "model",
+    ["openrouter/google/gemini-2.5-flash", "huggingface/me/some-model", "dashscope/qwen3-vl-plus", "openai/of-my-own"],
+)
+def test_a_model_whose_price_is_not_listed_is_not_taken_to_be_free(model):
+    assert price_per_token(model) is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # pydantic's, of LiteLLM's classes
+@pytest.mark.parametrize("model", ["gemini/gemma-3-27b-it", "ollama/llava"])
+def test_a_model_that_is_free(model):
+    assert price_per_token(model) == (0.0, 0.0)
+
+
 def test_fewer_candidates_cost_fewer_edits():
     one, three = (estimate_cost(1000, 0, candidates=m, model=FLASH) for m in (1, 3))
     assert (one.llm_calls, three.llm_calls) == (3000, 5000)

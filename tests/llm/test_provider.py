@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 
 import pytest
 from faulty_server import FAULTS, KEYS, MODELS, FaultyServer, Script, Wire, error, said
 
-from repair_hf.llm.provider import LiteLLM, PassingFailure, ProviderError, RejectedRequest
+from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.provider import (
+    THINKING_TOKENS,
+    LiteLLM,
+    PassingFailure,
+    ProviderError,
+    RejectedRequest,
+    thinking_room,
+)
 from repair_hf.options import UserError
 from repair_hf.runs import without_secrets
 
@@ -104,9 +113,54 @@ def test_the_form_of_the_answer_for_gemini(send):
     assert sent["response_mime_type"] == "application/json" and sent["response_json_schema"] == SCHEMA
 
 
+def test_how_much_to_think_is_told_to_a_model_that_knows_the_word(send):
+    _, question = send("gemini", "It fits.", reasoning_effort="none")
+    assert question.body["generationConfig"]["thinkingConfig"]["thinkingBudget"] == 0
+    _, question = send("openai", "It fits.", "openai/gpt-4o", reasoning_effort="none")
+    assert "reasoning_effort" not in question.body
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "room"),
+    [
+        ("openai/gpt-4o", None, 0),
+        ("openai/a-model-of-my-own", "low", 0),
+        ("gemini/gemini-2.5-flash", None, THINKING_TOKENS),
+        ("gemini/gemini-2.5-flash", "none", 0),
+        ("gemini/gemini-3-flash-preview", "none", THINKING_TOKENS),  # it thinks a little all the same
+        ("openai/gpt-5-mini", "none", THINKING_TOKENS),  # it does not know the word
+        ("openai/gpt-5.1", "none", 0),
+        ("anthropic/claude-sonnet-4-5", "low", THINKING_TOKENS),
+    ],
+)
+def test_room_for_thoughts(model, effort, room):
+    assert thinking_room(model, effort) == room
+
+
+def test_thoughts_are_paid_for_and_cached_prompts_are_cheaper(send):
+    usage = {
+        "promptTokenCount": 1000,
+        "cachedContentTokenCount": 600,
+        "candidatesTokenCount": 100,
+        "thoughtsTokenCount": 400,
+        "totalTokenCount": 1500,
+    }
+    reply, _ = send("gemini", Wire(body=said("gemini", "It fits.") | {"usageMetadata": usage}))
+    assert (reply.prompt_tokens, reply.completion_tokens) == (1000, 500)
+    assert reply.dollars == pytest.approx(400 * 0.3e-6 + 600 * 0.03e-6 + 500 * 2.5e-6)
+
+
 def test_model_without_provider():
     with pytest.raises(UserError, match="'some-model-of-mine' names no provider"):
         LiteLLM("some-model-of-mine", base_url=None, timeout=1.0)
+
+
+def test_a_warning_of_litellm_comes_once(caplog):
+    load_litellm()
+    for _ in range(2):
+        logging.getLogger("LiteLLM").warning("`temperature` may go one day")
+    logging.getLogger("LiteLLM").warning("something else")
+    assert caplog.messages == ["`temperature` may go one day", "something else"]
 
 
 # What does not come back

@@ -69,6 +69,17 @@ def test_finds_a_broken_note_on_which_way_is_up():
     assert [can_be_decoded(data) for data in files] == [True, False]
 
 
+@pytest.mark.parametrize("form", ["JPEG", "WEBP", "PNG"])
+def test_a_tag_of_the_wrong_type_in_a_picture_to_be_turned(form):
+    orientation = b"\x01\x12\0\3\0\0\0\1\0\6\0\0"
+    maker = b"\x01\x0f\0\5\0\0\0\1\0\0\0\x26"  # a fraction, not a text
+    exif = b"Exif\0\0MM\0*\0\0\0\x08\0\2" + maker + orientation + b"\0\0\0\0" + b"\0\0\0\1\0\0\0\1"
+    data = encode(PIL.Image.new("RGB", (8, 8)), form, exif=exif)
+    assert not can_be_decoded(data)
+    if form != "PNG":  # of which only the checksums are looked at
+        assert [look.problem for look in inspect_images(dataset([data]))] == ["corrupt_image"]
+
+
 def test_refuses_a_decompression_bomb(monkeypatch):
     data = encode(PIL.Image.new("1", (300, 300)), "PNG")
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 1000)

@@ -303,8 +303,31 @@ def test_refuses_what_is_no_source(pairs_folder, tmp_path):
     (tmp_path / "torn.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load_pairs(tmp_path / "torn.json", image_folder=pairs_folder)
-    with pytest.raises(UserError, match="is no file or folder here, and cannot be loaded as a dataset"):
+    with pytest.raises(
+        UserError, match=r"is no file or folder here, and cannot be loaded as a dataset: .*[^.]\. Give a folder"
+    ):
         load_pairs(tmp_path / "absent")
+    with pytest.raises(
+        UserError, match="captions.jsonl` is a file; only a caption JSON .* Give the folder that it lies in"
+    ):
+        load_pairs(pairs_folder / "captions.jsonl")
+
+
+def test_captions_of_another_form_are_told_the_form(folder):
+    (folder / "captions.jsonl").write_text('\n{"image": "0.png", "caption": "a \\u00e9"}\n{"image": "1.png"}\n')
+    with pytest.raises(
+        UserError,
+        match=r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png", "caption"',
+    ):
+        load_pairs(folder)
+
+
+def test_a_folder_may_be_called_like_a_reader_of_datasets(pairs_folder, tmp_path, monkeypatch):
+    (tmp_path / "parquet").mkdir()
+    as_dataset(pairs_folder).to_parquet(tmp_path / "parquet" / "train.parquet")
+    (tmp_path / "other.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert len(load_pairs("parquet", split="all").images) == 12
 
 
 def test_refuses_columns_that_do_not_fit(pairs_folder, tmp_path):
@@ -356,7 +379,15 @@ def test_fingerprint_of_embedded_images_goes_by_their_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("A  red circle.", "a red circle"), ("Straße!?", "STRASSE"), (" a\tb ", "a b")]
+    ("one", "other"),
+    [
+        ("A  red circle.", "a red circle"),
+        ("Straße!?", "STRASSE"),
+        (" a\tb ", "a b"),
+        ("两只狗在跑。", "两只狗在跑"),
+        ("a cafe\u0301", "a café"),
+        ("a man’s hat", "a man's hat"),
+    ],
 )
 def test_captions_that_say_the_same(one, other):
     assert bare_caption(one) == bare_caption(other)

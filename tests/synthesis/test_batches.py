@@ -292,6 +292,40 @@ def test_a_batch_that_is_refused_stops_the_run_and_is_handed_in_again(tmp_path, 
     assert Batches("openai/gpt-4o", tmp_path).waiting == 0
 
 
+def test_signs_that_break_lines_elsewhere_may_stand_in_an_answer(tmp_path):
+    said = "a dog\u2028by the\x85sea"
+    message = {"role": "assistant", "content": said}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
+    line = json.dumps({"custom_id": "k", "response": {"status_code": 200, "body": body}}, ensure_ascii=False)
+    api = Batches("openai/gpt-4o", tmp_path)._api
+    assert [answered.reply.text for answered in api._read(f"{line}\n\n")] == [said]
+
+
+def test_a_batch_at_vertex_is_found_by_its_file(tmp_path, monkeypatch):
+    """LiteLLM's lists of Vertex AI are dicts, whose pages have tokens, and whose batches have no name of ours."""
+    from litellm.llms.vertex_ai.batches.transformation import VertexAIBatchTransformation
+
+    def job(number: int) -> dict:
+        source = {"gcsSource": {"uris": [f"gs://bucket/file-{number}"]}}
+        return {"name": f"projects/1/batchPredictionJobs/{number}", "inputConfig": source, "state": "JOB_STATE_RUNNING", "createTime": "2026-01-01T00:00:00.0Z"}  # fmt: skip
+
+    pages = {
+        None: {"batchPredictionJobs": [job(1), job(2)], "nextPageToken": "more"},
+        "more": {"batchPredictionJobs": [job(3)]},
+    }
+
+    async def send(self, name, *, after, limit):
+        return VertexAIBatchTransformation.transform_vertex_ai_batch_list_response_to_openai_list_response(
+            pages[after]
+        )
+
+    monkeypatch.setattr(batches_module.BatchAPI, "_send", send)
+    api = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api
+    assert [asyncio.run(api.find(f"gs://bucket/file-{number}")) for number in (1, 3, 4)] == ["1", "3", None]
+
+
 def test_a_wrong_key_stops_the_run(tmp_path):
     def reply(body: dict) -> Response:
         return Response(401, {"error": {"message": "Incorrect API key provided."}})

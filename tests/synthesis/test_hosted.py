@@ -234,6 +234,13 @@ def test_what_is_no_picture_is_no_candidate(serve, sources, tmp_path):
     assert none is None
 
 
+def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tmp_path):
+    server = serve(lambda n: (200, _openai(None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}, {}))
+    with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
+        make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
+    assert len(server.asked) == 1 and not list(tmp_path.rglob("*.none"))
+
+
 def test_an_image_that_is_there_is_not_paid_again(serve, sources, tmp_path):
     server = serve(lambda n: png())
     (paths,), _ = make(server, "gemini", sources, tmp_path, [(0, "red")])

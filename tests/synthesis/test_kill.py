@@ -161,6 +161,6 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys):
         code = main([*words, *limit, "--llm-base-url", server.base_url, "--output", str(out)])
     assert code == 130
     assert capsys.readouterr().err.strip().splitlines()[-1] == (
-        "repair-hf synthesize: interrupted; the same command goes on from here."
+        "repair-hf synthesize: interrupted; the same command goes on with what is on disk."
     )
     assert 30 <= lines(out / "journal.jsonl") == lines(log) < 60

@@ -101,5 +101,7 @@ def test_an_unknown_price_is_no_price(mined):
 
 def test_one_direction_alone(mined):
     pairs, encoder, failures = mined
-    found = estimated((pairs, encoder, failures.filter(lambda row: row["direction"] == "i2t")))
+    measured = {(stage, "t2i"): Usage(calls=30, prompt_tokens=30_000) for stage in ("audit", "instruct")}
+    one = pairs, encoder, failures.filter(lambda row: row["direction"] == "i2t")
+    found = estimated(one, measured=measured)
     assert (found["audit", "t2i"].llm_calls, found["edit", "t2i"].image_calls) == (0, 0)

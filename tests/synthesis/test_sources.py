@@ -102,6 +102,17 @@ def test_makes_a_url_once(tmp_path):
     assert sources.url(0) is first
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_shows_through_is_laid_on_white(mode):
+    image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
+    image.putpixel((1, 0), (90, 90, 90, 255))
+    options = {"transparency": 1} if mode == "P" else {}
+    image = image.convert("L").quantize(2) if mode == "P" else image.convert(mode)
+    picture = open_picture(encoded(image, "PNG", **options))
+    assert picture.mode == "RGB"
+    assert [picture.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (90, 90, 90)]
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "garbage", "empty", "bad checksum"])
 def test_refuses_a_broken_image(damage, tmp_path):
     noise = Image.effect_noise((64, 64), 50).convert("RGB")

@@ -1,7 +1,11 @@
 """The world on disk: loads like any folder, true in every line, left alone when whole."""
 
 import json
+import shutil
 
+import pytest
+
+from repair_hf.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
 
@@ -20,5 +24,22 @@ def test_world_folder_is_true_distinct_and_resumable(tmp_path):
     stamp = (folder / "captions.jsonl").stat().st_mtime_ns
     build_world(folder, splits=SMALL)
     assert (folder / "captions.jsonl").stat().st_mtime_ns == stamp
-    build_world(folder, splits=SMALL, seed=1)
-    assert (folder / "captions.jsonl").stat().st_mtime_ns != stamp
+
+
+def test_an_interrupted_world_is_drawn_anew(tmp_path):
+    folder = build_world(tmp_path / "world", splits=SMALL)
+    whole = (folder / "captions.jsonl").read_text()
+    (folder / "captions.jsonl").unlink()  # written last
+    build_world(folder, splits=SMALL)
+    assert (folder / "captions.jsonl").read_text() == whole
+
+
+def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs_folder):
+    photographs = shutil.copytree(pairs_folder, tmp_path / "photographs")
+    for folder in (build_world(tmp_path / "world", splits=SMALL), photographs):
+        before = (folder / "captions.jsonl").read_text()
+        with pytest.raises(
+            UserError, match="holds captions already, and not those of this world .6 train.*seed 1.*another --output"
+        ):
+            build_world(folder, splits=SMALL, seed=1)
+        assert (folder / "captions.jsonl").read_text() == before

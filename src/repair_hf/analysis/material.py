@@ -84,8 +84,10 @@ def gather(run: str | Path) -> Material:
     """
     root = Path(run)
     folders = synthesis_folders(root)
-    if not folders and (root / "config.yaml").is_file():
-        raise UserError(f"{root} holds no records yet; its live.html shows how far the synthesis is.")
+    if not folders and (stage := _stage_of(root)) is not None:
+        if stage == "synthesize":
+            raise UserError(f"{root} holds no records yet; its live.html shows how far the synthesis is.")
+        raise UserError(f"{root} is a folder of `{stage}`; give one of `repair-hf demo`, `run` or `synthesize`.")
     sources = folders or [run]
     records = [table for source in sources if len(table := load_kept(source))] or [load_kept(sources[0])]
     return Material(
@@ -111,12 +113,17 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
 def synthesis_folders(root: Path) -> list[Path]:
     """The folders of records below a run's folder, by round."""
     rounds = sorted(root.glob("round-*/records"), key=lambda path: int(path.parent.name.removeprefix("round-")))
-    return [path for path in (root, root / "records", *rounds) if (path / "records").is_dir() and _is_synthesis(path)]
+    return [
+        path
+        for path in (root, root / "records", *rounds)
+        if (path / "records").is_dir() and _stage_of(path) == "synthesize"
+    ]
 
 
-def _is_synthesis(folder: Path) -> bool:
+def _stage_of(folder: Path) -> str | None:
+    """The command that a folder is of; None for a folder of no stage."""
     path = folder / "versions.json"
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["command"] == "synthesize"
+    return json.loads(path.read_text(encoding="utf-8"))["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:

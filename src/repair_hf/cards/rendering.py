@@ -80,7 +80,7 @@ class Stage:
 
     def told(self, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
         """How it was made, for both templates; options that have their default are left out of the recipe."""
-        words = [_shown_word(word) for word in _split(self.command)]
+        words = _shown_words(_split(self.command))
         defaults = {field.name: field.default for field in fields(PairsOptions)} | dict(defaults or {})
         recipe = {
             name: without_folders(value)
@@ -141,6 +141,12 @@ def _split(command: str) -> list[str]:
         return command.split()
 
 
-def _shown_word(word: str) -> str:
-    flag, equals, value = word.partition("=")
-    return f"{flag}={without_folders(value)}" if equals and flag.startswith("--") else without_folders(word)
+def _shown_words(words: list[str]) -> list[str]:
+    """A command without folders of this machine, and without the addresses of its servers."""
+    shown, before = [], ""
+    for word in words:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        is_address = (flag if equals else before).replace("_", "-").endswith("-base-url")
+        shown.append(f"{flag}{equals}{'…' if is_address and value else without_folders(value)}")
+        before = "" if equals else flag
+    return shown

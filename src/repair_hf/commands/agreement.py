@@ -42,14 +42,19 @@ def run(options: AgreementOptions) -> None:
     from repair_hf.analysis.people import people_findings
     from repair_hf.analysis.report import cell
 
-    folders = [folder for run in options.run for folder in synthesis_folders(Path(run))]
-    found = people_findings(folders)
-    if not found:
+    found = {run: synthesis_folders(Path(run)) for run in options.run}
+    if empty := [run for run, folders in found.items() if not folders]:
+        raise UserError(
+            f"there are no records in {', '.join(empty)}; give the folder of `repair-hf demo`, `run` or `synthesize`."
+        )
+    folders = [folder for some in found.values() for folder in some]
+    findings = people_findings(folders)
+    if not findings:
         raise UserError(
             f"nobody has judged {', '.join(options.run)}; start with `repair-hf annotate qc {options.run[0]}`."
         )
     console = Console()
-    for finding in found:
+    for finding in findings:
         table = Table(
             box=SIMPLE_HEAD,
             padding=(0, 1),

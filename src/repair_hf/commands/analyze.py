@@ -9,7 +9,6 @@ journal of the run's folder: they are paid for once, and count among the run's c
 
 from __future__ import annotations
 
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +79,9 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
         return
     output = Path(options.output) if options.output else Path(options.run) / "report"
     if options.output is None and not Path(options.run).is_dir():
-        raise UserError(f"{options.run} is no folder; say by --output where the report goes.")
+        raise UserError(
+            f"{options.run} is no folder here; give that of a run. Of records on the Hub, say by --output where the report goes."
+        )
     pairs = None if source.pairs is None else load_wanted(source)
     while True:
         start, material = time.perf_counter(), gather(options.run)
@@ -93,7 +94,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
             break
         time.sleep(options.watch)
     if material.folders:
-        suggest(f"annotate edits {shlex.quote(options.run)}")
+        suggest("annotate", "edits", options.run)
 
 
 def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:

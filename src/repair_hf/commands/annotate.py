@@ -7,6 +7,7 @@ Out: `people/qc` or `people/edits` in its folder of records: what was drawn, and
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from dataclasses import dataclass
 
 from repair_hf.options import PairsOptions, UserError, need, opt
@@ -92,7 +93,7 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
     from repair_hf.people.page import Sheet, serve
 
     print(
-        f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\nthen: repair-hf agreement {options.run}",
+        f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\nthen: repair-hf agreement {shlex.quote(options.run)}",
         flush=True,
     )
     serve(Sheet(here), host=options.host, port=options.port)

@@ -14,7 +14,6 @@ one.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,7 +106,7 @@ def run(
     )
     print("\n".join([*told_cases(measured, sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
-    suggest(f"mine {shlex.join([*as_flags(mined), '--model', options.model[-1]])} --output runs/failures")
+    suggest("mine", *as_flags(mined), "--model", options.model[-1], "--output", "runs/failures")
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:

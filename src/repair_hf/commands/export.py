@@ -52,7 +52,7 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
         f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
         f"open_clip.create_model_and_transforms({name!r}) loads it; `clip_benchmark eval --model {name} --pretrained '' --no_amp ...` measures it."
     )
-    suggest(f"evaluate {shlex.quote(options.model)} --pairs ... --output runs/evaluate")
+    suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
 
 
 ACTIONS = {"open_clip": ((ExportOptions, StageOptions), open_clip)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repair_hf.options import PairsOptions, UserError, need, opt
 
@@ -41,7 +41,7 @@ class CaseOptions:
     _argument_group_name = "case"
 
     record: str | None = opt(None, "Its record_id; any one by default.")
-    direction: str | None = opt(None, "t2i or i2t, where no record is named.")
+    direction: Literal["t2i", "i2t"] | None = opt(None, "Where no record is named: one of this direction.")
 
 
 @dataclass

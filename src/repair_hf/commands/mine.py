@@ -10,7 +10,6 @@ some false positives may be missed, and ranks are lower bounds: `summary.json` t
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,12 +61,19 @@ OPTIONS = (PairsOptions, StageOptions, MineOptions)
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> None:
     """Mine, or say how much there is to mine."""
     from repair_hf.encoder import DualEncoder
+    from repair_hf.mining import check_sizes
     from repair_hf.pairs import load_wanted
     from repair_hf.processes import processes
     from repair_hf.runs import finished, open_stage
     from repair_hf.toyworld.shipped import locate
 
+    check_sizes(options.k_mine, d_i2t=options.d_i2t, d_t2i=options.d_t2i)
     pairs = load_wanted(pairs_options)
+    if len(pairs.images) < 2:
+        raise UserError(
+            f"`{pairs_options.pairs}` has one usable image in split `{pairs_options.split}`; no caption can find a wrong one there. Give "
+            "more, or take everything by --split all."
+        )
     if stage.dry_run:
         print(
             f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded, and each of them mined."
@@ -93,7 +99,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     _print_summary(summary)
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
-    suggest(f"synthesize {shlex.join(words)} --llm ... --editor ... --output runs/records")
+    suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
 
 
 def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Out: one revision of it, which `load_dataset`, `load_records`, `AutoModel` and e
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -70,8 +69,8 @@ def records(options: RecordsOptions) -> None:
             license=options.license,
         )
         repo = _push(parcel, options)
-    revision = "" if options.tag is None else f" --records-revision {shlex.quote(options.tag)}"
-    suggest(f"train --records {repo}{revision} --pairs ... --model ... --output runs/train")
+    revision = [] if options.tag is None else ["--records-revision", options.tag]
+    suggest("train", "--records", repo, *revision, "--pairs", "...", "--model", "...", "--output", "runs/train")
 
 
 def model(options: ModelOptions) -> None:
@@ -88,7 +87,7 @@ def model(options: ModelOptions) -> None:
             license=options.license,
         )
         repo = _push(parcel, options)
-    suggest(f"evaluate --model {repo} --pairs ... --output runs/evaluate")
+    suggest("evaluate", "--model", repo, "--pairs", "...", "--output", "runs/evaluate")
 
 
 def _push(parcel: Parcel, options: PushOptions) -> str:

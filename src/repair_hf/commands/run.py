@@ -106,7 +106,7 @@ def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) ->
     print(f"judged on the split `{stage.split}`; stopped: {why}   -> {folder}")
     if stage.split == "test":
         print("The number of rounds was chosen by the test split, which flatters it; --split validation does not.")
-    suggest(f"show {folder / 'round-1' / 'records'}")
+    suggest("show", str(folder / "round-1" / "records"))
 
 
 class _Stages:

@@ -6,7 +6,6 @@ Out: some of them side by side, as a page (.html) or a picture (.png), each in o
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,4 +78,4 @@ def run(options: ShowOptions, source: SourceOptions) -> None:
     if choice.lacks_pictures:
         print("Pictures that were left out are told by their ids; --pairs shows them.")
     if options.dropped is None:
-        suggest(f"train --records {shlex.quote(options.records)} --pairs ... --model ... --output runs/train")
+        suggest("train", "--records", options.records, "--pairs", "...", "--model", "...", "--output", "runs/train")

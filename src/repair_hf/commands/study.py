@@ -89,7 +89,7 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
     print(f"\n-> {setting.output / 'study.md'}")
     records = setting.output / "products" / "repair-records"
     if records.is_dir():
-        suggest(f"show {records}")
+        suggest("show", str(records))
 
 
 def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:

@@ -7,7 +7,6 @@ Out: a folder with the configs `records` and `dropped`, the LLM's journal, the c
 from __future__ import annotations
 
 import hashlib
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -118,7 +117,7 @@ def run(
         _print_summary(summary)
         print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
         words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
-        suggest(f"train {shlex.join(words)} --output runs/train")
+        suggest("train", *words, "--output", "runs/train")
 
 
 def _synthesize(
@@ -218,7 +217,8 @@ def _print_estimate(
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
     print(
         f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your failures, images by the "
-        "rule of the model's provider. A model that thinks before it answers writes several times as much.\n"
+        "rule of the model's provider. A model that thinks before it answers writes several times as much "
+        "(--reasoning-effort).\n"
         f"Calls: {'as many as pass the audit in this folder' if is_measured else 'at most, as if every triplet passed the audit'}; "
         "answers of no use are asked for once more.\n"
         "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.hyperparameters import Hyperparameters
-from repair_hf.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
 from repair_hf.steps import suggest
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ Without --records it fine-tunes on the pairs alone. With --save-strategy steps, 
 newest checkpoint by the same command, with the same loss curve. --eval-strategy epoch measures retrieval on
 --validation-split after each epoch. The rest of transformers' TrainingArguments, such as --bf16, are options too:
 `repair-hf train --help-all` tells them."""
-
-# What these say does not change the result, or differs between the processes of one run.
-_NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
 
 
 @dataclass
@@ -103,7 +100,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         print(f"-> {stage.output}")
         if repo is not None:
             _push(stage.output, repo, config)
-        suggest(f"evaluate --pairs {pairs_options.pairs} --model {stage.output} --output {stage.output}-test")
+        tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # left out, so that evaluate takes its own
+        suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
 
 def _texts(pairs: Any, records: Any) -> list[str]:
@@ -139,9 +137,7 @@ def _push(folder: str, repo: str, config: RepairConfig) -> None:
 
 
 def _resolved(pairs: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> dict[str, Any]:
-    training = {name: value for name, value in config.to_dict().items() if name not in _NOT_RECORDED}
-    how = {"processes": config.world_size, "mixed_precision": config.mixed_precision}  # both may be the launcher's
-    return asdict(pairs) | asdict(stage) | asdict(options) | training | how
+    return asdict(pairs) | asdict(stage) | asdict(options) | config.recorded()
 
 
 def _how(config: RepairConfig) -> str:

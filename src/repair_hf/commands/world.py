@@ -74,7 +74,7 @@ def build(options: BuildOptions) -> None:
     splits = {name: getattr(options, name) for name in SPLITS}
     folder = build_world(options.output, splits=splits, seed=options.seed)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
-    suggest(f"mine --pairs {folder} --model world/base --output runs/failures")
+    suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", "runs/failures")
 
 
 def pretrain(options: PretrainOptions) -> None:
@@ -110,7 +110,7 @@ def pretrain(options: PretrainOptions) -> None:
     made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
     _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
-    suggest(f"mine --pairs {options.world} --model {folder} --output runs/failures")
+    suggest("mine", "--pairs", options.world, "--model", str(folder), "--output", "runs/failures")
 
 
 def _measure(folder: Path, world: str, made_of: dict) -> None:
@@ -150,7 +150,7 @@ def _tell_address(url: str) -> None:
         f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True
     )  # a program that started this reads it at once
     print("It asks for no key, but LiteLLM wants one to be set: OPENAI_API_KEY=none will do.", flush=True)
-    suggest(f"synthesize ... --llm openai/oracle --llm-base-url {url}")
+    suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
 
 
 ACTIONS = {

@@ -31,9 +31,9 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
     try:
         loaded = load_from_disk(source) if is_saved else load_dataset(source)
     except (OSError, ValueError, DatasetsError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(
-            f"`{source}` cannot be loaded as a dataset: {reason} If it asks you to accept its terms, do so on its page and "
+            f"`{source}` cannot be loaded as a dataset: {reason}. If it asks you to accept its terms, do so on its page and "
             "log in by `hf auth login`."
         ) from error
     if isinstance(loaded, DatasetDict):

@@ -28,7 +28,6 @@ PROVIDERS = (
 ENDPOINT = "/v1/chat/completions"
 TIMEOUT = 600.0  # seconds; a file may hold a hundred megabytes
 ENDED = ("completed", "failed", "expired", "cancelled")
-LABEL = "repair_hf"  # under which a batch's metadata holds our name for it
 
 
 @dataclass(frozen=True)
@@ -68,41 +67,43 @@ class BatchAPI:
         row = {"custom_id": key, "method": "POST", "url": ENDPOINT, "body": self._body(request)}
         return json.dumps(row).encode("ascii") + b"\n"
 
-    async def hand_in(self, name: str, lines: bytes) -> str:
-        """Make a batch of these lines.
+    async def upload(self, name: str, lines: bytes) -> str:
+        """Send the file of a batch.
 
         Args:
-            name: Our own name for it, by which `find` finds it.
+            name: Of the file.
             lines: The requests.
 
         Returns:
-            The provider's id of the batch.
+            The provider's id of the file.
         """
         content = (f"{name}.jsonl", lines, "application/jsonl")
-        file = await self._call("create_file", file=content, purpose="batch")
-        wish = {"completion_window": "24h", "endpoint": ENDPOINT, "input_file_id": file.id, "metadata": {LABEL: name}}
+        return (await self._call("create_file", file=content, purpose="batch")).id
+
+    async def hand_in(self, file: str) -> str:
+        """Make a batch of a file; give back the provider's id of the batch."""
+        wish = {"completion_window": "24h", "endpoint": ENDPOINT, "input_file_id": file}
         attempts = 0
 
         async def create() -> str:
             nonlocal attempts
             attempts += 1
-            if attempts > 1 and (found := await self.find(name)):  # the request came through, its answer did not
+            if attempts > 1 and (found := await self.find(file)):  # the request came through, its answer did not
                 return found
             return (await self._send("create_batch", **wish)).id
 
         return await insist(create, self._retries, self.model)
 
-    async def find(self, name: str) -> str | None:
-        """The provider's id of the batch that we call so, if it has got it."""
+    async def find(self, file: str) -> str | None:
+        """The provider's id of the batch that was made of this file, if there is one. Not every provider keeps a name for it."""
         after = None
         while True:
-            page = await self._call("list_batches", after=after, limit=100)
-            for batch in page.data:
-                if (batch.metadata or {}).get(LABEL) == name:
+            batches, after = _page(await self._call("list_batches", after=after, limit=100))
+            for batch in batches:
+                if batch.input_file_id == file:
                     return batch.id
-            if not page.has_more:
+            if after is None:
                 return None
-            after = page.data[-1].id
 
     async def fetch(self, id: str) -> list[Answered] | None:
         """What a batch has come to; None as long as it is in work.
@@ -138,7 +139,9 @@ class BatchAPI:
         return {"model": self._name, "messages": messages, **fitted}
 
     def _read(self, content: str) -> Iterator[Answered]:
-        for line in content.splitlines():
+        for line in content.split("\n"):  # `splitlines` would also cut at signs that may stand inside an answer
+            if not line.strip():
+                continue
             row = json.loads(line)
             response = row.get("response") or {}
             try:
@@ -183,6 +186,13 @@ class BatchAPI:
             raise as_failure(error, self.model) from None
         except openai.OpenAIError as error:  # no key, above all
             raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
+
+
+def _page(page: Any) -> tuple[list[Any], str | None]:
+    """Batches of a list, and what to ask for more of it with, if there are more. Of Vertex AI's list LiteLLM makes a dict."""
+    if isinstance(page, dict):
+        return page["data"], page["next_page_token"]
+    return page.data, page.data[-1].id if page.has_more else None
 
 
 class BatchRefused(ProviderError):

@@ -3,9 +3,10 @@
 In:  questions that the journal cannot answer.
 Out: nothing at once (`Deferred`); in a later run the answers, for the journal.
 
-A batch goes through: a draft (its requests, on disk), its intent (a state file without the provider's id), the state file with the id,
-its answers in the journal. A run may die between any two of them. An intent without an id is looked up at the provider by its name
-before anything else is sent, so that no batch is handed in twice, and what was paid for is collected by whichever run comes next.
+A batch goes through: a draft (its requests, on disk), its intent (a state file), its file at the provider, the batch made of that file
+(the state file holds the ids of both as they come), its answers in the journal. A run may die between any two of them. A file without a
+batch's id is looked up among the provider's batches before anything else is sent, so that no batch is handed in twice, and what was paid
+for is collected by whichever run comes next.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class _Batch:
     """A batch at the provider, or on its way there; what its state file holds."""
 
     name: str
+    file: str | None = None
     id: str | None = None
     questions: dict[str, list] = field(default_factory=dict)  # key -> stage, direction, dollars
 
@@ -127,7 +129,8 @@ class Batches:
         """
         faults: list[ProviderError] = []
         for batch in list(self._open.values()):
-            batch.id = batch.id or await self._api.find(batch.name)
+            if batch.id is None and batch.file is not None:
+                batch.id = await self._api.find(batch.file)
             if batch.id is None:  # the run died before the provider had it
                 self._close(batch)
                 continue
@@ -151,7 +154,9 @@ class Batches:
             batch = _Batch(secrets.token_hex(8), questions=draft.questions)
             self._open[batch.name] = batch
             self._save(batch)  # before anything is sent: see the top of this file
-            batch.id = await self._api.hand_in(batch.name, draft.finish())
+            batch.file = await self._api.upload(batch.name, draft.finish())
+            self._save(batch)
+            batch.id = await self._api.hand_in(batch.file)
             self._save(batch)
             logger.info("%s: handed in batch %s of %d requests.", self.model, batch.id, len(batch.questions))
 

@@ -24,13 +24,13 @@ from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.failures import ProviderError, RejectedRequest
 from repair_hf.llm.journal import Entry, Journal, request_key
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.provider import LiteLLM, Provider, Reply
+from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
 from repair_hf.llm.retries import Retries
 from repair_hf.llm.sending import Sender
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
-MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens: some models think before they write
+MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens
 BATCH_SHARE = 0.5  # of the list price
 
 
@@ -46,8 +46,9 @@ class ChatModel:
         provider: Who answers instead of LiteLLM: a model that lives in this process, and costs nothing.
         limits: How much may be asked at once and per minute.
         budget: What may be paid.
-        max_error_rate: The share of recent attempts that may fail, or bring answers of no use, before the run stops.
+        max_error_rate: The share of recent attempts that may fail or be of no use before the run stops.
         batches: Takes the questions that the journal cannot answer, in place of asking them at once.
+        reasoning_effort: How much a model thinks first, in the OpenAI protocol's words; None leaves it to the provider.
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
@@ -63,15 +64,18 @@ class ChatModel:
         *,
         journal: Journal,
         base_url: str | None = None,
-        timeout: float = 120.0,
+        timeout: float = 300.0,
         retries: Retries | None = None,
         provider: Provider | None = None,
         limits: Limits | None = None,
         budget: Budget | None = None,
         max_error_rate: float = 0.5,
         batches: Batches | None = None,
+        reasoning_effort: str | None = None,
     ) -> None:
         self.model, self.journal, self.batches = model, journal, batches
+        self._thinking_room = 0 if provider else thinking_room(model, reasoning_effort)
+        self._reasoning = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
         self.budget = budget or Budget()
         self.budget.count(journal.dollars, journal.calls)
@@ -85,8 +89,7 @@ class ChatModel:
             max_error_rate=max_error_rate,
         )
         self._pending: dict[str, asyncio.Task[Entry]] = {}
-        self._has_deferred = False
-        self._is_draining = False
+        self._has_deferred, self._is_draining = False, False
 
     async def ask(
         self,
@@ -205,8 +208,8 @@ class ChatModel:
             self._is_draining = False
 
     def _request(self, messages: list[dict], temperature: float, max_tokens: int, seed: int) -> dict[str, Any]:
-        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        return {"model": self.model, "messages": messages, **sampling}
+        sampling = {"temperature": temperature, "max_tokens": max_tokens + self._thinking_room, "seed": seed}
+        return {"model": self.model, "messages": messages, **sampling, **self._reasoning}
 
     async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> tuple[Entry, bool]:
         """From the journal, from an equal request that is under way, or from the provider; and whether it was just paid for."""

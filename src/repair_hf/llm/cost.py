@@ -141,6 +141,10 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
     except litellm.exceptions.ModelNotMappedError:
         return None
     listed = prices["input_cost_per_token"], prices["output_cost_per_token"]
+    # LiteLLM gives 0 for some models that it has no price of, and for those whose price it lists in tiers. Ollama's are free.
+    is_listed = "input_cost_per_token" in litellm.model_cost.get(prices["key"], {})
+    if not any(listed) and not is_listed and prices["litellm_provider"] != "ollama":
+        return None
     if not batch:
         return listed
     in_batch = prices.get("input_cost_per_token_batches"), prices.get("output_cost_per_token_batches")

@@ -21,4 +21,19 @@ def load_litellm() -> ModuleType:
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # unless the user set LITELLM_LOG
         logger.setLevel(logging.WARNING)  # at INFO it writes two lines per request
+        logger.addFilter(_Once())
     return litellm
+
+
+class _Once(logging.Filter):
+    """Lets each text through once: of what it thinks of a model LiteLLM warns with every request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_new = text not in self._seen
+        self._seen.add(text)
+        return is_new

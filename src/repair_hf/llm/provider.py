@@ -1,6 +1,7 @@
 """The provider: sends one request over LiteLLM, once.
 
-In:  a request in the OpenAI chat format: model, messages, temperature, max_tokens, seed; `n` and `response_format` where wanted.
+In:  a request in the OpenAI chat format: model, messages, temperature, max_tokens, seed; `n`, `response_format` and `reasoning_effort`
+     where wanted.
 Out: a `Reply`; or `PassingFailure` where another attempt may succeed (no connection, time-out, 429, 5xx); or `ProviderError` where
      none will (a wrong key, no credit, a request that is not accepted), in the provider's words.
 
@@ -23,6 +24,8 @@ __all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRe
 
 # Their servers hold any model to a JSON schema, though LiteLLM's table, which goes by model, does not say so.
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
+
+THINKING_TOKENS = 4096  # mostly it takes some hundred; an answer that is cut off all the same gets more
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,22 @@ class LiteLLM:
             return fitted
         del fitted["response_format"]
         return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
+
+
+def thinking_room(model: str, reasoning_effort: str | None) -> int:
+    """How many tokens to allow beyond the answer's own: of a model that thinks first, thoughts count towards `max_tokens`."""
+    litellm = load_litellm()
+    if not litellm.supports_reasoning(model):
+        return 0
+    if reasoning_effort != "none":
+        return THINKING_TOKENS
+    name, provider, _, _ = litellm.get_llm_provider(model)
+    told = litellm.utils.get_optional_params(
+        model=name, custom_llm_provider=provider, reasoning_effort="none", drop_params=True
+    )
+    # Not every model can be kept from it, and of those that cannot, some are not even told.
+    is_off = told.get("reasoning_effort") == "none" or told.get("thinkingConfig", {}).get("thinkingBudget") == 0
+    return 0 if is_off else THINKING_TOKENS
 
 
 def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -28,6 +29,9 @@ from repair_hf.pairs.problems import Problem, Problems
 from repair_hf.pairs.sources import Listing, read_dataset, read_folder
 
 logger = logging.getLogger(__name__)
+
+_PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
+_ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # of Chinese, Japanese, Arabic, Urdu and Hindi too
 
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
@@ -138,8 +142,10 @@ def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
 
 
 def bare_caption(caption: str) -> str:
-    """A caption without what does not count: case, spacing, final punctuation. Captions equal in this say the same."""
-    return " ".join(caption.casefold().split()).rstrip(" .,;:!?")
+    """A caption without what does not count: case, spacing, final punctuation, how a letter with an accent is encoded, the form of an
+    apostrophe. Captions equal in this say the same."""
+    plain = unicodedata.normalize("NFC", caption).translate(_PLAIN_QUOTES).casefold()
+    return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
 def _read(

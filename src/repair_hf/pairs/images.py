@@ -23,8 +23,11 @@ import PIL.ImageOps
 from datasets import Dataset, Image
 from tqdm.auto import tqdm
 
-# What Pillow raises for a file that it cannot decode; SyntaxError comes from broken PNG chunks.
-UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, PIL.Image.DecompressionBombError)
+# What Pillow raises for a file that it cannot decode; SyntaxError comes from broken PNG chunks, TypeError and AttributeError from tags
+# of another type than they should have.
+UNDECODABLE = (
+    OSError, SyntaxError, ValueError, EOFError, TypeError, AttributeError, struct.error, zlib.error, PIL.Image.DecompressionBombError,
+)  # fmt: skip
 # What photographs and drawings come in. Pillow knows more; of that, EPS starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MAX_BYTES = 64 * 2**20
@@ -148,7 +151,7 @@ def _inspect(reference: dict | None) -> Inspection:
             else:
                 image.draft("L", (1, 1))  # of a JPEG the smallest version that it can decode to; nothing elsewhere
                 image.load()
-                image.getexif()  # read by every decoder to turn the image upright
+                PIL.ImageOps.exif_transpose(image, in_place=True)  # as every decoder does; it trips over broken tags
     except UNDECODABLE:
         return Inspection("corrupt_image")
     return Inspection(None, is_transparent)

@@ -35,6 +35,7 @@ from repair_hf.reach import settle_hub
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
 ID_COLUMNS = ("image_id", "filename")
+FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # of a line of captions.jsonl
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,16 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
 
     The split is optional. Images are named relative to the folder or to its `images`.
     """
+    lines = (folder / "captions.jsonl").read_bytes().splitlines()
+    parsed = [(number, _json_row(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+    if parsed and all(row is None for _, row in parsed):
+        first = lines[parsed[0][0] - 1][:100].decode("utf-8", "replace")
+        raise UserError(
+            f"no line of {folder / 'captions.jsonl'} is of the form {FORM}, where `captions` is a list, also of one, and `split` may be "
+            f"left out; the first is {ascii(first)}."
+        )
     rows = []
-    for number, line in enumerate((folder / "captions.jsonl").read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        row = _json_row(line)
+    for number, row in parsed:
         if row is None:
             problems.add("malformed_row", f"line {number}")
         elif is_outside(row["image"]):
@@ -143,19 +149,27 @@ def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
 
 def _load(source: str) -> dict[str, Dataset]:
     folder = Path(source)
+    if folder.is_file():
+        raise UserError(
+            f"`{source}` is a file; only a caption JSON (.json) is read as one. Give the folder that it lies in: one with captions.jsonl, or "
+            "one of a dataset."
+        )
     is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
     settle_hub(source)
     try:
-        loaded = load_from_disk(source) if is_saved else load_dataset(source)
+        # By its whole path, for `datasets` takes a folder called `parquet` or `imagefolder` for its own reader of that name.
+        loaded = (
+            load_from_disk(source) if is_saved else load_dataset(str(folder.absolute()) if folder.exists() else source)
+        )
     except (
         OSError,
         ValueError,
         DatasetsError,
     ) as error:  # no such dataset, no network, no data files, no config named
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300].rstrip(".")
         here = "" if folder.exists() else "is no file or folder here, and "
         raise UserError(
-            f"`{source}` {here}cannot be loaded as a dataset: {reason} Give a folder with captions.jsonl, a COCO caption "
+            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a COCO caption "
             "JSON, or the Hub id or folder of a dataset."
         ) from error
     return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}

@@ -241,7 +241,7 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
     ) as error:  # no such dataset, revision or config; no network; damaged files
         here = "" if Path(path_or_repo).exists() else ", and is no folder here"
         raise UserError(
-            f"{path_or_repo} holds no records{here}: {' '.join(str(error).split())[:200]} Make them with `repair-hf synthesize`, or give "
+            f"{path_or_repo} holds no records{here}: {' '.join(str(error).split())[:200].rstrip('.')}. Make them with `repair-hf synthesize`, or give "
             "the folder or Hub id of records."
         ) from error
 

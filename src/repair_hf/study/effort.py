@@ -64,7 +64,9 @@ def training(results: Results) -> Finding:
     heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds"]
     is_tuned = any(choice.tried for choice in results.choices.values())
     told = (
-        "Learning rate, epochs and lambda were chosen for each method by R@1 on the validation split, with one seed; ablations take RePair's."
+        "Learning rate, epochs and lambda were chosen for each method by R@1 on the validation split, with one seed; so was the learning rate of "
+        "plain training of each length that methods are compared with. Ablations take what RePair chose. Lambda is RePair's alone, which so had "
+        "more to choose from; weights inside other methods' losses were not chosen."
         if is_tuned
         else "Learning rate, epochs and lambda are the same for all methods: none were chosen."
     )

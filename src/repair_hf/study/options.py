@@ -27,8 +27,8 @@ class Size:
 
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 16, (1e-4,), (0.2,), (1.0,), 16),
-    "small": Size({"train": 500, "validation": 300, "test": 300}, 1000, (1e-4, 3e-4), (1.5,), (1.0,), 64),
-    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, 5000, (1e-4, 3e-4), (1.5,), (1.0, 0.5), 128),
+    "small": Size({"train": 500, "validation": 300, "test": 300}, None, (1e-4, 3e-4), (1.5,), (1.0,), 64),
+    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, None, (1e-4, 3e-4), (1.5,), (1.0, 0.5), 128),
 }
 OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
@@ -68,7 +68,10 @@ class StudyOptions:
     spacy_model: str | None = opt(
         None, "spaCy model or folder that parses captions for negclip; en_core_web_sm, or the toy world's own parser."
     )
-    max_queries: int | None = opt(None, "Mine at most so many queries of each direction; all, or by --size.")
+    max_queries: int | None = opt(
+        None,
+        "Mine at most so many queries of each direction; all by default, as the other methods take every caption.",
+    )
     d_i2t: int = opt(5, "False positive captions kept for each image.")
     d_t2i: int = opt(1, "False positive images kept for each caption.")
     tune: bool = opt(

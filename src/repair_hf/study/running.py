@@ -4,7 +4,9 @@ In:  a `Setting`, methods, seeds, shares, the grid of hyperparameters.
 Out: `Results`, after each seed anew, so that a study that is cut off has a whole table of the seeds before.
 
 A method is compared with plain training (`vanilla`) of the same seed twice: with as many steps, and with as many as encode as many images or
-captions, whichever is more. How many that is, the method's own training tells; it is rounded up to half epochs, so that methods share these runs.
+captions, whichever is more. How many that is, the method's own training tells; it is rounded up to 1.5 times, 2 times and so on, so that methods share these runs.
+Where hyperparameters are chosen, plain training of each length has a learning rate of its own choice: one that was chosen for fewer steps would
+make longer training look worse than it is.
 """
 
 from __future__ import annotations
@@ -94,15 +96,14 @@ class Study:
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, one seed after the other; gives the results of all seeds so far."""
-        on_validation = self._on_validation if self.tune else None
-        choices = choose(self.methods, self.wanted, self.grid, on_validation)
+        choices = choose(self.methods, self.wanted, self.grid, self._on_validation if self.tune else None)
         for count in range(1, seeds + 1):
             yield self._results(choices, range(count))
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        plain = choices[PLAIN].knobs
-        longer = tuple(self._test(PLAIN, replace(plain, epochs=LONGER * plain.epochs), seed) for seed in seeds)
+        knobs = self._plain(PLAIN, LONGER * choices[PLAIN].knobs.epochs)
+        longer = tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
         rows = {name: self._row(name, choices, seeds) for name in self.wanted}
         sweep = {
             name: {share: tuple(self._test(name, choices[name].knobs, seed, share) for seed in seeds) for share in self.shares}
@@ -113,13 +114,18 @@ class Study:
 
     def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
         knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
-        plain = replace(choices[plain_name].knobs, epochs=knobs.epochs)
+        plain = self._plain(plain_name, knobs.epochs)
         cells = tuple(self._test(name, knobs, seed) for seed in seeds)
         same_steps = tuple(self._test(plain_name, plain, seed) for seed in seeds)
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
-        as_long = replace(plain, epochs=ratio * plain.epochs)
+        as_long = self._plain(plain_name, ratio * knobs.epochs)
         same_compute = tuple(self._test(plain_name, as_long, seed) for seed in seeds)
         return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name], knobs))
+
+    def _plain(self, name: str, epochs: float) -> Knobs:
+        """Plain training of some length, with the learning rate that is best for it."""
+        grid = replace(self.grid, epochs=[epochs])
+        return choose(self.methods, [name], grid, self._on_validation if self.tune else None)[name].knobs
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
         return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])

@@ -132,7 +132,9 @@ def gains(results: Results, differences: Differences) -> Finding:
         data |= {(name, "equal steps"): steps, (name, "equal compute"): compute}
         rows[name] = [_gain(steps[m]) for m in R1] + [f"{row.ratio:g}x"] + [_gain(compute[m]) for m in R1]
     told = (
-        "Points of R@1 over plain training, in brackets the 95% interval; *: it leaves out 0. Equal steps: as many steps of plain training. "
+        "Points of R@1 over plain training, in brackets the 95% interval of the images; *: it leaves out 0, as that of one cell in twenty does "
+        "where there is no difference. How far other seeds move a gain is no part of it (`sd` in the CSV). Equal steps: as many steps of plain "
+        "training. "
         "Equal compute: so many times as many, until it has encoded as many images or captions, whichever is more, as the method has."
     )
     return Finding(

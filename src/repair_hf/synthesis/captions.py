@@ -6,6 +6,10 @@ Out: M candidates, drawn from the LLM with different seeds; None where an answer
 
 from __future__ import annotations
 
+import json
+import re
+from contextlib import suppress
+
 from repair_hf.llm.client import AnswerError, ChatModel
 from repair_hf.synthesis import prompts
 
@@ -13,6 +17,8 @@ TEMPERATURE = 0.7  # the candidates must differ, and each must still obey
 MAX_TOKENS = 256
 
 _QUOTATION_MARKS = {'"': '"', "“": "”", "«": "»", "`": "`"}
+_FENCE = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
+_NEW_PARAGRAPH = re.compile(r"\n\s*\n")
 
 
 async def edit_caption(
@@ -58,8 +64,21 @@ async def edit_caption(
 
 
 def clean(answer: str) -> str | None:
-    """The caption in an answer: on one line, out of the quotation marks that some models put around it; None if there is none."""
-    caption = " ".join(answer.split())
+    """The caption in an answer: on one line, out of the quotation marks or the fence that some models put around it.
+
+    Returns:
+        None if there is none: nothing at all, something in JSON, or several paragraphs, of which who knows which is the caption.
+    """
+    text = answer.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1].strip()
+    if text.startswith(('"', "{", "[")):
+        with suppress(ValueError):
+            text = json.loads(text)  # captions are shown as strings of JSON, and some models answer in kind
+            text = text.encode("utf-8", "replace").decode() if isinstance(text, str) else text  # half a surrogate pair
+    if not isinstance(text, str) or _NEW_PARAGRAPH.search(text):
+        return None
+    caption = " ".join(text.split())
     if len(caption) > 1 and _QUOTATION_MARKS.get(caption[0]) == caption[-1] and caption[0] not in caption[1:-1]:
         caption = caption[1:-1].strip()
     return caption or None

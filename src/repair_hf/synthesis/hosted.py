@@ -18,7 +18,7 @@ from functools import cached_property
 from PIL import Image
 
 from repair_hf.llm.budget import Budget
-from repair_hf.llm.failures import Blocked, PassingFailure, RejectedRequest, as_failure
+from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Reply
@@ -57,7 +57,7 @@ class HostedEditor:
         *,
         base_url: str | None = None,
         size: int = 512,
-        timeout: float = 120.0,
+        timeout: float = 300.0,
         limits: Limits | None = None,
         circuit: Circuit | None = None,
         retries: Retries | None = None,
@@ -202,9 +202,11 @@ class HostedEditor:
 
 
 def _reply(response: object, model: str) -> Reply:
-    """Gemini's filter gives no image and no error; an address instead of an image is not followed."""
+    """Gemini's filter gives no image and no error."""
     usage = response.usage
     images = [image.b64_json for image in response.data or [] if image.b64_json]
+    if not images and any(image.url for image in response.data or []):  # so it would be with all, each of them paid
+        raise ProviderError(f"{model} sends the address of an image, which is not followed; give another --editor.")
     return Reply(
         text=images[0] if images else "",
         finish="stop" if images else "content_filter: the provider sent no image",

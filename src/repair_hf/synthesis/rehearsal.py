@@ -114,7 +114,8 @@ def _share_kept(
     triplets: Mapping[str, int],
 ) -> float:
     """By how many audits an earlier run made, and how many instructions it asked for."""
-    if ("audit", direction) not in measured or ("instruct", direction) not in measured:
+    places = ("audit", direction), ("instruct", direction)
+    if not measured.keys() >= set(places) or places[0] not in rehearsed:  # nothing may be mined, or can be shown
         return 1.0
     audited = measured["audit", direction].calls * triplets[direction] / _asked(rehearsed["audit", direction])
     return min(1.0, measured["instruct", direction].calls / audited)

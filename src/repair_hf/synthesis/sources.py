@@ -79,7 +79,7 @@ class SourceImages:
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Decode an image file: upright, RGB, `.info` empty but for a scene of the toy world.
+    """Decode an image file: upright, RGB, on white where it shows through, `.info` empty but for a scene of the toy world.
 
     Raises:
         UnreadableImage: If the file is broken, cut off or far too large.
@@ -88,12 +88,20 @@ def open_picture(data: bytes) -> Image.Image:
         with open_image(data) as image:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
-            picture = image if image.mode == "RGB" else image.convert("RGB")
+            picture, scene = _opaque(image), image.info.get(SCENE)
     except UNDECODABLE as error:
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
     # Pillow writes some of `info` (comments, colour profiles) into whatever file the picture is saved as
-    picture.info = {SCENE: picture.info[SCENE]} if isinstance(picture.info.get(SCENE), str) else {}
+    picture.info = {SCENE: scene} if isinstance(scene, str) else {}
     return picture
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """In RGB. The pairs' images are opaque; an editor's need not be, and what lies under its transparent parts may be anything."""
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:

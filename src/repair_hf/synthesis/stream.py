@@ -29,7 +29,7 @@ from repair_hf.synthesis.instruct import error_types, instruct, is_no_change
 from repair_hf.synthesis.selection import Choice
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage
 
-GRACE = 15.0  # seconds: when a run stops, answers that are on their way are paid for already, so they may still arrive
+GRACE = 30.0  # seconds: when a run stops, answers that are on their way are paid for already, so they may still arrive
 
 
 @dataclass

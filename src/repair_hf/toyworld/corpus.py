@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from repair_hf.options import UserError
 from repair_hf.runs import digest, write_atomically
 from repair_hf.toyworld import captions, renderer, scenes
 
@@ -25,6 +26,9 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
 
     Scenes are distinct over all splits, so no test picture was seen in training. `captions.jsonl` is written last: where it
     stands, the world is whole.
+
+    Raises:
+        UserError: If the folder holds captions of another world, or of somebody's own pictures.
     """
     folder = Path(folder)
     world = {
@@ -33,8 +37,13 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
         "world": digest([renderer.SIDE, renderer.RGB, captions.PREFIXES, scenes.COMPANY]),
     }
     mark = folder / "world.json"
-    if mark.exists() and json.loads(mark.read_text()) == world:
-        return folder
+    if (folder / "captions.jsonl").exists():
+        if mark.exists() and json.loads(mark.read_text()) == world:
+            return folder
+        raise UserError(
+            f"{folder} holds captions already, and not those of this world ({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); "
+            "give another --output."
+        )
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     seen, lines = set(), []
@@ -47,8 +56,8 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
                 texts = [captions.write(scene, rng) for _ in range(CAPTIONS)]
                 lines.append(json.dumps({"image": name, "captions": texts, "split": split}))
                 progress.update()
-    write_atomically(folder / "captions.jsonl", "\n".join(lines) + "\n")
     write_atomically(mark, json.dumps(world))
+    write_atomically(folder / "captions.jsonl", "\n".join(lines) + "\n")
     return folder
 
 

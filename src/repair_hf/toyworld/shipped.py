@@ -9,10 +9,18 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from repair_hf.options import UserError
+
 BASE_ID = "world/base"
 BASE = Path(str(files("repair_hf.toyworld") / "base_clip"))
 
 
 def locate(model: str) -> str:
-    """The folder of `world/base`; any other id or folder unchanged."""
+    """The folder of `world/base`; any other id or folder unchanged.
+
+    Raises:
+        UserError: If it is said to be the toy world's, and is not.
+    """
+    if model.startswith("world/") and model != BASE_ID and not Path(model).exists():
+        raise UserError(f"`{model}` is no folder, and the toy world has one retriever: {BASE_ID}.")
     return str(BASE) if model == BASE_ID else model
