@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 
 # From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
 LAYERS = """
-    arguments options hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder export
+    arguments options toyworld.shipped hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder export
     scores seeking screening rankings one_pass retrieval approximate mining seeding
     records.columns records.answers records.joining records rounds
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
@@ -28,7 +28,7 @@ LAYERS = """
     analysis.lettering analysis.cases analysis.margins analysis.grid_figures
     people.page people.sampling people.space people
     markup cards.rendering cards.of_records cards.of_models cards parcels hub
-    toyworld.shipped toyworld.scenes toyworld.captions toyworld.instructions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
+    toyworld.scenes toyworld.captions toyworld.instructions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
     toyworld.server
     toyworld.editor toyworld.base toyworld.compositional evaluation.compositional
     models

@@ -89,12 +89,19 @@ def test_options_reach_the_editor():
         ),
         ({"llm": "transformers:no/such-model"}, "no vision-language model could be loaded"),
         ({"llm": "litellm:no/such-model"}, "names no provider"),
+        ({"llm": "world/oracel"}, "`world/oracel` is no folder, and the toy world has one LLM: world/oracle."),
+        ({"llm": "world"}, "the toy world has one LLM: world/oracle"),
         ({"llm": "hosted_vllm/mine", "max_usd": 1.0}, "price"),
     ],
 )
 def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal, pytest.raises(UserError, match=complaint):
         open_chat(LLMOptions(**options), journal)
+
+
+def test_the_toy_world_has_one_editor():
+    with pytest.raises(UserError, match="`world/editor` is no folder, and the toy world has one image editor: world."):
+        find_editor(EditorOptions(editor="world/editor"))
 
 
 @pytest.mark.parametrize(

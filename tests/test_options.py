@@ -75,6 +75,12 @@ def test_values_of_a_recipe_get_the_type_of_the_field(recipe, line, expected):
     assert options == Options(**({"dish": "soup"} | expected))
 
 
+def test_a_path_may_begin_at_home(recipe, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert fill("--config", recipe("dish: ~/soup")).dish == "/home/me/soup"
+    assert [fill(f"--dish={word}").dish for word in ("~", "~me/soup", "a~/b")] == ["/home/me", "~me/soup", "a~/b"]
+
+
 def test_a_recipe_value_may_begin_with_a_hyphen(recipe):
     assert fill("--config", recipe("dish: --fish\n")).dish == "--fish"
 
@@ -98,6 +104,7 @@ def test_a_switch_that_is_on_can_be_turned_off():
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
         ("slot: both", "invalid choice: 'both'"),
         ("salted: perhaps", "perhaps"),
+        ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
         ("dish:", "`dish` is empty in the recipe"),
         ("- dish", "must hold `key: value` lines.*got a list"),
         ("dish: [", "not valid YAML"),

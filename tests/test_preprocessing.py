@@ -55,6 +55,12 @@ def test_pixel_values_are_those_of_the_processor(folder):
             assert preprocessor.normalize(pixels).equal(own), (mode, size)
 
 
+def test_greys_of_16_bits_are_those_of_8(preprocessor):
+    grey = picture("L")
+    deep = PIL.Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    assert preprocessor.images([deep]).equal(preprocessor.images([grey]))
+
+
 def test_normalizes_each_channel_of_each_image(preprocessor):
     images = [picture("RGB", (40, 40)), picture("L"), picture("RGBA", (90, 31))]
     own = preprocessor.processor.image_processor(images, return_tensors="pt")["pixel_values"]

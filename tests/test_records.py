@@ -111,6 +111,13 @@ def test_saving_again_replaces_what_is_loaded(records, dropped, tmp_path):
     assert len(list((folder / "records").iterdir())) == 1
 
 
+def test_a_folder_may_be_called_like_a_reader_of_datasets(records, dropped, tmp_path, monkeypatch):
+    save_records(tmp_path / "parquet", records, dropped)
+    monkeypatch.chdir(tmp_path)
+    assert load_records("parquet")["record_id"] == records["record_id"]
+    assert len(load_dropped("parquet")) == len(dropped)
+
+
 def test_equal_records_give_equal_files(records, dropped, pairs, edited, tmp_path):
     save_records(tmp_path / "one", records, dropped)
     save_records(tmp_path / "two", build(rows_of(pairs, edited), tmp_path / "again.arrow"), dropped)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -61,12 +62,12 @@ def _told(field: Field, hint: Any) -> dict[str, Any] | None:
     if get_origin(kind) is Literal:
         return told | {"choices": get_args(kind)}
     if get_origin(kind) is list:
-        return told | {"type": get_args(kind)[0], "nargs": "+"}
+        return told | {"type": _reader(get_args(kind)[0]), "nargs": "+"}
     if (get_origin(kind) or kind) is dict:
         return told | {"type": json.loads}
     if issubclass(kind, Enum):
         return told | {"choices": [each.value for each in kind]}
-    return told | {"type": kind} if kind in (str, int, float) else None
+    return told | {"type": _reader(kind)} if kind in (str, int, float) else None
 
 
 def _kind(hint: Any) -> Any:
@@ -80,6 +81,15 @@ def _kind(hint: Any) -> Any:
 
 def _default(field: Field) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _reader(kind: Any) -> Any:
+    return _text if kind is str else kind
+
+
+def _text(word: str) -> str:
+    """A word as it stands, but a path below one's home in full: no shell sees what a recipe says."""
+    return os.path.expanduser(word) if word == "~" or word.startswith("~/") else word
 
 
 def _truth(word: str) -> bool:

@@ -31,6 +31,7 @@ from repair_hf.processes import processes
 from repair_hf.reach import settle_hub
 from repair_hf.runs import digest
 from repair_hf.storage import Parts, in_memory, on_disk
+from repair_hf.toyworld.shipped import locate
 
 CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together, by one process
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -84,11 +85,12 @@ class DualEncoder:
         batch_size: int = 256,
         precision: str = "fp32",
     ) -> DualEncoder:
-        """Load model and processor from the Hub or from a folder; the weights become float32.
+        """Load model and processor from the Hub, from a folder, or `world/base` of this package; the weights become float32.
 
         Raises:
             UserError: If there is no such model, or it is no dual encoder.
         """
+        id_or_folder = locate(id_or_folder)
         settle_hub(id_or_folder)
         try:
             is_of_two = (

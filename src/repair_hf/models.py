@@ -237,6 +237,9 @@ def _find(id: str, toy: str, library: str, base_url: str | None) -> tuple[Place,
         return "world", id
     if Path(id).is_dir():
         return "here", id
+    if id.partition("/")[0] == "world":
+        kind = "LLM" if toy == ORACLE else "image editor"
+        raise UserError(f"`{id}` is no folder, and the toy world has one {kind}: {toy}.")
     from repair_hf.llm.loading import load_litellm
 
     first, slash, _ = id.partition("/")

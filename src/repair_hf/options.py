@@ -205,6 +205,8 @@ class _Parser(argparse.ArgumentParser):
             if value is None or value == []:  # no flag can say these
                 self._set_default(key, value)
             elif isinstance(value, list):
+                if len(value) > 1 and self._option_string_actions[f"--{key}"].nargs != "+":
+                    raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
                 flags += [f"--{key}", *map(str, value)]
             elif isinstance(value, dict):
                 flags.append(f"--{key}={json.dumps(value)}")

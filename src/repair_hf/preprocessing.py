@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 
 from repair_hf.options import UserError
-from repair_hf.pairs.images import UNDECODABLE
+from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runs import digest
 
 logger = logging.getLogger(__name__)
@@ -92,10 +92,12 @@ class Preprocessor:
     def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
         """Resize and crop pictures of any mode as the model's processor does, up to before it rescales and normalises.
 
+        Of greys with more than 8 bits, which the processor turns white, see `in_8_bits`.
+
         Shape:
             Returns (n, 3, H, W) uint8.
         """
-        return torch.from_numpy(self._process(images, do_rescale=False, do_normalize=False))
+        return torch.from_numpy(self._process(list(map(in_8_bits, images)), do_rescale=False, do_normalize=False))
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """The `pixel_values` that the model's processor gives for what `images` made, bit for bit.

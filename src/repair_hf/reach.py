@@ -1,9 +1,10 @@
-"""Whether the Hub can be reached: asked once, before the first thing is looked up there.
+"""What a library of Hugging Face is asked for: a folder of this machine, or an id of a Hub that can be reached.
 
 In:  what a user named: a folder, or an id of the Hub.
-Out: nothing; but where the Hub does not answer, this process goes on offline, with what is cached on this machine.
+Out: the same, such that no library takes a folder for something else. Where the Hub does not answer, which is asked once and before the first
+     thing is looked up there, this process goes on offline, with what is cached on this machine.
 
-Without it a mistyped folder on a machine that is offline is taken for an id, and each file of each id is asked for six times within
+Without that a mistyped folder on a machine that is offline is taken for an id, and each file of each id is asked for six times within
 half a minute.
 """
 
@@ -35,6 +36,17 @@ def settle_hub(id_or_folder: str | Path) -> None:
     except HFValidationError:
         return
     _ask_once(constants.ENDPOINT)
+
+
+def name_for_datasets(id_or_folder: str | Path) -> str:
+    """What `datasets` is to load: a folder by its whole path, for it takes `parquet` or `imagefolder` for its own reader of that name.
+
+    Args:
+        id_or_folder: As the user gave it. What is no folder here is left as it is, and the Hub settled for it.
+    """
+    settle_hub(id_or_folder)
+    path = Path(id_or_folder)
+    return str(path.absolute() if path.exists() else id_or_folder)
 
 
 @cache

@@ -34,7 +34,6 @@ from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.scenes import holds
-from repair_hf.toyworld.shipped import locate
 from repair_hf.training import train
 from tests.synthesis.test_hosted import MODELS, SOON, ImageServer, png
 
@@ -88,7 +87,7 @@ def pairs(tmp_path_factory) -> Pairs:
 
 @pytest.fixture(scope="module")
 def encoder() -> DualEncoder:
-    return DualEncoder.from_pretrained(locate("world/base"), device="cpu")
+    return DualEncoder.from_pretrained("world/base", device="cpu")
 
 
 def run(maker: Maker, pairs: Pairs, encoder: DualEncoder, folder: Path, provider=None, editor=None):

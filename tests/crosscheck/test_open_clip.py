@@ -24,7 +24,6 @@ from repair_hf.evaluation.judging import compositional_metrics, evaluate_composi
 from repair_hf.export import export_open_clip
 from repair_hf.toyworld import captions, scenes
 from repair_hf.toyworld.renderer import render
-from repair_hf.toyworld.shipped import locate
 
 REASON = "CLIP_benchmark and open_clip want torchvision: `make crosscheck` runs this in an environment of their own"
 open_clip = pytest.importorskip("open_clip", reason=REASON)
@@ -61,7 +60,7 @@ def exported(encoder: DualEncoder, folder: Path):
 
 @pytest.fixture(params=["gelu", "quick_gelu"])
 def encoder(request, clip_folder) -> DualEncoder:
-    return DualEncoder.from_pretrained(locate("world/base") if request.param == "gelu" else clip_folder, device="cpu")
+    return DualEncoder.from_pretrained("world/base" if request.param == "gelu" else clip_folder, device="cpu")
 
 
 def test_the_same_vectors(encoder, tmp_path):
@@ -217,7 +216,7 @@ def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeyp
     )  # fmt: skip
     monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
     cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
-    encoder = DualEncoder.from_pretrained(locate("world/base"), device="cpu")
+    encoder = DualEncoder.from_pretrained("world/base", device="cpu")
     found = compositional_metrics(evaluate_compositional(encoder, [cases], "base"), [cases])
     assert found["sugarcrepe_swap_obj"] + 1 / PICTURES == pytest.approx(
         theirs["text_acc"], abs=1e-6

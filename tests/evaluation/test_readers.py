@@ -146,7 +146,7 @@ def with_images(photographs, columns: dict, images: list[str]) -> Dataset:
 
 
 @pytest.mark.parametrize("form", ["parquet", "saved", "saved with splits"])
-def test_winoground_as_a_dataset(photographs, tmp_path, form):
+def test_winoground_as_a_dataset(photographs, tmp_path, form, monkeypatch):
     dataset, folder = with_images(photographs, WINO, ["image_0", "image_1"]), tmp_path / "dataset"
     if form == "saved with splits":
         DatasetDict({"train": dataset.select([0]), "test": dataset}).save_to_disk(str(folder))
@@ -154,9 +154,10 @@ def test_winoground_as_a_dataset(photographs, tmp_path, form):
         dataset.save_to_disk(str(folder))
     if form == "parquet":  # as the Hub has it: the images' bytes in the file
         whole = Dataset.load_from_disk(str(folder))
-        (tmp_path / "hub" / "data").mkdir(parents=True)
-        whole.to_parquet(tmp_path / "hub" / "data" / "test-00000-of-00001.parquet")
-        folder = tmp_path / "hub"
+        (tmp_path / "parquet" / "data").mkdir(parents=True)
+        whole.to_parquet(tmp_path / "parquet" / "data" / "test-00000-of-00001.parquet")
+        monkeypatch.chdir(tmp_path)
+        folder = "parquet"  # which is also the name of a reader of `datasets`
     check_winoground(winoground.load_winoground(str(folder), [], subset=True))
 
 

@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image
 
-from repair_hf.pairs.images import UNDECODABLE, content_digest, inspect_images, on_white
+from repair_hf.pairs.images import UNDECODABLE, content_digest, in_rgb, inspect_images, redraw
 
 
 def encode(image: PIL.Image.Image, form: str, **options) -> bytes:
@@ -99,10 +99,39 @@ def test_tells_which_images_show_through():
     assert [look.is_transparent for look in inspect_images(dataset(files))] == [False, True, True, False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (np.array([[0, 257 * 100], [257 * 200, 65535]], np.uint16), "PNG"),
+        (np.array([[0, 257 * 100], [257 * 200, 65535]], np.uint16), "TIFF"),
+        (np.array([[0, 257 * 100], [257 * 200, 65535]], np.int32), "TIFF"),
+        (np.array([[-1000, 99000], [199000, 254000]], np.int32), "TIFF"),  # beyond 16 bits
+        (np.array([[0, 100 / 255], [200 / 255, 1]], np.float32), "TIFF"),
+        (np.array([[np.nan, 100], [200, 255]], np.float32), "TIFF"),
+    ],
+)
+def test_deep_greys_are_scaled_and_not_cut_off(values, form):
+    data = encode(PIL.Image.fromarray(values), form)
+    assert inspect_images(dataset([data]))[0].is_deep
+    (found,) = redraw(dataset([data]), {0})["image"]
+    for image in (PIL.Image.open(io.BytesIO(found["bytes"])), in_rgb(PIL.Image.open(io.BytesIO(data)))):
+        assert image.mode == "RGB"
+        assert np.asarray(image)[..., 1].tolist() == [[0, 100], [200, 255]]
+
+
+def test_a_deep_grey_of_one_value_is_drawn():
+    assert in_rgb(PIL.Image.fromarray(np.full((2, 2), 128, np.float32))).getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_a_dark_deep_grey_stays_dark_and_its_transparent_value_turns_white():
+    data = encode(PIL.Image.fromarray(np.array([[5, 6], [257, 514]], np.uint16)), "PNG", transparency=6)
+    assert np.asarray(in_rgb(PIL.Image.open(io.BytesIO(data))))[..., 0].tolist() == [[0, 255], [1, 2]]
+
+
 def test_only_the_named_rows_are_laid_on_white():
     half = PIL.Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     files = [encode(half, "PNG"), encode(half, "PNG")]
-    first, second = on_white(dataset(files), {1})["image"]
+    first, second = redraw(dataset(files), {1})["image"]
     assert first["bytes"] == files[0]
     image = PIL.Image.open(io.BytesIO(second["bytes"]))
     assert (image.mode, image.getpixel((0, 0))) == ("RGB", (255, 255, 255))

@@ -271,7 +271,7 @@ def test_images_without_a_split_among_others_with_one(folder):
 def test_strict_refuses(folder):
     assert load_pairs(folder, split="all", strict=True).problems == ()
     (folder / "red_circle.png").unlink()
-    with pytest.raises(UserError, match=r"has 1 images that do not exist \('red_circle.png'\). Mend them"):
+    with pytest.raises(UserError, match=r"has 1 image that does not exist \('red_circle.png'\). Mend them"):
         load_pairs(folder, split="all", strict=True)
 
 

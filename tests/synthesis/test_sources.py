@@ -113,6 +113,13 @@ def test_what_shows_through_is_laid_on_white(mode):
     assert [picture.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (90, 90, 90)]
 
 
+def test_a_grey_of_16_bits_keeps_its_shades():
+    image = Image.new("I;16", (2, 1))
+    image.putpixel((1, 0), 90 * 257)
+    picture = open_picture(encoded(image, "PNG"))
+    assert [picture.getpixel((x, 0)) for x in (0, 1)] == [(0, 0, 0), (90, 90, 90)]
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "garbage", "empty", "bad checksum"])
 def test_refuses_a_broken_image(damage, tmp_path):
     noise = Image.effect_noise((64, 64), 50).convert("RGB")

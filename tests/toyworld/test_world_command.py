@@ -9,6 +9,8 @@ import pytest
 from transformers import AutoModel
 
 from repair_hf.cli import main
+from repair_hf.commands.world import claim
+from repair_hf.options import UserError
 from repair_hf.toyworld.shipped import BASE
 
 
@@ -29,7 +31,38 @@ def test_shipped_base_carries_its_recipe_and_its_held_out_figures():
     assert held_out["test"]["n_images"] == 2000 and held_out["test"]["n_texts"] == 10000
     from repair_hf.encoder import DualEncoder
 
-    assert DualEncoder.from_pretrained(BASE).digest == held_out["digest"]
+    assert DualEncoder.from_pretrained("world/base").digest == held_out["digest"]
+    with pytest.raises(UserError, match="`world/bse` is no folder, and the toy world has one retriever: world/base."):
+        DualEncoder.from_pretrained("world/bse")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--port", "99999999"], "`port` must lie between 0 and 65535, got 99999999"),
+        (["--latency", "-1"], "`latency` is a number of seconds from 0 up, got -1"),
+        (["--latency", "nan"], "`latency` is a number of seconds from 0 up, got nan"),
+    ],
+)
+def test_serve_refuses_what_cannot_be(words, complaint, capsys):
+    assert main(["world", "serve", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_pretrain_writes_only_into_a_folder_of_its_own(tmp_path):
+    made_of = {"options": {"seed": 0}, "world": "w"}
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds files, and not those of this retriever; give another --output"):
+        claim(tmp_path, made_of)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    (tmp_path / "config.json").unlink()
+    claim(tmp_path, made_of)
+    (tmp_path / "config.json").write_text("{}")
+    claim(tmp_path, made_of)  # where it was interrupted
+    with pytest.raises(UserError, match="not those of this retriever"):
+        claim(tmp_path, made_of | {"options": {"seed": 1}})
+    with pytest.raises(UserError, match="config.json is a file"):
+        claim(tmp_path / "config.json", made_of)
 
 
 def test_serve_tells_its_address_and_answers_there():
@@ -52,3 +85,4 @@ def test_pretrain_makes_a_retriever_that_beats_chance_by_far(tmp_path):
     found = json.loads((tmp_path / "base" / "held_out.json").read_text())["test"]
     assert found["t2i_R@1"] > 0.05 and found["i2t_R@1"] > 0.05  # chance: 0.01
     AutoModel.from_pretrained(base)
+    assert main(["world", "pretrain", "--world", world, "--output", base]) == 2  # other options

@@ -155,9 +155,8 @@ def _measure(
     from repair_hf.pixels import PixelStore
     from repair_hf.processes import processes
     from repair_hf.runs import finish_stage, finished, open_stage, write_atomically
-    from repair_hf.toyworld.shipped import locate
 
-    encoder = DualEncoder.from_pretrained(locate(model), batch_size=options.batch_size, precision=options.precision)
+    encoder = DualEncoder.from_pretrained(model, batch_size=options.batch_size, precision=options.precision)
     resolved = {**resolved, "model": model, "model_digest": encoder.digest}
     metrics = finished(folder, resolved)
     if metrics is not None:

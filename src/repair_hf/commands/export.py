@@ -34,9 +34,8 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     from repair_hf.encoder import DualEncoder
     from repair_hf.export import export_open_clip, open_clip_config
     from repair_hf.runs import finish_stage, finished, open_stage
-    from repair_hf.toyworld.shipped import locate
 
-    encoder = DualEncoder.from_pretrained(locate(options.model), device="cpu")
+    encoder = DualEncoder.from_pretrained(options.model, device="cpu")
     size = sum(parameter.numel() for parameter in encoder.model.parameters())
     if stage.dry_run:
         open_clip_config(encoder, options.model)  # says what stands in the way

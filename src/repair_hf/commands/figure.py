@@ -148,9 +148,8 @@ def _pairs(options: FigureOptions, source: SourceOptions) -> Any:
 
 def _encoders(retriever: RetrieverOptions) -> list:
     from repair_hf.encoder import DualEncoder
-    from repair_hf.toyworld.shipped import locate
 
-    return [DualEncoder.from_pretrained(locate(name)) for name in (retriever.before, retriever.after)]
+    return [DualEncoder.from_pretrained(name) for name in (retriever.before, retriever.after)]
 
 
 def _save(figure: Any, options: FigureOptions, what: str) -> None:

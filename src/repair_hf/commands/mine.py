@@ -65,7 +65,6 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     from repair_hf.pairs import load_wanted
     from repair_hf.processes import processes
     from repair_hf.runs import finished, open_stage
-    from repair_hf.toyworld.shipped import locate
 
     check_sizes(options.k_mine, d_i2t=options.d_i2t, d_t2i=options.d_t2i)
     pairs = load_wanted(pairs_options)
@@ -83,9 +82,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
         raise UserError(
             f"`search` {options.search} takes one process, got {processes().count}; they can only share exact."
         )
-    encoder = DualEncoder.from_pretrained(
-        locate(options.model), batch_size=options.batch_size, precision=options.precision
-    )
+    encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     del resolved["batch_size"]  # decides how fast, not what

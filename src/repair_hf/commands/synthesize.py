@@ -88,7 +88,6 @@ def run(
     from repair_hf.rounds import EarlierRounds
     from repair_hf.runs import digest, finished, open_stage
     from repair_hf.synthesis.prompts import prompt_digest
-    from repair_hf.toyworld.shipped import locate
 
     file = _failures_file(Path(options.failures))
     failures = Dataset(read_table(file))
@@ -99,7 +98,7 @@ def run(
         print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
     if stage.dry_run:
         return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
-    encoder = DualEncoder.from_pretrained(locate(options.model))
+    encoder = DualEncoder.from_pretrained(options.model)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
     resolved |= local_weights(llm, editor)
     resolved |= {

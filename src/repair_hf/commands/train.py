@@ -65,7 +65,6 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     from repair_hf.pairs import load_wanted
     from repair_hf.records import load_records
     from repair_hf.runs import digest, finish_stage, finished, open_stage
-    from repair_hf.toyworld.shipped import locate
     from repair_hf.training import train
 
     _settle_output(stage, config)
@@ -77,7 +76,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if stage.dry_run:
         grids = Grids(pairs, records, counterparts=config.counterparts, slot1=config.slot1)
         return _print_grids(grids.report()) if is_first else None
-    encoder = DualEncoder.from_pretrained(locate(options.model), device=config.device)
+    encoder = DualEncoder.from_pretrained(options.model, device=config.device)
     resolved = _resolved(pairs_options, stage, options, config)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}

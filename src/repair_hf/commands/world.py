@@ -68,6 +68,12 @@ class ServeOptions:
     malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.")
     log: str | None = opt(None, "File that gets one JSON line per request.")
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise UserError(f"`port` must lie between 0 and {2**16 - 1}, got {self.port}.")
+        if not 0 <= self.latency < float("inf"):
+            raise UserError(f"`latency` is a number of seconds from 0 up, got {self.latency}.")
+
 
 def build(options: BuildOptions) -> None:
     """Draw the world's pictures and write their captions."""
@@ -91,6 +97,9 @@ def pretrain(options: PretrainOptions) -> None:
             f"`batch_size` must be at most {len(pairs.images)}, the training pictures of {options.world}, got {options.batch_size}: two "
             "captions of one picture must not meet in a batch."
         )
+    made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
+    made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
+    claim(folder, made_of)
     processor = build_processor(pairs.captions["caption"])
     build_model(processor, seed=options.seed).save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -106,11 +115,25 @@ def pretrain(options: PretrainOptions) -> None:
     )
     trained = train(str(folder), pairs, None, config)
     AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
-    made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
-    made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
     _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
     suggest("mine", "--pairs", options.world, "--model", str(folder), "--output", "runs/failures")
+
+
+def claim(folder: Path, made_of: dict) -> None:
+    """Begin `held_out.json` in a new folder, or in one where it says that this very retriever was begun there.
+
+    Raises:
+        UserError: If there is anything else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --output the path of a folder.")
+    mark = folder / "held_out.json"
+    before = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
+    if folder.exists() and any(folder.iterdir()) and {name: before.get(name) for name in made_of} != made_of:
+        raise UserError(f"{folder} holds files, and not those of this retriever; give another --output.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(mark, json.dumps(made_of, indent=2) + "\n")
 
 
 def _measure(folder: Path, world: str, made_of: dict) -> None:

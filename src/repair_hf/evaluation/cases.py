@@ -17,7 +17,7 @@ import PIL.Image
 import PIL.ImageOps
 
 from repair_hf.options import UserError
-from repair_hf.pairs.images import open_image
+from repair_hf.pairs.images import in_rgb, open_image
 from repair_hf.pairs.sources import is_outside
 from repair_hf.runs import digest
 
@@ -151,11 +151,11 @@ class Photographs:
         source = self.sources[row]
         with open_image(source if isinstance(source, bytes) else str(source)) as image:
             if self.boxes is None:
-                return PIL.ImageOps.exif_transpose(image).convert("RGB")
+                return in_rgb(PIL.ImageOps.exif_transpose(image))
             left, upper, right, lower = self.boxes[row]
             # Some copies of a data set hold the parts themselves, with the boxes that they were cut by.
             is_cut = abs(image.width - (right - left)) < 1 and abs(image.height - (lower - upper)) < 1
-            return (image if is_cut else image.crop((left, upper, right, lower))).convert("RGB")
+            return in_rgb(image if is_cut else image.crop((left, upper, right, lower)))
 
 
 def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict, Image, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
 from repair_hf.options import UserError
-from repair_hf.reach import settle_hub
+from repair_hf.reach import name_for_datasets
 
 
 def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
@@ -26,10 +26,9 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
     Raises:
         UserError: If it cannot be loaded, or lacks a column.
     """
-    settle_hub(source)
     is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
-        loaded = load_from_disk(source) if is_saved else load_dataset(source)
+        loaded = load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
     except (OSError, ValueError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(

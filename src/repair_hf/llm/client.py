@@ -130,8 +130,7 @@ class ChatModel:
         try:
             return self._read(entry.text, entry.finish, schema, is_new)
         except UnparsedAnswer as fault:
-            change = _second_attempt(request, entry, fault)
-        request = {**request, "seed": _request_seed(seed, sample, attempt=1), **change}
+            request = _second_attempt(request, entry, fault) | {"seed": _request_seed(seed, sample, attempt=1)}
         entry, is_new = await self._answer(request, sample, stage, direction)
         return self._read(entry.text, entry.finish, schema, is_new)
 
@@ -167,17 +166,15 @@ class ChatModel:
         found: dict[int, str | AnswerError] = {}
         if together and samples > 1:
             request = self._request(messages, temperature, max_tokens, _request_seed(seed, 0, attempt=0))
-            said, is_new = [], False
-            with suppress(RefusedAnswer):  # to a server that knows no `n`
+            with suppress(RefusedAnswer):  # by a server that knows no `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
-                said = [(entry.text, entry.finish), *entry.others]
-            for sample, (text, finish) in enumerate(said):
-                try:
-                    found[sample] = self._read(text, finish, None, is_new)
-                except RefusedAnswer as refusal:
-                    found[sample] = refusal
-                except UnparsedAnswer:
-                    continue  # a second attempt, below
+                for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
+                    try:
+                        found[sample] = self._read(text, finish, None, is_new)
+                    except RefusedAnswer as refusal:
+                        found[sample] = refusal
+                    except UnparsedAnswer:
+                        continue  # a second attempt, below
         ask = partial(self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed)
         missing = [sample for sample in range(samples) if sample not in found]
         asked = (ask(max_tokens=max_tokens, sample=sample) for sample in missing)
@@ -290,13 +287,13 @@ def _request_seed(seed: int, sample: int, *, attempt: int) -> int:
 
 
 def _second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
-    """What to change in a request whose answer was of no use."""
+    """The request that follows one whose answer was of no use."""
     if entry.finish == "length":
-        return {"max_tokens": request["max_tokens"] * MORE_ROOM}
+        return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
     if not entry.text.strip():
-        return {}
+        return request
     said = {"role": "assistant", "content": entry.text}
     complaint = (
         f"This cannot be used: {fault}. Answer again with the JSON object that was asked for, and nothing else."
     )
-    return {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
+    return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}

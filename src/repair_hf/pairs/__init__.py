@@ -24,7 +24,7 @@ from datasets import Dataset, Features, Image, Value
 from repair_hf.options import PairsOptions, UserError
 from repair_hf.pairs import benchmarks
 from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.images import content_digest, inspect_images, on_white
+from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.problems import Problem, Problems
 from repair_hf.pairs.sources import Listing, read_dataset, read_folder
 
@@ -250,7 +250,10 @@ def _whole(images: Dataset, rows: list[int], ids: list[str], problems: Problems)
     images = images.select(rows)
     if transparent := {place for place, row in enumerate(rows) if looks[row].is_transparent}:
         logger.info("%d of %d images are transparent; they are laid on white.", len(transparent), len(rows))
-        images = on_white(images, transparent)
+    if deep := {place for place, row in enumerate(rows) if looks[row].is_deep}:
+        logger.info("%d of %d images have greys of more than 8 bits; they are scaled to 8.", len(deep), len(rows))
+    if transparent or deep:
+        images = redraw(images, transparent | deep)
     return images, rows
 
 

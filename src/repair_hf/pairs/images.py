@@ -1,7 +1,7 @@
-"""The image files behind a dataset: are they whole, do they show through, have they changed.
+"""The image files behind a dataset: are they whole, does every reader see the same in them, have they changed.
 
 In:  a dataset with a column of images.
-Out: per image what is wrong with it, if anything; images without transparency; a digest of their content.
+Out: per image what is wrong with it, if anything; images in plain RGB; a digest of their content.
 
 A broken file must be found before hours are spent, and finding it must not cost as much as decoding all of them: a
 PNG's checksums are read, and a JPEG is decoded to its smallest version.
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import PIL.Image
 import PIL.ImageOps
 from datasets import Dataset, Image
@@ -41,10 +42,12 @@ class Inspection(NamedTuple):
     Args:
         problem: A kind of problem, or None.
         is_transparent: Whether something behind it would show through.
+        is_deep: Whether its greys are finer than 8 bits.
     """
 
     problem: str | None
     is_transparent: bool = False
+    is_deep: bool = False
 
 
 def inspect_images(images: Dataset) -> list[Inspection]:
@@ -60,20 +63,57 @@ def inspect_images(images: Dataset) -> list[Inspection]:
     return found
 
 
-def on_white(images: Dataset, rows: set[int]) -> Dataset:
-    """Lay the transparent images at `rows` on white, as image processors do: so every reader sees the same."""
+def redraw(images: Dataset, rows: set[int]) -> Dataset:
+    """Write the images at `rows` anew as `in_rgb` has them, so that every reader sees the same."""
 
-    def lay(row: dict, index: int) -> dict:
+    def draw(row: dict, index: int) -> dict:
         if index not in rows:
             return row
         with _open(row["image"]) as image:
-            image = PIL.ImageOps.exif_transpose(image).convert("RGBA")
+            image = in_rgb(PIL.ImageOps.exif_transpose(image))
         buffer = io.BytesIO()
-        white = PIL.Image.new("RGBA", image.size, "white")
-        PIL.Image.alpha_composite(white, image).convert("RGB").save(buffer, "PNG")
+        image.save(buffer, "PNG")
         return {"image": {"bytes": buffer.getvalue(), "path": row["image"]["path"]}}
 
-    return images.map(lay, with_indices=True, features=images.features, desc="Laying transparent images on white")
+    return images.map(draw, with_indices=True, features=images.features, desc="Drawing images in plain RGB")
+
+
+def in_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
+    """A picture of any mode in RGB: on white where it shows through, as image processors do, and with deep greys scaled."""
+    image = in_8_bits(image)
+    if not is_transparent(image):
+        return image.convert("RGB")
+    white = PIL.Image.new("RGBA", image.size, "white")
+    return PIL.Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Scale greys of 16 or 32 bits to 8, where Pillow's `convert` would cut them off at 255 and turn the picture white.
+
+    Black to white is 0 to 65535 for integers and 0 to 1 for floats, whatever of it the picture uses; one that goes beyond spans its
+    own range. A picture of another mode is returned as it is.
+    """
+    if not is_deep(image):
+        return image
+    values = np.asarray(image).astype(np.float32)
+    values[~np.isfinite(values)] = 0
+    low, high = 0.0, 1.0 if image.mode == "F" else 65535.0
+    if values.min() < low or values.max() > high:
+        low, high = float(values.min()), float(values.max())
+    greys = np.rint((values - low) * (255 / (high - low or 1.0))).astype(np.uint8)
+    if is_transparent(image):
+        greys[values == image.info["transparency"]] = 255  # laid on white
+    return PIL.Image.fromarray(greys)
+
+
+def is_transparent(image: PIL.Image.Image) -> bool:
+    """Whether something behind a picture would show through."""
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def is_deep(image: PIL.Image.Image) -> bool:
+    """Whether a picture's greys are finer than 8 bits."""
+    return image.mode.startswith(("I", "F"))
 
 
 def open_image(source: bytes | str) -> PIL.Image.Image:
@@ -145,7 +185,7 @@ def _inspect(reference: dict | None) -> Inspection:
         return Inspection("missing_image")  # also an address: nothing is fetched because a data file names it
     try:
         with _open(reference) as image:
-            is_transparent = "A" in image.getbands() or image.info.get("transparency") is not None
+            shows_through, has_deep_greys = is_transparent(image), is_deep(image)
             if image.format == "PNG":
                 image.verify()
             else:
@@ -154,4 +194,4 @@ def _inspect(reference: dict | None) -> Inspection:
                 PIL.ImageOps.exif_transpose(image, in_place=True)  # as every decoder does; it trips over broken tags
     except UNDECODABLE:
         return Inspection("corrupt_image")
-    return Inspection(None, is_transparent)
+    return Inspection(None, shows_through, has_deep_greys)

@@ -11,16 +11,26 @@ from dataclasses import dataclass
 
 EXAMPLES = 3
 
+# Kind -> what there is one of, and what there are several of.
 KINDS = {
-    "malformed_row": "rows that are not of the source's format",
-    "no_split": "images without a split, in a source whose others have one",
-    "duplicate_id": "rows with the id of an earlier one",
-    "outside_folder": "images named by an absolute path or by one with `..`",
-    "unknown_image": "captions of an image that the source does not list",
-    "missing_image": "images that do not exist",
-    "corrupt_image": "images that cannot be decoded",
-    "empty_caption": "captions without text",
-    "image_without_captions": "images without a caption",
+    "malformed_row": ("row that is not of the source's format", "rows that are not of the source's format"),
+    "no_split": (
+        "image without a split, in a source whose others have one",
+        "images without a split, in a source whose others have one",
+    ),
+    "duplicate_id": ("row with the id of an earlier one", "rows with the id of an earlier one"),
+    "outside_folder": (
+        "image named by an absolute path or by one with `..`",
+        "images named by an absolute path or by one with `..`",
+    ),
+    "unknown_image": (
+        "caption of an image that the source does not list",
+        "captions of an image that the source does not list",
+    ),
+    "missing_image": ("image that does not exist", "images that do not exist"),
+    "corrupt_image": ("image that cannot be decoded", "images that cannot be decoded"),
+    "empty_caption": ("caption without text", "captions without text"),
+    "image_without_captions": ("image without a caption", "images without a caption"),
 }
 
 
@@ -41,7 +51,8 @@ class Problem:
     def __str__(self) -> str:
         more = ", ..." if self.count > len(self.examples) else ""
         shown = ", ".join(ascii(example) for example in self.examples)  # a name may hold anything, also escape codes
-        return f"{self.count:,} {KINDS[self.kind]} ({shown}{more})"
+        one, several = KINDS[self.kind]
+        return f"{self.count:,} {one if self.count == 1 else several} ({shown}{more})"
 
 
 class Problems:

@@ -30,7 +30,7 @@ from datasets.exceptions import DatasetsError
 
 from repair_hf.options import UserError
 from repair_hf.pairs.problems import Problems
-from repair_hf.reach import settle_hub
+from repair_hf.reach import name_for_datasets
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
@@ -155,12 +155,8 @@ def _load(source: str) -> dict[str, Dataset]:
             "one of a dataset."
         )
     is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    settle_hub(source)
     try:
-        # By its whole path, for `datasets` takes a folder called `parquet` or `imagefolder` for its own reader of that name.
-        loaded = (
-            load_from_disk(source) if is_saved else load_dataset(str(folder.absolute()) if folder.exists() else source)
-        )
+        loaded = load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
     except (
         OSError,
         ValueError,

@@ -27,7 +27,7 @@ from datasets.table import embed_table_storage
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
-from repair_hf.reach import settle_hub
+from repair_hf.reach import name_for_datasets
 from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.records.joining import join_images
@@ -225,12 +225,12 @@ def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
 
 
 def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
-    settle_hub(path_or_repo)
+    source = name_for_datasets(path_or_repo)
     nothing = Dataset.from_dict({name: [] for name in features}, features=features)
     try:
-        if config == "dropped" and get_dataset_config_names(str(path_or_repo), revision=revision) == ["records"]:
+        if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
             return nothing  # every failure was repaired, see `readme`
-        builder = load_dataset_builder(str(path_or_repo), config, revision=revision)
+        builder = load_dataset_builder(source, config, revision=revision)
         builder.download_and_prepare()
         has_rows = builder.info.splits["train"].num_examples  # `as_dataset` and `load_dataset` refuse a split without
         return builder.as_dataset(split="train") if has_rows else nothing

@@ -24,7 +24,6 @@ from repair_hf.options import PairsOptions, UserError
 from repair_hf.pairs import Pairs, load_wanted
 from repair_hf.parsing import MODEL as PARSER
 from repair_hf.study.options import Size, StudyOptions, size_of
-from repair_hf.toyworld.shipped import locate
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
@@ -119,7 +118,7 @@ class Setting:
 
     def encoder(self, model: str) -> DualEncoder:
         """A retriever as it is before training, loaded anew."""
-        return DualEncoder.from_pretrained(locate(model))
+        return DualEncoder.from_pretrained(model)
 
     def model_of(self, method: Method) -> str:
         """The retriever that a method trains."""

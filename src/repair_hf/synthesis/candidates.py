@@ -149,7 +149,8 @@ class Candidates:
         shape = _shape(source) if self._batch_size > 1 else None
         wanted = _Wanted(job, shape, asyncio.get_running_loop().create_future())
         self._arriving.put_nowait(wanted)
-        await wanted.done
+        if (failure := await wanted.done) is not None:
+            raise failure
 
     async def _buy(self, source: bytes, instruction: str, path: Path, wanted: dict) -> None:
         """By an editor at a provider."""
@@ -174,17 +175,14 @@ class Candidates:
     async def _serve(self, executor: Executor) -> None:
         while True:
             batch = await self._next_batch()
-            jobs = [wanted.job for wanted in batch]
+            jobs, failure = [wanted.job for wanted in batch], None
             try:
                 await asyncio.get_running_loop().run_in_executor(executor, _edit_and_save, self.editor, jobs)
             except Exception as error:  # whatever it is, those who wait must not wait for ever; it ends the run
-                for wanted in batch:
-                    if not wanted.done.done():
-                        wanted.done.set_exception(_explain(error))
-                continue
+                failure = _explain(error)
             for wanted in batch:
                 if not wanted.done.done():  # its failure may have been called off meanwhile
-                    wanted.done.set_result(None)
+                    wanted.done.set_result(failure)
 
     async def _next_batch(self) -> list[_Wanted]:
         """Whoever waits longest, with others of the same shape."""
@@ -210,7 +208,7 @@ class _Job:
 class _Wanted:
     job: _Job
     shape: tuple[int, int] | None
-    done: asyncio.Future[None]
+    done: asyncio.Future[Exception | None]  # what went wrong, if anything
 
 
 def _edit_and_save(editor: ImageEditor, jobs: list[_Job]) -> None:

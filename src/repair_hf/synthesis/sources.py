@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.options import UserError
-from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, open_image
+from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, in_rgb, open_image
 
 LONGEST_SIDE = 1024  # beyond this, providers scale down themselves and bill for more tiles
 SMALLEST_SIDE = 32  # pixels; of less, no model tells what it shows
@@ -88,20 +88,12 @@ def open_picture(data: bytes) -> Image.Image:
         with open_image(data) as image:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
-            picture, scene = _opaque(image), image.info.get(SCENE)
+            picture, scene = in_rgb(image), image.info.get(SCENE)
     except UNDECODABLE as error:
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
     # Pillow writes some of `info` (comments, colour profiles) into whatever file the picture is saved as
     picture.info = {SCENE: scene} if isinstance(scene, str) else {}
     return picture
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """In RGB. The pairs' images are opaque; an editor's need not be, and what lies under its transparent parts may be anything."""
-    if "A" not in image.getbands() and "transparency" not in image.info:
-        return image if image.mode == "RGB" else image.convert("RGB")
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:
