@@ -18,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from repair_hf.config import RepairConfig
 from repair_hf.options import UserError
-from repair_hf.runs import NOT_PART_OF_THE_RESULT, write_atomically
+from repair_hf.runs import differences, write_atomically
 
 RUN = "repair_run.json"  # in each checkpoint: what its run is known by
 
@@ -70,14 +70,10 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
-    if not (
-        checkpoint / RUN
-    ).is_file():  # killed between the two files: what went before it in the folder is not another's
+    signature = checkpoint / RUN
+    if not signature.is_file():  # killed between the two files: what went before it in the folder is not another's
         return
-    before, now = json.loads((checkpoint / RUN).read_text(encoding="utf-8")), json.loads(json.dumps(run))
-    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
-    if keys:
-        told = ", ".join(f"{key} ({before.get(key)} -> {now.get(key)})" for key in keys)
+    if told := differences(json.loads(signature.read_text(encoding="utf-8")), json.loads(json.dumps(run))):
         raise UserError(
             f"{checkpoint} is of another run: {told}. Give another `output_dir`, or set `resume_from_checkpoint`: to None to start anew, "
             "to this folder to go on from it nevertheless."

@@ -93,11 +93,10 @@ class DualEncoder:
         id_or_folder = locate(id_or_folder)
         settle_hub(id_or_folder)
         try:
-            is_of_two = (
-                AutoConfig.from_pretrained(id_or_folder).model_type == "vision-text-dual-encoder"
-            )  # any two towers
+            config = AutoConfig.from_pretrained(id_or_folder)
+            is_of_two = config.model_type == "vision-text-dual-encoder"  # any two towers; not among the auto classes
             kind = VisionTextDualEncoderModel if is_of_two else AutoModelForZeroShotImageClassification
-            model = kind.from_pretrained(id_or_folder, dtype=torch.float32)
+            model = kind.from_pretrained(id_or_folder, config=config, dtype=torch.float32)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
             here = "" if Path(id_or_folder).exists() else "is no folder here, and "

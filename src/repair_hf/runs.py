@@ -19,6 +19,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,18 @@ def finish_stage(folder: str | Path, summary: dict[str, Any]) -> None:
 def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | None:
     """Give back the summary if the folder holds the finished result of these very options, else None."""
     folder = Path(folder)
-    if not (folder / "summary.json").is_file() or _differing_keys(_read_config(folder), _plain(options)):
+    if not (folder / "summary.json").is_file() or differences(_read_config(folder), _plain(options)):
         return None
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which options of two runs make their results differ, in words; nothing where none does.
+
+    One that is absent counts as None: an option that is new, and not set, changes no old folder.
+    """
+    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
+    return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
 
 
 def write_atomically(path: str | Path, data: str | bytes) -> None:
@@ -170,9 +180,8 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
     before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))["command"]
     if before != command:
         raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
-    if not (differing := _differing_keys(_read_config(folder), wanted)):
+    if not (changes := differences(_read_config(folder), wanted)):
         return
-    changes = ", ".join(f"{key} ({was} -> {now})" for key, (was, now) in differing.items())
     if (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} holds the finished result of other options: {changes}. Give another --output, or delete the folder."
@@ -183,12 +192,6 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
             "begun with, another --output, or delete the folder."
         )
     logger.warning("%s was begun with other options: %s. Going on with the new ones.", folder, changes)
-
-
-def _differing_keys(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Of each key that differs both values. One that is absent counts as None: an option that is new, and not set, changes no old folder."""
-    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
-    return {key: (before.get(key, "absent"), now.get(key, "absent")) for key in keys}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets import Dataset, DatasetDict, Image, load_dataset, load_from_disk
+from datasets import Dataset, DatasetDict, Image
 from datasets.exceptions import DatasetsError
 
 from repair_hf.options import UserError
-from repair_hf.reach import name_for_datasets
+from repair_hf.pairs.sources import load_any
 
 
 def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
@@ -26,9 +26,8 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
     Raises:
         UserError: If it cannot be loaded, or lacks a column.
     """
-    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
-        loaded = load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
+        loaded = load_any(source)
     except (OSError, ValueError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(

@@ -89,7 +89,8 @@ class ChatModel:
             max_error_rate=max_error_rate,
         )
         self._pending: dict[str, asyncio.Task[Entry]] = {}
-        self._has_deferred, self._is_draining = False, False
+        self._has_deferred = False
+        self._is_draining = False
 
     async def ask(
         self,

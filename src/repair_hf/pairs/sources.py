@@ -147,6 +147,12 @@ def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
     return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
 
 
+def load_any(source: str) -> Dataset | DatasetDict:
+    """A dataset: by its id on the Hub, or of a folder, where `save_to_disk` wrote it or its data files lie."""
+    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
+
+
 def _load(source: str) -> dict[str, Dataset]:
     folder = Path(source)
     if folder.is_file():
@@ -154,9 +160,8 @@ def _load(source: str) -> dict[str, Dataset]:
             f"`{source}` is a file; only a caption JSON (.json) is read as one. Give the folder that it lies in: one with captions.jsonl, or "
             "one of a dataset."
         )
-    is_saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
-        loaded = load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
+        loaded = load_any(source)
     except (
         OSError,
         ValueError,

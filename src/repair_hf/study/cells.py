@@ -129,10 +129,8 @@ def _train(
     config = RepairConfig(
         output_dir=str(retriever),
         seed=cell.seed,
-        learning_rate=cell.knobs.learning_rate,
-        num_train_epochs=cell.knobs.epochs,
-        grid_weight=cell.knobs.grid_weight,
         cache_folder=str(setting.output / "cache"),
+        **cell.knobs.as_options(),
         **options,
     )
     set_seed(cell.seed)  # an objective with a head of its own draws its first weights

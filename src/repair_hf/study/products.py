@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 from datasets import Dataset
 
 from repair_hf.baselines.method import Baseline, Maker, Method, Repair
@@ -81,10 +82,9 @@ class Products:
             RunStopped: If a ceiling is reached, or a provider is down; what was answered is kept.
         """
         try:
-            with self.setting.alone("products"):  # one process at a time: each counts what all have paid
-                if isinstance(method, Baseline):
-                    return {part: self._samples(maker) for part, maker in method.parts.items()}
-                return {"records": self._records(method, knobs)} if method.records else {}
+            if isinstance(method, Baseline):
+                return {part: self._samples(maker) for part, maker in method.parts.items()}
+            return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
             dollars, calls = paid([*self.folder.glob("*")])
             raise RunStopped(
@@ -95,7 +95,8 @@ class Products:
     def _records(self, variant: Repair, knobs: Knobs) -> Made:
         key = (variant.product, variant.directions)
         if key not in self._made:
-            found = self._variants.records(variant, knobs)
+            with self._alone():
+                found = self._variants.records(variant, knobs)
             llm_each, images_each = calls_per_record(found.records, is_audited=variant.synthesize.get("audited", True))
             name = digest(found.records["record_id"][:])
             self._made[key] = Made(
@@ -106,11 +107,12 @@ class Products:
     def _samples(self, maker: Maker) -> Made:
         if maker.name not in self._made:
             folder, resolved = self.folder / maker.name, self._resolved(maker)
-            summary = finished(folder, resolved)
-            if summary is None:
-                open_stage(folder, command="study", options=resolved)
-                summary = self._make(maker, folder)
-                finish_stage(folder, summary)
+            with self._alone():
+                summary = finished(folder, resolved)
+                if summary is None:
+                    open_stage(folder, command="study", options=resolved)
+                    summary = self._make(maker, folder)
+                    finish_stage(folder, summary)
             data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
             self._made[maker.name] = Made(
                 data,
@@ -122,6 +124,10 @@ class Products:
                 _content(resolved, summary),
             )
         return self._made[maker.name]
+
+    def _alone(self) -> filelock.FileLock:
+        """Held while a product is made, by one process at a time: each counts what all have paid. What is made needs no waiting."""
+        return self.setting.alone("products")
 
     def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         setting = self.setting

@@ -96,7 +96,7 @@ class Study:
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, one seed after the other; gives the results of all seeds so far."""
-        choices = choose(self.methods, self.wanted, self.grid, self._on_validation if self.tune else None)
+        choices = self._choose(self.wanted, self.grid)
         for count in range(1, seeds + 1):
             yield self._results(choices, range(count))
 
@@ -124,8 +124,10 @@ class Study:
 
     def _plain(self, name: str, epochs: float) -> Knobs:
         """Plain training of some length, with the learning rate that is best for it."""
-        grid = replace(self.grid, epochs=[epochs])
-        return choose(self.methods, [name], grid, self._on_validation if self.tune else None)[name].knobs
+        return self._choose([name], replace(self.grid, epochs=[epochs]))[name].knobs
+
+    def _choose(self, names: Sequence[str], grid: Grid) -> dict[str, Choice]:
+        return choose(self.methods, names, grid, self._on_validation if self.tune else None)
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
         return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])

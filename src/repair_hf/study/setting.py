@@ -42,6 +42,14 @@ class Knobs:
     epochs: float
     grid_weight: float = 0.0
 
+    def as_options(self) -> dict[str, float]:
+        """By their names in `RepairConfig`."""
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_epochs": self.epochs,
+            "grid_weight": self.grid_weight,
+        }
+
 
 @dataclass(eq=False)
 class Setting:

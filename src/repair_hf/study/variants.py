@@ -95,14 +95,9 @@ class Variants:
     def _retriever(self, variant: Repair, knobs: Knobs, folders: list[Path], number: int) -> Path:
         """The retriever that the records of earlier rounds repair, to be mined anew."""
         setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
-        trained = {
-            "learning_rate": knobs.learning_rate,
-            "num_train_epochs": knobs.epochs,
-            "grid_weight": knobs.grid_weight,
-        }
         setting.type_command(
             "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
-            "--records", *map(str, folders), *words({**setting.training, **variant.train, **trained}),
+            "--records", *map(str, folders), *words({**setting.training, **variant.train, **knobs.as_options()}),
         )  # fmt: skip
         return output
 
