@@ -125,7 +125,7 @@ def test_impossible_llm_options(options, complaint):
     [
         ({"editor_size": 32}, "`editor_size` must be at least 64 pixels, got 32"),
         ({"editor_steps": 0}, "`editor_steps` must be more than 0"),
-        ({"editor": "some/editor", "drift": 0.1}, "fault of the toy world's editor"),
+        ({"editor": "some/editor", "drift": 0.1}, "faults of the toy world's editor"),
     ],
 )
 def test_impossible_editor_options(options, complaint):

@@ -120,12 +120,21 @@ def test_every_flag_that_a_document_names_exists(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_file_that_a_document_names_is_there(path):
     text = path.read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", text)
     named = re.findall(r"(?<![\w/])((?:recipes|tests|hub_cards|src)/[\w./-]+\w)", text)
     for name in links:
-        assert (path.parent / name).exists(), name
+        file, _, heading = name.partition("#")
+        assert (target := path.parent / file if file else path).exists(), name
+        assert not heading or heading in anchors(target.read_text(encoding="utf-8")), name
     for name in named:
         assert (ROOT / name).exists(), name
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub calls the headings of a document."""
+    return {
+        re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
 
 
 def test_every_file_of_the_tree_is_there():

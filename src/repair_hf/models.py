@@ -97,14 +97,19 @@ class EditorOptions:
         "diffusers: keep in main memory what the GPU does not need right now, by whole models or layer by layer.",
     )
     drift: float = opt(0.0, "Toy world: share of edited images in which too much changes.")
+    artifacts: float = opt(
+        0.0, "Toy world: strength, from 0 to 1, of the trace that editing leaves in each image's look."
+    )
 
     def __post_init__(self) -> None:
         _check_positive(self, "editor_steps", "editor_batch_size")
-        _check_share(self, "drift")
+        _check_share(self, "drift", "artifacts")
         if self.editor_size < 64:
             raise UserError(f"`editor_size` must be at least 64 pixels, got {self.editor_size}.")
-        if self.drift and self.editor != "world":
-            raise UserError("`drift` is a fault of the toy world's editor; use it with --editor world.")
+        if (self.drift or self.artifacts) and self.editor != "world":
+            raise UserError(
+                "`drift` and `artifacts` are faults of the toy world's editor; use them with --editor world."
+            )
 
 
 def find_llm(options: LLMOptions) -> tuple[Place, str]:
@@ -166,7 +171,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
-        return WorldEditor(drift=options.drift)
+        return WorldEditor(drift=options.drift, artifacts=options.artifacts)
     if place == "litellm":
         from repair_hf.llm.limits import Circuit, Limits
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor

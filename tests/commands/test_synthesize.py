@@ -159,7 +159,7 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
         (["--drift", "2"], "`drift` is a share between 0 and 1, got 2.0."),
         (["--llm", "openai/gpt-4o", "--verdict-noise", "0.1"], "faults of the toy world's oracle"),
         (["--llm-base-url", "http://127.0.0.1:1/v1", "--malformed-rate", "0.1"], "faults of the toy world's oracle"),
-        (["--editor", "some/editor", "--drift", "0.1"], "fault of the toy world's editor"),
+        (["--editor", "some/editor", "--drift", "0.1"], "faults of the toy world's editor"),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
         (["--split", "test"], "they were mined from other pairs"),
     ],

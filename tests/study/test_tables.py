@@ -20,7 +20,7 @@ from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.products import Made
 from repair_hf.study.running import Results, Row
 from repair_hf.study.setting import Knobs
-from repair_hf.study.tables import Differences, gains, regime, scores, value
+from repair_hf.study.tables import Differences, gains, regime, scores, summary, value
 from repair_hf.study.tuning import Choice
 
 SEEDS = (0, 1)
@@ -186,3 +186,14 @@ def test_papers_figures_are_those_that_it_repeats_itself():
             side: max(rows, key=lambda name, side=side: float(rows[name][f"{side}_R@1"])) for side in ("i2t", "t2i")
         }
         assert set(best.values()) <= {"repair", "other-backbone", "repair-2-rounds"}
+
+
+def test_summary_holds_the_cells_of_the_other_tables(results, differences):
+    retrieval, gained, took = scores(results()), gains(results(), differences), overhead(results())
+    table = summary(retrieval, gained, took).table.set_index("method")
+    assert list(table.index) == ["base", "vanilla", "repair"]
+    assert table.loc["repair", "T2I R@1"] == retrieval.table.set_index("method").loc["repair", "T2I R@1"]
+    gain = gained.table.set_index("method").loc["repair", "I2T R@1, equal compute"]
+    assert table.loc["repair", "I2T R@1, equal compute"] == gain
+    assert table.loc["repair", "samples"] == "3"
+    assert table.loc["vanilla", "samples"] == "0" and set(table.loc["base"].iloc[2:]) == {"–"}

@@ -18,14 +18,16 @@ def world():
     return drawn, [captions.write(scene, rng) for scene in drawn for _ in range(5)]
 
 
-def test_fresh_model_and_processor_round_trip_through_the_auto_classes(world, tmp_path):
+@pytest.mark.parametrize("width", [64, 128])
+def test_fresh_model_and_processor_round_trip_through_the_auto_classes(world, tmp_path, width):
     drawn, texts = world
     processor = build_processor(texts)
-    build_model(processor).save_pretrained(tmp_path)
+    build_model(processor, width=width).save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     model, processor = AutoModel.from_pretrained(tmp_path), AutoProcessor.from_pretrained(tmp_path)
     batch = processor(text=texts[:3], images=[renderer.render(drawn[0])], padding=True, return_tensors="pt")
-    assert model(**batch).logits_per_image.shape == (1, 3)
+    found = model(**batch)
+    assert found.logits_per_image.shape == (1, 3) and found.image_embeds.shape == (1, width)
     assert batch["pixel_values"].shape == (1, 3, 64, 64)
 
 

@@ -95,3 +95,21 @@ def test_drift_redraws_what_should_have_stayed_at_its_rate():
     assert 0.22 < np.mean(moved) < 0.38
     with pytest.raises(UserError, match="between 0 and 1, got 2"):
         WorldEditor(drift=2)
+
+
+def test_artifacts_show_in_the_look_of_every_edit_and_in_no_fact():
+    rng = random.Random(9)
+    sources = [scenes.sample(rng) for _ in range(20)]
+    instructions = [f"Change the background to {'day' if s.background == 'night' else 'night'}." for s in sources]
+    pictures = [renderer.render(source) for source in sources]
+    clean, traced = (
+        WorldEditor(artifacts=strength).edit(pictures, instructions, [[0]] * len(sources)) for strength in (0, 0.5)
+    )
+    for (before,), (after,) in zip(clean, traced, strict=True):
+        assert renderer.read_scene(before) == renderer.read_scene(after)
+        assert after.size == before.size
+        contrast = [np.asarray(picture, float).std() for picture in (before, after)]
+        assert contrast[1] < 0.85 * contrast[0]
+    assert WorldEditor(drift=0.2, artifacts=0.5).id == "world?drift=0.2&artifacts=0.5"
+    with pytest.raises(UserError, match="`artifacts` is a share between 0 and 1, got -1"):
+        WorldEditor(artifacts=-1)

@@ -49,6 +49,11 @@ def test_serve_refuses_what_cannot_be(words, complaint, capsys):
     assert complaint in capsys.readouterr().err
 
 
+def test_pretrain_refuses_a_width_that_heads_do_not_fill(capsys):
+    assert main(["world", "pretrain", "--width", "100"]) == 2
+    assert "`width` must be a multiple of 32, got 100" in capsys.readouterr().err
+
+
 def test_pretrain_writes_only_into_a_folder_of_its_own(tmp_path):
     made_of = {"options": {"seed": 0}, "world": "w"}
     (tmp_path / "config.json").write_text("{}")

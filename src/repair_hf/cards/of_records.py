@@ -37,6 +37,7 @@ FAULTS = {  # options that make a toy provider worse than it is
     "verdict_noise": "audit verdicts flipped at a rate of",
     "malformed_rate": "answers of no form at a rate of",
     "drift": "unasked changes by the image editor at a rate of",
+    "artifacts": "traces of editing in every edited image, of strength",
 }
 
 

@@ -79,9 +79,11 @@ def run(
 
 def _run(study: Any, setting: Any, options: StudyOptions) -> None:
     from repair_hf.study.report import write_report
+    from repair_hf.study.tables import Differences
 
+    differences = Differences(setting)
     for count, results in enumerate(study.run(options.seeds), start=1):
-        sections = write_report(results, setting, options.paper)
+        sections = write_report(results, differences, options.paper)
         print(f"\nafter {count} of {options.seeds} seeds   -> {setting.output / 'study.md'}")
     for section in sections:
         if section.name in ("regime", "scores", "gains") and len(section.table):

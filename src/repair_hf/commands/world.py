@@ -53,7 +53,12 @@ class PretrainOptions:
     )
     learning_rate: float = opt(1e-3, "Peak learning rate.")
     batch_size: int = opt(128, "Pairs in a batch.")
+    width: int = opt(128, "Width of both towers and of the vectors, a multiple of 32.")
     seed: int = opt(0, "Seed of the weights and of the order.")
+
+    def __post_init__(self) -> None:
+        if self.width < 32 or self.width % 32:
+            raise UserError(f"`width` must be a multiple of 32, got {self.width}.")
 
 
 @dataclass
@@ -101,7 +106,7 @@ def pretrain(options: PretrainOptions) -> None:
     made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
     claim(folder, made_of)
     processor = build_processor(pairs.captions["caption"])
-    build_model(processor, seed=options.seed).save_pretrained(folder)
+    build_model(processor, width=options.width, seed=options.seed).save_pretrained(folder)
     processor.save_pretrained(folder)
     config = RepairConfig(
         output_dir=str(folder / "training"),

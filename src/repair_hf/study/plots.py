@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart, legend
+from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.drawing import MUTED
 from repair_hf.analysis.findings import Finding
 from repair_hf.evaluation.retrieval import DIRECTIONS
@@ -38,14 +38,13 @@ def draw_gains(gains: Finding) -> Finding:
                 rows = gains.data[(gains.data["against"] == against) & (gains.data["metric"] == f"{side}_R@1")]
                 found = 100 * rows.set_index("method").loc[methods, ["difference", "low", "high"]].to_numpy()  # (n, 3)
                 at, (middle, low, high) = np.arange(len(methods)) + 0.3 * (place - 0.5), found.T
-                axes.errorbar(
-                    middle, at, xerr=[middle - low, high - middle], fmt="os"[place], ms=3, lw=1.2, color=COLOURS[side]
-                )
+                look = {"fmt": "os"[place], "ms": 3, "lw": 1.2, "color": COLOURS[side], "label": NAMES[side]}
+                axes.errorbar(middle, at, xerr=[middle - low, high - middle], **look)
             axes.axvline(0, color=MUTED, lw=0.8)
             axes.set(title=f"against plain training, {against}", xlabel="points of R@1, 95% interval")
             axes.set_yticks(np.arange(len(methods)), methods if against == PANELS[0] else [])
             axes.set_ylim(len(methods) - 0.5, -0.5)
-        legend(figure)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=7)
     return replace(gains, figure=figure)
 
 

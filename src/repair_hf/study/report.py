@@ -12,7 +12,6 @@ from repair_hf.runs import write_atomically
 from repair_hf.study import effort, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
-from repair_hf.study.setting import Setting
 
 TOY = (
     "The world is a toy: its captions are exact, its LLM knows the truth, and its editor draws what it is told. The numbers say whether methods "
@@ -21,21 +20,24 @@ TOY = (
 FEW = 200  # images; an interval of R@1 is then some ten points wide
 
 
-def write_report(results: Results, setting: Setting, paper: str | None = None) -> list[Finding]:
+def write_report(results: Results, differences: tables.Differences, paper: str | None = None) -> list[Finding]:
     """Write all sections, and give them back.
 
     Args:
         results: What has been measured so far.
-        setting: What all cells share.
+        differences: Between cells; of one study the same for each report, since it remembers each cell's resamples.
         paper: Data set whose published figures stand in columns of their own.
     """
-    differences = tables.Differences(setting)
+    setting = differences.setting
+    retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
+    took = effort.overhead(results, paper)
     found = [
         tables.regime(results, differences),
-        tables.scores(results, paper),
-        draw_gains(tables.gains(results, differences)),
+        tables.summary(retrieval, gained, took),
+        retrieval,
+        gained,
         tables.compositional(results, differences),
-        effort.overhead(results, paper),
+        took,
         tables.value(results, differences),
         effort.training(results),
         effort.tuning(results),

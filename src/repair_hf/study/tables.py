@@ -142,6 +142,24 @@ def gains(results: Results, differences: Differences) -> Finding:
     )
 
 
+def summary(retrieval: Finding, gained: Finding, took: Finding) -> Finding:
+    """What a reader looks for first, of all methods: R@1, what it gains over plain training, and what the data took.
+
+    Args:
+        retrieval: From `scores`.
+        gained: From `gains`.
+        took: From `effort.overhead`.
+    """
+    table = retrieval.table[["method", *map(label, R1)]]
+    table = table.merge(gained.table.drop(columns="steps for equal compute"), how="left", on="method")
+    table = table.merge(took.table[["method", "samples", "LLM calls", "images"]], how="left", on="method")
+    told = (
+        "R@1 in %, ± standard deviation over seeds; points of R@1 over plain training, with the 95% interval of the images (*: it leaves out 0); "
+        "what was made and asked for. The sections below say each of it more closely."
+    )
+    return Finding("summary", "In one table", told, table.fillna(NONE))
+
+
 def value(results: Results, differences: Differences) -> Finding | None:
     """What a thousand samples, or calls, or a dollar buys of each method."""
     units = {"samples": 1000, "llm_calls": 1000, "image_calls": 1000, "dollars": 1}

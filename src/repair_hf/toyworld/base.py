@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
-SIDE, PATCH, WIDTH, CONTEXT = 64, 16, 128, 40
+SIDE, PATCH, CONTEXT = 64, 16, 40
+WIDTH, HEAD = 128, 32  # of the shipped retriever's vectors; of one head of attention
 
 
 def build_processor(captions: Iterable[str]) -> CLIPProcessor:
@@ -52,9 +53,20 @@ def build_processor(captions: Iterable[str]) -> CLIPProcessor:
     return CLIPProcessor(image_processor=pictures, tokenizer=tokenizer)
 
 
-def build_model(processor: CLIPProcessor, *, seed: int = 0) -> CLIPModel:
-    """A CLIP of 0.9 million random weights: 3 vision and 2 text layers of width 128, 64 px in patches of 16."""
-    layers = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_attention_heads": 4, "hidden_act": "gelu"}
+def build_model(processor: CLIPProcessor, *, width: int = WIDTH, seed: int = 0) -> CLIPModel:
+    """A CLIP of random weights, 0.9 million at width 128: 3 vision and 2 text layers, 64 px in patches of 16.
+
+    Args:
+        processor: Made by `build_processor`.
+        width: Of both towers and of the vectors, a multiple of 32.
+        seed: Of the weights.
+    """
+    layers = {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_attention_heads": width // HEAD,
+        "hidden_act": "gelu",
+    }
     tokenizer = processor.tokenizer
     text = layers | {
         "num_hidden_layers": 2,
@@ -66,4 +78,4 @@ def build_model(processor: CLIPProcessor, *, seed: int = 0) -> CLIPModel:
     }
     vision = layers | {"num_hidden_layers": 3, "image_size": SIDE, "patch_size": PATCH}
     torch.manual_seed(seed)
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH))
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=width))
