@@ -48,17 +48,21 @@ def test_each_cell_has_a_folder_of_its_own():
 class MadeUp(Study):
     """A study whose trainings take no time: the longer, the lower the best learning rate; SimCLR encodes three times as many images."""
 
-    def _measure(self, cell, method):
+    def _measure(self, cell, method, *, keep_weights=False):
         best = cell.knobs is not None and cell.knobs.learning_rate == (3e-4 if cell.knobs.epochs < 3 else 1e-4)
         metrics = {"i2t_R@1": float(best), "t2i_R@1": float(best)}
         training = {"images_per_step": 384.0 if cell.method == "simclr" else 128.0, "texts_per_step": 128.0}
-        return Measured(cell, Path(), metrics, training)
+        return Measured(cell, Path("/nowhere"), metrics, training)
 
 
 @pytest.mark.parametrize("tune", [True, False])
 def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tune, tmp_path):
     setting = SimpleNamespace(
-        output=tmp_path, split="test", validation_split="validation", alone=lambda name: nullcontext()
+        output=tmp_path,
+        split="test",
+        validation_split="validation",
+        alone=lambda name: nullcontext(),
+        keep_models=False,
     )
     study = MadeUp(setting, load_methods(), ["simclr"], Grid([3e-4, 1e-4], [1.0], [0.5]), tune=tune)
     [results] = study.run(1)

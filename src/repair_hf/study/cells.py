@@ -2,7 +2,8 @@
 
 In:  a `Setting`, the `Products`, a method, a `Cell` that says how it is trained.
 Out: `cells/<name>/` with `summary.json` (metrics, and what the training took), `ranks.parquet`, where there are compositional benchmarks
-     `cases.parquet`, and the loss curve (`trainer_state.json`). Weights go when they are measured, unless the setting keeps them.
+     `cases.parquet`, and the loss curve (`trainer_state.json`). Weights go when they are measured, unless the setting keeps them, or
+     they are wanted for another split.
 
 A cell that is finished stays, so that a study that was killed loses the cell under way and nothing else.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from repair_hf.study.setting import Knobs, Setting
 from repair_hf.training import train
 
 BASE = "base"
+WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
 
 
 @dataclass(frozen=True)
@@ -79,39 +81,47 @@ class Measured:
     training: Mapping[str, float]
 
 
-def run_cell(cell: Cell, method: Method | None, setting: Setting, products: Products) -> Measured:
-    """Train and measure, or find it done.
+def run_cell(
+    cell: Cell, method: Method | None, setting: Setting, products: Products, *, keep_weights: bool = False
+) -> Measured:
+    """Train and measure, or find it done. What was trained for the validation split, and is still there, is not trained again.
 
     Args:
         cell: How.
         method: What; None for the base.
         setting: What all cells share.
         products: Where samples and records come from.
+        keep_weights: Until another split is measured, or `forget_weights` is called.
 
     Raises:
         UserError: If the folder holds a finished cell of other data or options, or the method lacks a part that the study was not given.
     """
     folder = setting.output / "cells" / cell.name
-    model = setting.model if method is None else setting.model_of(method)
     made = {} if method is None else products.of(method, cell.knobs)
-    resolved = _resolved(cell, method, made, setting) | {"model_digest": setting.digest(model)}
+    resolved = _resolved(cell, method, made, setting)
     with setting.alone(cell.name):
         summary = finished(folder, resolved)
         if summary is None:
             open_stage(folder, command="study", options=resolved)
-            encoder = setting.encoder(model)
-            training = {} if method is None else _train(cell, method, made, encoder, setting, folder)
+            encoder, training = _retriever(cell, method, made, setting, folder)
             metrics = _measure(encoder, cell, setting, folder)
-            if not setting.keep_models:
-                shutil.rmtree(folder / "retriever", ignore_errors=True)
             finish_stage(folder, {"metrics": metrics, "training": training})
+            if not (keep_weights or setting.keep_models):
+                for measured in (folder, _on_validation(cell, setting)):
+                    forget_weights(measured)
             summary = finished(folder, resolved)
     return Measured(cell, folder, summary["metrics"], summary["training"])
+
+
+def forget_weights(folder: Path) -> None:
+    """Delete the weights of a cell; its figures stay."""
+    shutil.rmtree(folder / WEIGHTS, ignore_errors=True)
 
 
 def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting) -> dict[str, Any]:
     """What decides the result."""
     return asdict(cell) | {
+        "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
         "training": setting.training | dict(getattr(method, "train", {})),
         "products": {part: one.name for part, one in made.items()},
         "pairs_fingerprint": setting.pairs.fingerprint,
@@ -120,11 +130,31 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setti
     }
 
 
+def _retriever(
+    cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting, folder: Path
+) -> tuple[DualEncoder, dict[str, Any]]:
+    """The retriever, and what its training took; as it was trained for the validation split, where its weights are still there."""
+    if method is None:
+        return setting.encoder(setting.model), {}
+    twin, known = replace(cell, split=setting.validation_split), _on_validation(cell, setting)
+    summary = finished(known, _resolved(twin, method, made, setting))
+    if summary and (known / WEIGHTS).is_dir():
+        shutil.copy(known / CURVE, folder)
+        return setting.encoder(str(known / WEIGHTS)), summary["training"]
+    encoder = setting.encoder(setting.model_of(method))
+    return encoder, _train(cell, method, made, encoder, setting, folder)
+
+
+def _on_validation(cell: Cell, setting: Setting) -> Path:
+    """The folder of the same training, measured on the validation split."""
+    return setting.output / "cells" / replace(cell, split=setting.validation_split).name
+
+
 def _train(
     cell: Cell, method: Method, made: Mapping[str, Made], encoder: DualEncoder, setting: Setting, folder: Path
 ) -> dict[str, Any]:
-    retriever = folder / "retriever"
-    shutil.rmtree(retriever, ignore_errors=True)  # of a cell that was cut off
+    retriever = folder / WEIGHTS
+    forget_weights(folder)  # of a cell that was cut off
     options = setting.training | dict(getattr(method, "train", {}))
     config = RepairConfig(
         output_dir=str(retriever),
@@ -144,7 +174,7 @@ def _train(
     elif made:
         how["records"] = take_share(made["records"].data, cell.share)
     told = train(encoder, setting.pairs, config=config, **how)
-    (retriever / "trainer_state.json").replace(folder / "trainer_state.json")
+    (retriever / CURVE).replace(folder / CURVE)
     return told
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from repair_hf.baselines.method import Method, Repair
-from repair_hf.study.cells import BASE, Cell, Measured, run_cell
+from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
 from repair_hf.study.products import Made, Products
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.tuning import Choice, Grid, choose
@@ -127,17 +127,23 @@ class Study:
         return self._choose([name], replace(self.grid, epochs=[epochs]))[name].knobs
 
     def _choose(self, names: Sequence[str], grid: Grid) -> dict[str, Choice]:
-        return choose(self.methods, names, grid, self._on_validation if self.tune else None)
+        choices = choose(self.methods, names, grid, self._on_validation if self.tune else None)
+        if not self.setting.keep_models:
+            for choice in choices.values():
+                for lost in (one for one in choice.tried if one.cell.knobs != choice.knobs):
+                    forget_weights(lost.folder)
+        return choices
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
         return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])
 
     def _on_validation(self, method: Method, knobs: Knobs) -> Measured:
-        return self._measure(Cell(method.name, self.setting.validation_split, 0, knobs), method)
+        cell = Cell(method.name, self.setting.validation_split, 0, knobs)
+        return self._measure(cell, method, keep_weights=method.name in self.wanted)  # what wins is reported on, too
 
-    def _measure(self, cell: Cell, method: Method | None) -> Measured:
+    def _measure(self, cell: Cell, method: Method | None, *, keep_weights: bool = False) -> Measured:
         if cell not in self._measured:
-            found = run_cell(cell, method, self.setting, self.products)
+            found = run_cell(cell, method, self.setting, self.products, keep_weights=keep_weights)
             self._measured[cell] = found
             seconds = f"   {found.training['seconds']:,.0f} s" if found.training else ""
             r1 = "   ".join(f"{side.upper()} {100 * found.metrics[f'{side}_R@1']:.1f}" for side in ("i2t", "t2i"))
