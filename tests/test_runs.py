@@ -37,15 +37,16 @@ def test_a_finished_folder_answers_for_its_own_options_only(done):
     assert finished(done, OPTIONS | {"k_mine": 99}) is None
     assert finished(done, OPTIONS | {"new": 1}) is None
     assert finished(done.parent / "absent", OPTIONS) is None
-    assert finished(done, {**OPTIONS, "new": None}) is not None  # an option of a later version, not set
+    for unset in (None, 0.0, False, []):  # an option of a later version, not set
+        assert finished(done, {**OPTIONS, "new": unset}) is not None
     assert finished(done, {**OPTIONS, "new": 1}) is None
 
 
 def test_a_finished_result_of_other_options_is_not_overwritten(done):
     with pytest.raises(
-        UserError, match=r"other options: k_mine \(100 -> 99\), seed \(absent -> 0\).*another --output"
+        UserError, match=r"other options: k_mine \(100 -> 99\), seed \(absent -> 1\).*another --output"
     ):
-        open_stage(done, command="mine", options=OPTIONS | {"k_mine": 99, "seed": 0})
+        open_stage(done, command="mine", options=OPTIONS | {"k_mine": 99, "seed": 1})
     assert finished(done, OPTIONS) == {"failures": 7}
 
 

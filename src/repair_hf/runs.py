@@ -96,10 +96,16 @@ def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | No
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Which options of two runs make their results differ, in words; nothing where none does.
 
-    One that is absent counts as None: an option that is new, and not set, changes no old folder.
+    One that is absent counts as not set (None, 0, False, or an empty list): an option that is new, and not set, changes no old folder.
     """
-    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and before.get(key) != now.get(key)]
+    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and _differs(key, before, now)]
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
+
+
+def _differs(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if key in before and key in now:
+        return before[key] != now[key]
+    return bool(before.get(key) or now.get(key))
 
 
 def write_atomically(path: str | Path, data: str | bytes) -> None:
