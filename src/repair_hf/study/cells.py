@@ -96,18 +96,18 @@ def run_cell(
     Raises:
         UserError: If the folder holds a finished cell of other data or options, or the method lacks a part that the study was not given.
     """
-    folder = setting.output / "cells" / cell.name
+    folder = _folder(cell, setting)
     made = {} if method is None else products.of(method, cell.knobs)
     resolved = _resolved(cell, method, made, setting)
     with setting.alone(cell.name):
         summary = finished(folder, resolved)
         if summary is None:
             open_stage(folder, command="study", options=resolved)
-            encoder, training = _retriever(cell, method, made, setting, folder)
+            encoder, training = _retriever(cell, method, made, setting)
             metrics = _measure(encoder, cell, setting, folder)
             finish_stage(folder, {"metrics": metrics, "training": training})
             if not (keep_weights or setting.keep_models):
-                for measured in (folder, _on_validation(cell, setting)):
+                for measured in (folder, _folder(_twin(cell, setting), setting)):
                     forget_weights(measured)
             summary = finished(folder, resolved)
     return Measured(cell, folder, summary["metrics"], summary["training"])
@@ -130,24 +130,29 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setti
     }
 
 
+def _folder(cell: Cell, setting: Setting) -> Path:
+    return setting.output / "cells" / cell.name
+
+
+def _twin(cell: Cell, setting: Setting) -> Cell:
+    """The same training, measured on the validation split."""
+    return replace(cell, split=setting.validation_split)
+
+
 def _retriever(
-    cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting, folder: Path
+    cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting
 ) -> tuple[DualEncoder, dict[str, Any]]:
     """The retriever, and what its training took; as it was trained for the validation split, where its weights are still there."""
     if method is None:
         return setting.encoder(setting.model), {}
-    twin, known = replace(cell, split=setting.validation_split), _on_validation(cell, setting)
+    folder, twin = _folder(cell, setting), _twin(cell, setting)
+    known = _folder(twin, setting)
     summary = finished(known, _resolved(twin, method, made, setting))
     if summary and (known / WEIGHTS).is_dir():
         shutil.copy(known / CURVE, folder)
         return setting.encoder(str(known / WEIGHTS)), summary["training"]
     encoder = setting.encoder(setting.model_of(method))
     return encoder, _train(cell, method, made, encoder, setting, folder)
-
-
-def _on_validation(cell: Cell, setting: Setting) -> Path:
-    """The folder of the same training, measured on the validation split."""
-    return setting.output / "cells" / replace(cell, split=setting.validation_split).name
 
 
 def _train(
