@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from repair_hf.baselines import load_methods
 from repair_hf.llm.journal import Entry, Journal
-from repair_hf.study.products import calls_per_record, paid
+from repair_hf.study.products import calls_per_record, name_of_samples, paid
 from repair_hf.study.variants import inherit, mirror_failures, shares_answers, words
 
 METHODS = load_methods()
@@ -110,3 +110,16 @@ def test_summary_files_say_what_directions_took(tmp_path):
     i2t, t2i = (_sum_up(records, [tmp_path], [side]) for side in ("i2t", "t2i"))
     assert (i2t.records["record_id"][:], i2t.llm_calls, i2t.image_calls, i2t.dollars) == (["a", "c"], 4, 0, 0.25)
     assert (t2i.records["record_id"][:], t2i.llm_calls, t2i.image_calls) == (["b"], 8, 6)
+
+
+def test_samples_are_named_by_what_decides_them():
+    options, summary = {"maker": "negclip", "llm": "world/oracle", "seed": 1}, {"samples": 3}
+    name = name_of_samples(options, summary)
+    same = [
+        {"max_usd": 5.0},
+        {"editor_offload": None, "artifacts": 0.0, "stop": []},
+    ]  # a ceiling; options that are new, and off
+    assert all(name_of_samples(options | more, summary) == name for more in same)
+    other = [{"seed": 2}, {"artifacts": 0.5}]
+    assert all(name_of_samples(options | more, summary) != name for more in other)
+    assert name_of_samples(options, {"samples": 4}) != name

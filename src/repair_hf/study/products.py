@@ -121,7 +121,7 @@ class Products:
                 summary["llm"] / tried,
                 summary["images"] / tried,
                 summary["dollars"],
-                _content(resolved, summary),
+                name_of_samples(resolved, summary),
             )
         return self._made[maker.name]
 
@@ -193,11 +193,10 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
     return llm / max(kept, 1), images / max(kept, 1)
 
 
-def _content(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Names samples by what decides them; ceilings and limits do not."""
-    return digest(
-        [{key: value for key, value in resolved.items() if key not in NOT_PART_OF_THE_RESULT}, summary["samples"]]
-    )
+def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
+    """Names samples by what decides them; ceilings and limits do not, nor does an option that is not set: a new one renames no old samples."""
+    kept = {key: value for key, value in resolved.items() if value and key not in NOT_PART_OF_THE_RESULT}
+    return digest([kept, summary["samples"]])
 
 
 def prompts_digest() -> str:
