@@ -93,7 +93,10 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
         (["--d-i2t", "101"], "`d_i2t` must lie between 0 and `k_mine` (100), got 101"),
         (["--max-queries", "0"], "`max_queries` must be at least 1, got 0"),
         (["--model", "/nowhere"], "`/nowhere` is no folder here, and cannot be loaded as a dual encoder"),
-        (["--model", "world/bse"], "`world/bse` is no folder, and the toy world has one retriever: world/base."),
+        (
+            ["--model", "world/bse"],
+            "`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k.",
+        ),
         (["--split", "dev"], "has no image in split `dev`"),
         (["--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1"),
     ],

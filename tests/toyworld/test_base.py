@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoProcessor
 
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.base import build_model, build_processor
-from repair_hf.toyworld.shipped import BASE
+from repair_hf.toyworld.shipped import RETRIEVERS
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,13 @@ def test_every_word_of_the_grammar_is_one_token(world):
         assert decoded.replace(" ", "") == text.lower().replace(" ", "")
 
 
-def test_shipped_base_loads_and_finds_true_captions(world):
+@pytest.mark.parametrize("folder", RETRIEVERS.values(), ids=RETRIEVERS)
+def test_shipped_retrievers_load_and_find_true_captions(world, folder):
     """Not its figure (a command prints that), only that these are the trained weights and not random ones."""
     drawn, texts = world
-    model, processor = AutoModel.from_pretrained(BASE), AutoProcessor.from_pretrained(BASE)
+    model, processor = AutoModel.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
     batch = processor(text=texts[::5], images=[renderer.render(s) for s in drawn], padding=True, return_tensors="pt")
     with torch.inference_mode():
         logits = model.float()(**batch).logits_per_image
     assert (logits.argmax(1) == torch.arange(40)).float().mean() > 0.6
-    assert sum(path.stat().st_size for path in BASE.iterdir()) < 4 * 2**20
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 4 * 2**20

@@ -1,4 +1,4 @@
-"""`repair-hf world`: build and pretrain in small; the shipped base says how it was made."""
+"""`repair-hf world`: build and pretrain in small; the shipped retrievers say how they were made."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from transformers import AutoModel
 from repair_hf.cli import main
 from repair_hf.commands.world import claim
 from repair_hf.options import UserError
-from repair_hf.toyworld.shipped import BASE
+from repair_hf.toyworld.shipped import RETRIEVERS
 
 
 def test_build_refuses_an_empty_split(tmp_path, capsys):
@@ -26,13 +26,21 @@ def test_pretrain_refuses_a_batch_of_more_pairs_than_pictures_by_its_own_flag(tm
     assert "`batch_size` must be at most 4" in capsys.readouterr().err
 
 
-def test_shipped_base_carries_its_recipe_and_its_held_out_figures():
-    held_out = json.loads((BASE / "held_out.json").read_text())
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_shipped_retrievers_carry_their_recipe_and_their_held_out_figures(name):
+    held_out = json.loads((RETRIEVERS[name] / "held_out.json").read_text())
     assert held_out["test"]["n_images"] == 2000 and held_out["test"]["n_texts"] == 10000
     from repair_hf.encoder import DualEncoder
 
-    assert DualEncoder.from_pretrained("world/base").digest == held_out["digest"]
-    with pytest.raises(UserError, match="`world/bse` is no folder, and the toy world has one retriever: world/base."):
+    assert DualEncoder.from_pretrained(name).digest == held_out["digest"]
+
+
+def test_an_unknown_retriever_of_the_toy_world_is_refused():
+    from repair_hf.encoder import DualEncoder
+
+    with pytest.raises(
+        UserError, match="`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k."
+    ):
         DualEncoder.from_pretrained("world/bse")
 
 

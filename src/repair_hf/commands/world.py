@@ -42,7 +42,7 @@ class BuildOptions:
 
 @dataclass
 class PretrainOptions:
-    """How the base retriever is trained from scratch. The defaults are the recipe of the shipped one."""
+    """How a base retriever is trained from scratch. The defaults are the recipe of `world/base`."""
 
     _argument_group_name = "pretrain"
 

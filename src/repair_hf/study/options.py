@@ -55,7 +55,9 @@ class StudyOptions:
         None,
         "Of the toy world, where no --pairs are given; full by default. `tiny` shows in seconds that every part runs; its numbers mean nothing.",
     )
-    model: str = opt("world/base", "The retriever: Hub id or folder of a dual encoder, or world/base.")
+    model: str = opt(
+        "world/base-12k", "The retriever: Hub id or folder of a dual encoder, world/base-12k, or world/base."
+    )
     other_model: str | None = opt(
         None, "Another retriever, for the methods other-backbone and other-backbone-vanilla."
     )

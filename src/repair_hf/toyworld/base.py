@@ -2,7 +2,7 @@
 
 In:  the captions of a world.
 Out: a `CLIPModel` with random weights and a `CLIPProcessor` for it, both saved and loaded like any Hub model. The weights shipped
-     with the package (`shipped.BASE`) were made from these by `repair-hf world pretrain`.
+     with the package (`shipped.RETRIEVERS`) were made from these by `repair-hf world pretrain`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProce
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 SIDE, PATCH, CONTEXT = 64, 16, 40
-WIDTH, HEAD = 128, 32  # of the shipped retriever's vectors; of one head of attention
+WIDTH, HEAD = 128, 32  # of the shipped retrievers' vectors; of one head of attention
 
 
 def build_processor(captions: Iterable[str]) -> CLIPProcessor:

@@ -1,7 +1,7 @@
-"""The base retriever that comes with the package, and the id under which it is loaded.
+"""The toy world's retrievers that come with the package, and the ids under which they are loaded.
 
 In:  a model id.
-Out: where its files lie: those of `world/base` in this package, any other id as it is.
+Out: where its files lie: those of `world/...` in this package, any other id as it is.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from pathlib import Path
 
 from repair_hf.options import UserError
 
-BASE_ID = "world/base"
-BASE = Path(str(files("repair_hf.toyworld") / "base_clip"))
+RETRIEVERS = {
+    f"world/{name}": Path(str(files("repair_hf.toyworld") / "retrievers" / name)) for name in ("base", "base-12k")
+}
+BASE = RETRIEVERS["world/base"]
 
 
 def locate(model: str | Path) -> str:
-    """The folder of `world/base`; any other id or folder unchanged.
+    """The folder of `world/base` or `world/base-12k`; any other id or folder unchanged.
 
     Raises:
         UserError: If it is said to be the toy world's, and is not.
     """
     model = str(model)
-    if model.startswith("world/") and model != BASE_ID and not Path(model).exists():
-        raise UserError(f"`{model}` is no folder, and the toy world has one retriever: {BASE_ID}.")
-    return str(BASE) if model == BASE_ID else model
+    if model.startswith("world/") and model not in RETRIEVERS and not Path(model).exists():
+        raise UserError(f"`{model}` is no folder, and the toy world's retrievers are {', '.join(RETRIEVERS)}.")
+    return str(RETRIEVERS.get(model, model))
