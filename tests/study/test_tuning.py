@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from repair_hf.baselines import load_methods
@@ -20,10 +21,25 @@ def measured(method, knobs: Knobs) -> Measured:
     return Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {})
 
 
+def tried(method: str, grid: Grid = GRID, measure=measured) -> list[Knobs]:
+    return [one.cell.knobs for one in choose(METHODS, [method], grid, measure)[method].tried]
+
+
+def test_one_thing_is_tried_after_the_other_and_nothing_twice():
+    rates = [Knobs(1e-4, 1.0), Knobs(3e-4, 1.0)]
+    assert tried("negclip") == [*rates, Knobs(3e-4, 2.0)]
+    assert tried("repair") == [
+        Knobs(1e-4, 1.0, 1.0),
+        Knobs(3e-4, 1.0, 1.0),
+        Knobs(3e-4, 2.0, 1.0),
+        Knobs(3e-4, 2.0, 0.5),
+    ]
+    assert tried("vanilla", replace(GRID, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
+
+
 def test_lambda_is_tried_for_those_alone_that_have_grids():
-    assert list(GRID.of(METHODS["negclip"])) == [Knobs(lr, n) for lr in (1e-4, 3e-4) for n in (1.0, 2.0)]
-    assert len(list(GRID.of(METHODS["repair"]))) == 8
-    assert {knobs.grid_weight for knobs in GRID.of(METHODS["other-backbone-vanilla"])} == {0.0}
+    assert {knobs.grid_weight for name in ("other-backbone-vanilla", "alia") for knobs in tried(name)} == {0.0}
+    assert {knobs.grid_weight for knobs in tried("repair-t2i")} == {1.0, 0.5}
 
 
 def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repairs():
@@ -34,10 +50,10 @@ def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repair
         GRID,
         lambda m, k: asked.append(m.name) or measured(m, k),
     )
-    assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 4
+    assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 3
     assert found["repair"].knobs == Knobs(3e-4, 2.0, 0.5)
     assert found["wo-qc"] is found["repair-mixed"] is found["repair"]
-    assert asked == ["vanilla"] * 4 + ["repair"] * 8
+    assert asked == ["vanilla"] * 3 + ["repair"] * 4
 
 
 def test_repair_is_tried_for_its_ablation_even_where_it_is_no_row():

@@ -78,7 +78,7 @@ class StudyOptions:
     d_t2i: int = opt(1, "False positive images kept for each caption.")
     tune: bool = opt(
         False,
-        "Choose learning rate, epochs and lambda for each method on the validation split; without it the first of each is taken.",
+        "Choose learning rate, epochs and lambda for each method, one after the other, on the validation split; without it the first of each is taken.",
     )
     learning_rates: list[float] = opt([], "Peak learning rates to choose from; by --size, or the paper's.")
     epochs: list[float] = opt([], "Passes over the training captions to choose from.")
