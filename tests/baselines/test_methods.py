@@ -63,16 +63,14 @@ def test_a_variant_of_repair_names_options_that_exist(method):
     ):
         assert set(options) <= set(kind.__dataclass_fields__)
     assert method.tuned_as in METHODS
-    assert (method.product == "repair") == (
-        not (
-            method.mine
-            or method.synthesize
-            or method.weak
-            or method.other_model
-            or method.reciprocal
-            or method.rounds > 1
-        )
-    )
+
+
+def test_variants_that_differ_in_training_alone_share_records():
+    same = {name for name, method in METHODS.items() if isinstance(method, Repair) and method.product == "repair"}
+    trained = "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
+    assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
+    products = [METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], Repair)]
+    assert len(set(products)) == len(products)
 
 
 def test_an_ablation_changes_one_thing():

@@ -72,6 +72,11 @@ def test_what_methods_share_counts_once(estimator):
     both = all_of("repair", "weak-editor")
     assert both.llm_calls == all_of("repair").llm_calls and both.image_calls == 2 * all_of("repair").image_calls
     assert all_of("wo-pqc") == all_of("repair")  # alone it takes from nobody
+    assert all_of("repair-2-rounds").llm_calls == 2 * all_of("repair").llm_calls
+    assert all_of("repair-2-rounds", "repair") == all_of("repair-2-rounds")  # its first round is RePair's own
+    assert all_of("repair-i2t", "repair-t2i") == all_of("repair-i2t") + all_of("repair-t2i")
+    negatives = all_of("sugarcrepe", "tripletclip")  # of three false captions one is the same
+    assert negatives.llm_calls == all_of("sugarcrepe").llm_calls and negatives.image_calls == 145_000
 
 
 def test_limits_of_mining_limit_the_estimate(estimator, monkeypatch):

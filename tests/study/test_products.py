@@ -11,8 +11,8 @@ from datasets import Dataset
 
 from repair_hf.baselines import load_methods
 from repair_hf.llm.journal import Entry, Journal
-from repair_hf.study.products import calls_per_record, name_of_samples, paid
-from repair_hf.study.variants import inherit, mirror_failures, shares_answers, words
+from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in
+from repair_hf.study.variants import _sum_up, inherit, mirror_failures, shares_answers, words
 
 METHODS = load_methods()
 
@@ -38,20 +38,49 @@ def test_a_variant_begins_with_the_answers_and_images_of_repair(tmp_path):
     write_journal(source / "journal.jsonl", "ab")
     (source / "candidates" / "00").mkdir(parents=True)
     (source / "candidates" / "00" / "x.png").write_bytes(b"picture")
-    inherit(source, folder)
+    inherit([source], folder)
     assert not folder.exists()  # what is not finished is nobody's
     (source / "summary.json").write_text("{}")
-    inherit(source, folder)
+    inherit([source], folder)
     assert paid([folder]) == paid([source]) and (folder / "candidates" / "00" / "x.png").read_bytes() == b"picture"
     write_journal(folder / "journal.jsonl", "c")
-    inherit(source, folder)  # begun: left alone
+    inherit([source], folder)  # begun: left alone
     assert paid([folder])[1] == 3 and paid([source])[1] == 2
+
+
+def test_answers_come_from_where_they_were_paid(tmp_path):
+    """A third product takes of two what each has paid, and no copy of a copy; the makers of texts take no images."""
+    for name, keys in (("one", "ab"), ("two", "c")):
+        write_journal(tmp_path / name / "journal.jsonl", keys)
+        (tmp_path / name / "candidates").mkdir()
+        (tmp_path / name / "candidates" / "same.png").write_bytes(b"picture")
+        (tmp_path / name / "summary.json").write_text("{}")
+    write_journal(tmp_path / "two" / "journal-inherited-0.jsonl", "ab")
+    sources = [tmp_path / "one", tmp_path / "two"]
+    inherit(sources, tmp_path / "three")
+    copied = sorted(tmp_path.glob("three/journal*"))
+    assert [len(path.read_text().splitlines()) for path in copied] == [2, 1]
+    assert (tmp_path / "three" / "candidates" / "same.png").exists() and len(products_in(tmp_path)) == 3
+    inherit(sources, tmp_path / "four", images=False)
+    assert paid([tmp_path / "four"])[1] == 3 and not (tmp_path / "four" / "candidates").exists()
+
+
+def test_what_two_products_paid_each_for_itself_counts_twice(tmp_path):
+    for name in ("one", "two"):
+        write_journal(tmp_path / name / "journal.jsonl", "a")
+    write_journal(tmp_path / "three" / "journal-inherited-0.jsonl", "a")
+    assert paid([tmp_path / name for name in ("one", "two", "three")]) == (1.0, 2)
+
+
+def test_makers_that_share_a_prompt_ask_alike():
+    makers = {maker.name: maker for name in ("sugarcrepe", "laclip") for maker in METHODS[name].parts.values()}
+    assert asking_alike(makers["sugarcrepe"]) == ["tripletclip"] and asking_alike(makers["laclip"]) == []
 
 
 def test_a_weaker_llm_is_asked_anew():
     """The toy world's oracle is asked alike whether or not it errs, so its answers would be those of the right one."""
     assert shares_answers(METHODS["wo-qc"]) and shares_answers(METHODS["weak-editor"])
-    assert not shares_answers(METHODS["weak-llm"]) and not shares_answers(METHODS["repair"])
+    assert shares_answers(METHODS["repair"]) and not shares_answers(METHODS["weak-llm"])
     assert not shares_answers(METHODS["other-backbone"])
 
 
@@ -99,17 +128,13 @@ def test_options_as_words(options, line):
     assert " ".join(words(options)) == line
 
 
-def test_summary_files_say_what_directions_took(tmp_path):
-    """RePair-I2T's calls are those of its own direction."""
-    from repair_hf.study.variants import _sum_up
-
+def test_summary_files_say_what_records_took(tmp_path):
     use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25}
     both = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
     (tmp_path / "summary.json").write_text(json.dumps({"llm": both, "paid": both, "images": {"made": 5, "found": 1}}))
     records = Dataset.from_dict({"direction": ["i2t", "t2i", "i2t"], "record_id": ["a", "b", "c"]})
-    i2t, t2i = (_sum_up(records, [tmp_path], [side]) for side in ("i2t", "t2i"))
-    assert (i2t.records["record_id"][:], i2t.llm_calls, i2t.image_calls, i2t.dollars) == (["a", "c"], 4, 0, 0.25)
-    assert (t2i.records["record_id"][:], t2i.llm_calls, t2i.image_calls) == (["b"], 8, 6)
+    found = _sum_up(records, [tmp_path])
+    assert (found.llm_calls, found.image_calls, found.dollars) == (12, 6, 0.5)
 
 
 def test_samples_are_named_by_what_decides_them():

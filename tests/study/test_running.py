@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from repair_hf.baselines import load_methods
-from repair_hf.study.cells import Cell, Measured
+from repair_hf.study.cells import WEIGHTS, Cell, Measured
 from repair_hf.study.running import Study, compute_ratio
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid
@@ -70,3 +71,54 @@ def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tun
     assert [cell.cell.knobs for cell in row.cells + row.same_steps] == [Knobs(3e-4, 1.0)] * 2
     assert [cell.cell.knobs for cell in row.same_compute + results.longer] == [Knobs(for_long, 3.0)] * 2
     assert results.rows["vanilla"].cells == results.rows["vanilla"].same_steps
+
+
+def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(tmp_path):
+    """Its rate was chosen at two epochs, its length with that rate: at one epoch others may be better, and it is not compared with them."""
+
+    class Fickle(MadeUp):
+        def _measure(self, cell, method, *, keep_weights=False):
+            found = super()._measure(cell, method)
+            if cell.knobs is None:
+                return found
+            score = {(1e-4, 2.0): 0.5, (3e-4, 2.0): 0.4, (1e-4, 1.0): 0.6, (3e-4, 1.0): 0.9}
+            r1 = score.get((cell.knobs.learning_rate, cell.knobs.epochs), 0.1)
+            return replace(found, metrics={"i2t_R@1": r1, "t2i_R@1": r1})
+
+    setting = SimpleNamespace(
+        output=tmp_path,
+        split="test",
+        validation_split="validation",
+        alone=lambda name: nullcontext(),
+        keep_models=False,
+    )
+    study = Fickle(setting, load_methods(), ["simclr"], Grid([1e-4, 3e-4], [2.0, 1.0], [0.5]), tune=True)
+    [results] = study.run(1)
+    plain = results.rows["vanilla"]
+    assert plain.cells == plain.same_steps == plain.same_compute and plain.cells[0].cell.knobs == Knobs(1e-4, 1.0)
+    assert results.rows["simclr"].same_steps == plain.cells
+    assert [knobs for _, knobs in results.lengths] == [3.0]  # of another length it is chosen anew
+
+
+def test_weights_of_what_lost_go_and_those_of_what_won_stay(tmp_path):
+    class Weighty(MadeUp):
+        def _measure(self, cell, method, *, keep_weights=False):
+            found = replace(super()._measure(cell, method), folder=tmp_path / "cells" / cell.name)
+            if keep_weights and cell not in self._measured:
+                (found.folder / WEIGHTS).mkdir(parents=True)
+            return self._measured.setdefault(cell, found)
+
+    setting = SimpleNamespace(
+        output=tmp_path,
+        split="test",
+        validation_split="validation",
+        alone=lambda name: nullcontext(),
+        keep_models=False,
+    )
+    wanted = ["wo-qc", "repair", "full-matrix"]  # an ablation before the method whose choice it takes
+    study = Weighty(setting, load_methods(), wanted, Grid([1e-4, 3e-4], [1.0], [1.0, 0.5]), tune=True)
+    choices = study._choose(study.wanted, study.grid)
+    kept = {path.parent.name.partition("--")[0] for path in tmp_path.glob(f"cells/*/{WEIGHTS}")}
+    assert kept == {"vanilla", "repair"} and len(list(tmp_path.glob(f"cells/*/{WEIGHTS}"))) == 2
+    assert (tmp_path / "cells" / Cell("repair", "validation", 0, choices["repair"].knobs).name / WEIGHTS).is_dir()
+    assert choices["wo-qc"].knobs == choices["repair"].knobs and choices["full-matrix"].knobs.grid_weight == 0

@@ -15,7 +15,7 @@ from repair_hf.evaluation.ranks import save_ranks
 from repair_hf.evaluation.retrieval import retrieval_metrics
 from repair_hf.pairs import load_pairs
 from repair_hf.study.cells import Cell, Measured
-from repair_hf.study.effort import calls, overhead, papers, training
+from repair_hf.study.effort import calls, overhead, papers, training, tuning
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.products import Made
 from repair_hf.study.running import Results, Row
@@ -61,10 +61,11 @@ def measure(tmp_path):
 def results(measure):
     """Plain training, and a method that is better; plain training of three times the steps gains little, or much."""
 
-    def make(longer: float = 0.5) -> Results:
+    def make(longer: float = 0.5, short: float = 0.4) -> Results:
         base = measure("base", 0, 0.5)
         plain, better = (
-            tuple(measure(name, seed, right) for seed in SEEDS) for name, right in (("vanilla", 0.4), ("repair", 0.95))
+            tuple(measure(name, seed, right) for seed in SEEDS)
+            for name, right in (("vanilla", short), ("repair", 0.95))
         )
         data = Dataset.from_dict({"record_id": ["a", "b", "c"]})
         made = {"records": Made(data, 20, 9, 5.0, 3.0, None, "x")}
@@ -73,13 +74,14 @@ def results(measure):
             "repair": Row(better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made),
         }
         sweep = {"repair": {0.5: plain, 1.0: better}}
-        choice = Choice(Knobs(1e-4, 1.5))
+        choice, as_long = Choice(Knobs(1e-4, 1.5), plain[:1]), Choice(Knobs(1e-4, 1.5), plain)
         return Results(
             base,
             tuple(measure("three", seed, longer) for seed in SEEDS),
             rows,
             sweep,
-            {"vanilla": choice, "repair": choice},
+            {"vanilla": choice, "repair": Choice(Knobs(1e-4, 1.5))},
+            {("vanilla", 3.0): as_long},
         )
 
     return make
@@ -121,6 +123,20 @@ def test_regime_says_plainly_whether_the_base_is_saturated(results, differences)
     assert "says something" in told and "DOES NOT HOLD" not in told
     told = regime(results(longer=1.0), differences).told
     assert "THE CONDITION DOES NOT HOLD" in told
+
+
+def test_plain_training_that_gains_and_then_loses_it_again_is_no_saturated_base(results, differences):
+    assert "THE CONDITION DOES NOT HOLD" in regime(results(longer=0.0, short=1.0), differences).told
+
+
+def test_csv_of_the_scores_and_of_the_choices_hold_every_training(results):
+    found = results()
+    names = set(scores(found).data["method"])
+    assert names >= {"base", "vanilla-3x", "repair", "repair, plain at equal steps", "repair, plain at equal compute"}
+    assert "repair, 50% of the samples" in names
+    tried = tuning(found)
+    assert list(tried.data["method"]) == ["vanilla"] + ["vanilla, 3 epochs"] * len(SEEDS)
+    assert tried.told.startswith(f"{1 + len(SEEDS)} trainings")
 
 
 def test_gains_have_both_comparisons_and_leave_plain_training_out(results, differences):

@@ -69,13 +69,35 @@ def test_pretrain_writes_only_into_a_folder_of_its_own(tmp_path):
         claim(tmp_path, made_of)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "config.json").unlink()
-    claim(tmp_path, made_of)
+    assert not claim(tmp_path, made_of)
     (tmp_path / "config.json").write_text("{}")
-    claim(tmp_path, made_of)  # where it was interrupted
+    assert not claim(tmp_path, made_of)  # where it was interrupted
     with pytest.raises(UserError, match="not those of this retriever"):
         claim(tmp_path, made_of | {"options": {"seed": 1}})
     with pytest.raises(UserError, match="config.json is a file"):
         claim(tmp_path / "config.json", made_of)
+    finished = json.dumps(made_of | {"test": {"i2t_R@1": 0.5}})
+    (tmp_path / "held_out.json").write_text(finished)
+    assert claim(tmp_path, made_of) and (tmp_path / "held_out.json").read_text() == finished  # and stays
+
+
+def test_a_pretraining_that_is_cut_off_leaves_no_retriever(tmp_path, monkeypatch):
+    """Random weights that load like trained ones would be mined without a word."""
+    world, base = str(tmp_path / "world"), tmp_path / "base"
+    main(["world", "build", "--output", world, "--train", "4", "--validation", "1", "--test", "1"])
+    words = ["world", "pretrain", "--world", world, "--output", str(base), "--batch-size", "4", "--epochs", "1"]
+
+    def cut_off(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("repair_hf.training.train", cut_off)
+        assert main(words) != 0
+    assert not (base / "config.json").exists()
+    assert main(words) == 0 and AutoModel.from_pretrained(base) and not (base / "start").exists()
+    before = (base / "model.safetensors").stat().st_mtime_ns
+    assert main(words) == 0 and (base / "model.safetensors").stat().st_mtime_ns == before
+    assert main([*words, "--seed", "1"]) == 2  # other options
 
 
 def test_serve_tells_its_address_and_answers_there():
@@ -98,4 +120,3 @@ def test_pretrain_makes_a_retriever_that_beats_chance_by_far(tmp_path):
     found = json.loads((tmp_path / "base" / "held_out.json").read_text())["test"]
     assert found["t2i_R@1"] > 0.05 and found["i2t_R@1"] > 0.05  # chance: 0.01
     AutoModel.from_pretrained(base)
-    assert main(["world", "pretrain", "--world", world, "--output", base]) == 2  # other options

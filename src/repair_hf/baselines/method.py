@@ -66,7 +66,7 @@ class Repair:
         mine: Options of `repair-hf mine` that differ.
         synthesize: Options of `repair-hf synthesize` that differ.
         train: Options of training that differ.
-        directions: Whose records are used.
+        directions: Which failures are repaired.
         weak: Whose weaker stand-in takes part: the editor's or the LLM's.
         other_model: Whether the study's other retriever takes the place of its own.
         rounds: How many rounds of repair the records come from.
@@ -90,10 +90,8 @@ class Repair:
     @property
     def product(self) -> str:
         """Names the records: equal for variants that differ in training alone."""
-        is_plain = not (
-            self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal or self.rounds > 1
-        )
-        return "repair" if is_plain else self.name
+        differs = self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal
+        return self.name if differs or self.rounds > 1 or len(self.directions) == 1 else "repair"
 
 
 Method = Baseline | Repair

@@ -73,7 +73,7 @@ class Workshop:
         pairs: The training pairs.
         encoder: The retriever; chooses among candidates.
         chat: The LLM.
-        editor: The image editor.
+        editor: The image editor; None where no image is made.
         folder: Gets the candidate images, and where these are bought the journal of what was paid for them.
         seed: Fixes all draws.
         spacy_model: What parses captions: an installed model, a folder, or `world` for the toy world's own.
@@ -91,7 +91,7 @@ class Workshop:
         pairs: Pairs,
         encoder: DualEncoder,
         chat: ChatModel,
-        editor: ImageEditor | HostedEditor,
+        editor: ImageEditor | HostedEditor | None,
         folder: Path,
         *,
         seed: int = 0,

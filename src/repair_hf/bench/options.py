@@ -51,7 +51,7 @@ class TrainBenchOptions:
     chunk_size: int = opt(64, "Images and captions at once in the row `chunks`, gradient caching.")
     chunk_batch: int | None = opt(None, "Anchors in a step of that row; by default as in the others.")
     device: Literal["auto", "cpu", "cuda"] = opt("auto", "Where to run; auto takes the GPU if there is one.")
-    rows: list[str] = opt(["all"], "Which rows to measure, by their names.")
+    rows: list[str] = opt(["all"], "Which rows to measure, by their names; `all` leaves out `compiled`.")
 
     def __post_init__(self) -> None:
         self.chunk_batch = self.batch if self.chunk_batch is None else self.chunk_batch

@@ -30,8 +30,11 @@ ROWS = {
     "grids": "3x3 grids, each distinct item encoded once, captions padded by groups",
     "neighbours": "the same, batches filled along the failures",
     "chunks": "the same as grids, by gradient caching; its batch and its chunks have a size of their own",
+    "eager": "the same as grids, attention by plain products in place of torch's fused one",
+    "compiled": "the same as grids, by torch.compile, which takes minutes before the first step",
 }
 REFERENCE = "run_clip"
+SLOW = "compiled"  # measured where it is asked for by name
 WARM_UP = 2  # steps that are not counted
 RING = 8  # nearest items on either side
 
@@ -120,11 +123,14 @@ def _ours(row: str, load: Load, folder: str) -> tuple[Any, list]:
     from repair_hf.training import RepairTrainer
 
     model, preprocessor, pairs, records = _setting(load)
+    if row == "eager":
+        model.set_attn_implementation("eager")
     grids = Grids(pairs, None if row == "vanilla" else records)
     args = RepairConfig(
         **_arguments(load, folder),
         batches="neighbours" if row == "neighbours" else "random",
         chunk_size=load.chunk_size if row == "chunks" else None,
+        torch_compile=row == "compiled",
     )
     noise = [_noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
     collator_of = _every_slot(GridCollator) if row == "every slot" else GridCollator

@@ -37,7 +37,7 @@ def train(options: TrainBenchOptions) -> None:
     """Measure a training step with grids beside the plain step of transformers' run_clip.py."""
     import torch
 
-    from repair_hf.bench.train import REFERENCE, ROWS, Found, Load, measure
+    from repair_hf.bench.train import REFERENCE, ROWS, SLOW, Found, Load, measure
 
     if unknown := sorted(set(options.rows) - {"all", *ROWS}):
         raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
@@ -46,7 +46,8 @@ def train(options: TrainBenchOptions) -> None:
         raise UserError("`device` is cuda, and torch finds no GPU; use cpu.")
     if options.precision == "fp16" and device == "cpu":
         raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
-    rows = [row for row in ROWS if row == REFERENCE or {"all", row} & set(options.rows)]
+    wanted = {REFERENCE, *options.rows} | (set(ROWS) - {SLOW} if "all" in options.rows else set())
+    rows = [row for row in ROWS if row in wanted]
     load = Load(
         architecture=options.architecture,
         batch=options.batch,
@@ -106,7 +107,7 @@ def mine(options: MineBenchOptions) -> None:
             per_pair[row].append(1e9 * seconds / (images * texts))
     if options.growth:
         print("nanoseconds for each pair, size by size, and the last over the first")
-        for row, found in per_pair.items():
+        for row, found in ((row, found) for row, found in per_pair.items() if found):
             print(f"{row:<16}" + "".join(f"{one:>9.2f}" for one in found) + f"{found[-1] / found[0]:>7.2f}")
     print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
     print(

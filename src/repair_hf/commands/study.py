@@ -66,7 +66,7 @@ def run(
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
     if size.world is not None:
-        with setting.alone("products"):
+        with setting.alone("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
     grid = Grid(
         options.learning_rates or size.learning_rates,
@@ -101,7 +101,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
     from repair_hf.analysis.costs import dollars
     from repair_hf.pairs import load_pairs
     from repair_hf.study import estimates
-    from repair_hf.study.products import paid
+    from repair_hf.study.products import paid, products_in
     from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +124,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
         "all together: what several share counts once. Dollars: list prices; what runs on this machine costs none, but time."
     )
     _print("What would be asked for", ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"], rows, told)
-    spent, answers = paid([*(setting.output / "products").glob("*")])
+    spent, answers = paid(products_in(setting.output / "products"))
     if answers:
         print(
             f"Of this {setting.output} holds {answers:,} answers already, for {dollars(spent)}; they are not asked for again."

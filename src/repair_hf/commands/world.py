@@ -8,6 +8,7 @@ Out: `build`: a folder of pictures with captions. `pretrain`: a CLIP folder trai
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,10 +105,13 @@ def pretrain(options: PretrainOptions) -> None:
         )
     made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
     made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
-    claim(folder, made_of)
+    if claim(folder, made_of):
+        print(f"base    is there already   -> {folder}")
+        return
+    start = folder / "start"  # random weights: the folder itself is loadable when they are trained
     processor = build_processor(pairs.captions["caption"])
-    build_model(processor, width=options.width, seed=options.seed).save_pretrained(folder)
-    processor.save_pretrained(folder)
+    build_model(processor, width=options.width, seed=options.seed).save_pretrained(start)
+    processor.save_pretrained(start)
     config = RepairConfig(
         output_dir=str(folder / "training"),
         num_train_epochs=options.epochs,
@@ -118,15 +122,20 @@ def pretrain(options: PretrainOptions) -> None:
         seed=options.seed,
         disable_tqdm=False,
     )
-    trained = train(str(folder), pairs, None, config)
+    trained = train(str(start), pairs, None, config)
+    processor.save_pretrained(folder)
     AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
+    shutil.rmtree(start)
     _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
     suggest("mine", "--pairs", options.world, "--model", str(folder), "--output", "runs/failures")
 
 
-def claim(folder: Path, made_of: dict) -> None:
+def claim(folder: Path, made_of: dict) -> bool:
     """Begin `held_out.json` in a new folder, or in one where it says that this very retriever was begun there.
+
+    Returns:
+        Whether it is finished already.
 
     Raises:
         UserError: If there is anything else.
@@ -138,7 +147,10 @@ def claim(folder: Path, made_of: dict) -> None:
     if folder.exists() and any(folder.iterdir()) and {name: before.get(name) for name in made_of} != made_of:
         raise UserError(f"{folder} holds files, and not those of this retriever; give another --output.")
     folder.mkdir(parents=True, exist_ok=True)
+    if "test" in before:  # written last
+        return True
     write_atomically(mark, json.dumps(made_of, indent=2) + "\n")
+    return False
 
 
 def _measure(folder: Path, world: str, made_of: dict) -> None:

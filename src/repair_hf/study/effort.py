@@ -78,6 +78,7 @@ def tuning(results: Results) -> Finding | None:
     choices = {choice.tried[0].cell.method: choice for choice in results.choices.values() if choice.tried}
     if not choices:
         return None
+    choices |= {f"{name}, {epochs:g} epochs": choice for (name, epochs), choice in results.lengths.items()}
     data = [
         {"method": name, **vars(cell.cell.knobs), **{metric: cell.metrics[metric] for metric in R1}}
         | {"chosen": cell.cell.knobs == choice.knobs}

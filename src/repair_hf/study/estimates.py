@@ -10,7 +10,7 @@ counted on a sample. Every failure counts as one that passes the audit, and answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from repair_hf.baselines.method import Baseline, Maker, Method, Repair
@@ -81,9 +81,10 @@ class Estimator:
         return sum(self.parts(method).values(), Asked())
 
     def of_all(self, methods: Sequence[Method]) -> Asked:
-        """What all methods ask for together: a product that several share counts once, and so does what a variant takes from RePair.
+        """What all methods ask for together: what several share counts once, and so does what a variant takes from RePair.
 
-        That holds for what is certain before anything is made: choosing otherwise asks nothing new, and another editor asks for images alone.
+        That holds for what is certain before anything is made: choosing otherwise asks nothing new, another editor asks for images alone, and
+        the first of several rounds is RePair's own.
         """
         found: dict[str, Asked] = {}
         is_repaired = any(
@@ -97,22 +98,22 @@ class Estimator:
         return sum(found.values(), Asked())
 
     def parts(self, method: Method) -> dict[str, Asked]:
-        """The same by product."""
+        """The same by what can be shared: a prompt of the makers, a maker's images, the records of a variant."""
         if isinstance(method, Baseline):
-            return {maker.name: self._of_maker(maker) for maker in method.parts.values()}
+            return {name: asked for maker in method.parts.values() for name, asked in self._of_maker(maker).items()}
         return {method.product: self._of_repair(method)} if method.records else {}
 
-    def _of_maker(self, maker: Maker) -> Asked:
-        total, (token_price, image_price) = Asked(), prices(self.setting.llm, self.setting.editor)
+    def _of_maker(self, maker: Maker) -> dict[str, Asked]:
+        found, (token_price, image_price) = {}, prices(self.setting.llm, self.setting.editor)
         for prompt, times in maker.asks.items():
             calls = times * self.size.captions
             tokens = [calls * each for each in self._tokens(prompt)]
             dollars = (
                 None if token_price is None else sum(n * price for n, price in zip(tokens, token_price, strict=True))
             )
-            total += Asked(calls, 0, *tokens, dollars)
+            found[prompt] = Asked(calls, 0, *tokens, dollars)
         images = (maker.edits + maker.draws) * self.size.captions
-        return total + Asked(0, images, 0, 0, _times(images, image_price))
+        return found | {f"{maker.name}, images": Asked(0, images, 0, 0, _times(images, image_price))}
 
     @cache  # noqa: B019
     def _tokens(self, prompt: str) -> tuple[float, float]:
@@ -167,8 +168,10 @@ class Estimator:
         if variant.weak == "editor":
             price = prices(self.setting.llm, self.setting.needed("weak_editor", variant))[1]
             return Asked(0, asked.image_calls, 0, 0, _times(asked.image_calls, price))
-        is_only_chosen = set(variant.synthesize) == {"select"} and not variant.mine and variant.rounds == 1
-        return Asked() if is_only_chosen else asked
+        is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.weak or variant.reciprocal)
+        if variant.other_model or not is_alike:
+            return asked
+        return Asked() if variant.rounds == 1 else self._of_repair(replace(variant, rounds=variant.rounds - 1))
 
 
 def prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] | None, float | None]:

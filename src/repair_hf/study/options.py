@@ -108,6 +108,11 @@ class StudyOptions:
         for name in ("learning_rates", "epochs"):
             if wrong := [value for value in vars(self)[name] if value <= 0]:
                 raise UserError(f"`{name}` must be more than 0, got {wrong[0]:g}.")
+        if wrong := [value for value in self.grid_weights if value < 0]:
+            raise UserError(f"`grid_weights` must not be negative, got {wrong[0]:g}.")
+        for name in ("max_queries", "batch_size"):
+            if vars(self)[name] is not None and vars(self)[name] < 1:
+                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}; leave it out for the default.")
 
 
 @dataclass

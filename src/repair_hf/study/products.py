@@ -19,17 +19,18 @@ from typing import Any
 import filelock
 from datasets import Dataset
 
+from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Baseline, Maker, Method, Repair
 from repair_hf.baselines.samples import DROPPED, SAMPLES
 from repair_hf.baselines.workshop import Workshop
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
-from repair_hf.models import LLMOptions, open_chat, open_editor
+from repair_hf.models import LLMOptions, local_weights, open_chat, open_editor
 from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.variants import Variants
+from repair_hf.study.variants import Variants, inherit, is_inherited
 from repair_hf.synthesis.prompts import chat as prompt
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
@@ -86,33 +87,35 @@ class Products:
                 return {part: self._samples(maker) for part, maker in method.parts.items()}
             return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
-            dollars, calls = paid([*self.folder.glob("*")])
+            dollars, calls = paid(products_in(self.folder))
             raise RunStopped(
                 f"A ceiling of the study is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are paid, all products "
                 "together. Every answer so far is kept; with a higher `max_usd` or `max_calls` the same command goes on."
             ) from error
 
     def _records(self, variant: Repair, knobs: Knobs) -> Made:
-        key = (variant.product, variant.directions)
-        if key not in self._made:
+        if variant.product not in self._made:
             with self._alone():
                 found = self._variants.records(variant, knobs)
             llm_each, images_each = calls_per_record(found.records, is_audited=variant.synthesize.get("audited", True))
             name = digest(found.records["record_id"][:])
-            self._made[key] = Made(
+            self._made[variant.product] = Made(
                 found.records, found.llm_calls, found.image_calls, llm_each, images_each, found.dollars, name
             )
-        return self._made[key]
+        return self._made[variant.product]
 
     def _samples(self, maker: Maker) -> Made:
         if maker.name not in self._made:
             folder, resolved = self.folder / maker.name, self._resolved(maker)
-            with self._alone():
-                summary = finished(folder, resolved)
-                if summary is None:
-                    open_stage(folder, command="study", options=resolved)
-                    summary = self._make(maker, folder)
-                    finish_stage(folder, summary)
+            summary = finished(folder, resolved)
+            if summary is None:
+                with self._alone():
+                    summary = finished(folder, resolved)  # another process may have made them meanwhile
+                    if summary is None:
+                        inherit([self.folder / name for name in asking_alike(maker)], folder, images=False)
+                        open_stage(folder, command="study", options=resolved)
+                        summary = self._make(maker, folder)
+                        finish_stage(folder, summary)
             data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
             self._made[maker.name] = Made(
                 data,
@@ -133,7 +136,7 @@ class Products:
         setting = self.setting
         with open_journal(folder) as journal:
             chat = open_chat(self._within_ceilings(setting.llm, folder), journal)
-            editor = open_editor(setting.editor, setting.llm)
+            editor = open_editor(setting.editor, setting.llm) if maker.edits or maker.draws else None
             workshop = Workshop(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
             rows = asyncio.run(make_samples(maker, workshop))
         samples, uses = build(rows, folder / SAMPLES_FILE, SAMPLES), paid_in(folder).values()
@@ -144,7 +147,7 @@ class Products:
 
     def _resolved(self, maker: Maker) -> dict[str, Any]:
         setting = self.setting
-        resolved = asdict(setting.llm) | asdict(setting.editor)
+        resolved = asdict(setting.llm) | asdict(setting.editor) | local_weights(setting.llm, setting.editor)
         return resolved | {
             "maker": maker.name,
             "spacy_model": setting.spacy_model,
@@ -155,7 +158,7 @@ class Products:
 
     def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
         """With what is left for all products as this folder's ceilings, which count what the folder has paid already."""
-        dollars, calls = paid([*self.folder.glob("*")])
+        dollars, calls = paid(products_in(self.folder))
         own_dollars, own_calls = paid([folder])
         ceilings = {}
         if llm.max_usd is not None:
@@ -171,13 +174,30 @@ async def make_samples(maker: Maker, workshop: Workshop) -> list[dict[str, Any]]
         return await maker.make(workshop)
 
 
-def paid(folders: Iterable[Path]) -> tuple[float, int]:
-    """Dollars and LLM answers that some products have paid for; one that several hold was paid once."""
-    entries = {
-        entry.key: entry for folder in folders for entry in read_entries([*shards(folder), *shards(folder, "images")])
+def asking_alike(maker: Maker) -> list[str]:
+    """The makers that use one of the same prompts: what both ask is paid once."""
+    makers = {
+        other.name: other
+        for method in load_methods().values()
+        if isinstance(method, Baseline)
+        for other in method.parts.values()
     }
-    calls = sum(not entry.is_image for entry in entries.values())
-    return sum(entry.dollars or 0.0 for entry in entries.values()), calls
+    return [name for name, other in makers.items() if name != maker.name and set(other.asks) & set(maker.asks)]
+
+
+def products_in(folder: Path) -> list[Path]:
+    """The folders of products; what is being copied into one is none yet."""
+    return [path for path in folder.glob("*") if not path.name.startswith(".")]
+
+
+def paid(folders: Iterable[Path]) -> tuple[float, int]:
+    """Dollars and LLM answers that some products have paid for; a copy of what another of them holds was paid there."""
+    files = [path for folder in folders for path in (*shards(folder), *shards(folder, "images"))]
+    own = list(read_entries(path for path in files if not is_inherited(path)))
+    known = {entry.key for entry in own}
+    copies = {entry.key: entry for entry in read_entries(filter(is_inherited, files)) if entry.key not in known}
+    entries = [*own, *copies.values()]
+    return sum(entry.dollars or 0.0 for entry in entries), sum(not entry.is_image for entry in entries)
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:

@@ -54,6 +54,7 @@ class Results:
         rows: Each method's.
         sweep: Method -> share -> its cells, where there are shares.
         choices: Each method's hyperparameters.
+        lengths: Those of plain training of other lengths, by its name and its passes over the captions.
     """
 
     base: Measured
@@ -61,6 +62,7 @@ class Results:
     rows: Mapping[str, Row]
     sweep: Mapping[str, Mapping[float, tuple[Measured, ...]]]
     choices: Mapping[str, Choice]
+    lengths: Mapping[tuple[str, float], Choice]
 
 
 class Study:
@@ -93,6 +95,7 @@ class Study:
         self.shares = sorted({*shares, 1.0})
         self.products = Products(setting)
         self._measured: dict[Cell, Measured] = {}
+        self._lengths: dict[tuple[str, float], Choice] = {}
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, one seed after the other; gives the results of all seeds so far."""
@@ -102,7 +105,7 @@ class Study:
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        knobs = self._plain(PLAIN, LONGER * choices[PLAIN].knobs.epochs)
+        knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
         longer = tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
         rows = {name: self._row(name, choices, seeds) for name in self.wanted}
         sweep = {
@@ -110,28 +113,33 @@ class Study:
             for name in self.wanted
             if len(self.shares) > 1 and rows[name].made
         }  # fmt: skip
-        return Results(base, longer, rows, sweep, choices)
+        return Results(base, longer, rows, sweep, choices, dict(self._lengths))
 
     def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
         knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
-        plain = self._plain(plain_name, knobs.epochs)
+        plain = self._plain(choices[plain_name], plain_name, knobs.epochs)
         cells = tuple(self._test(name, knobs, seed) for seed in seeds)
         same_steps = tuple(self._test(plain_name, plain, seed) for seed in seeds)
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
-        as_long = self._plain(plain_name, ratio * knobs.epochs)
+        as_long = self._plain(choices[plain_name], plain_name, ratio * knobs.epochs)
         same_compute = tuple(self._test(plain_name, as_long, seed) for seed in seeds)
         return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name], knobs))
 
-    def _plain(self, name: str, epochs: float) -> Knobs:
-        """Plain training of some length, with the learning rate that is best for it."""
-        return self._choose([name], replace(self.grid, epochs=[epochs]))[name].knobs
+    def _plain(self, own: Choice, name: str, epochs: float) -> Knobs:
+        """Plain training of some length, with the learning rate that is best for it; of its own length as it was chosen."""
+        if epochs == own.knobs.epochs:
+            return own.knobs
+        if (name, epochs) not in self._lengths:
+            self._lengths[name, epochs] = self._choose([name], replace(self.grid, epochs=[epochs]))[name]
+        return self._lengths[name, epochs].knobs
 
     def _choose(self, names: Sequence[str], grid: Grid) -> dict[str, Choice]:
-        choices = choose(self.methods, names, grid, self._on_validation if self.tune else None)
-        if not self.setting.keep_models:
-            for choice in choices.values():
-                for lost in (one for one in choice.tried if one.cell.knobs != choice.knobs):
-                    forget_weights(lost.folder)
+        choices = {}
+        for name in names:  # weights of what lost go before the next method is tried
+            choices |= choose(self.methods, [name], grid, self._on_validation if self.tune else None)
+            for one in choices[name].tried:
+                if one.cell.method == name and one.cell.knobs != choices[name].knobs and not self.setting.keep_models:
+                    forget_weights(one.folder)
         return choices
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:

@@ -81,9 +81,12 @@ def regime(results: Results, differences: Differences) -> Finding:
     found = {name: differences.between(cells, [results.base]) for name, cells in runs.items()}
     for name, cells in runs.items():
         rows[name] = [_cell(cells, metric) for metric in R1] + [_gain(found[name][metric]) for metric in R1]
-    gains = [100 * found[f"{PLAIN}, {LONGER} times the steps"][name]["difference"] for name in R1]
-    told = " and ".join(f"{gain:+.1f} ({name[:3].upper()})" for gain, name in zip(gains, R1, strict=True))
-    holds = max(gains) < SATURATED
+    gains = {name: [100 * of[metric]["difference"] for metric in R1] for name, of in found.items()}
+    short, long = (
+        " and ".join(f"{gain:+.1f} ({metric[:3].upper()})" for gain, metric in zip(each, R1, strict=True))
+        for each in gains.values()
+    )
+    holds = max(map(max, gains.values())) < SATURATED
     verdict = (
         f"Under {SATURATED:g} point both ways: there is little left to gain from plain training, and a comparison says something."
         if holds
@@ -94,7 +97,7 @@ def regime(results: Results, differences: Differences) -> Finding:
     return Finding(
         "regime",
         "The regime",
-        f"Plain training of {LONGER} times the steps gains {told} points of R@1 over the base. {verdict}",
+        f"Plain training gains {short} points of R@1 over the base, of {LONGER} times the steps {long}. {verdict}",
         frame(heads, rows),
         data=_long({name: found[name] for name in runs}),
     )
@@ -242,12 +245,13 @@ def _long(found: Mapping[Any, Mapping[str, Mapping[str, float]]], heads: Sequenc
 
 
 def _by_seed(results: Results) -> pd.DataFrame:
-    """Every number of every cell."""
+    """Every number of every cell of the split that is reported on."""
     named = {"base": (results.base,), f"{PLAIN}-{LONGER}x": results.longer}
-    named |= {name: row.cells for name, row in results.rows.items()}
-    named |= {
-        f"{name}, plain at equal compute": row.same_compute for name, row in results.rows.items() if row.ratio > 1
-    }
+    for name, row in results.rows.items():
+        named |= {name: row.cells, f"{name}, plain at equal steps": row.same_steps}
+        named |= {f"{name}, plain at equal compute": row.same_compute} if row.ratio > 1 else {}
+        shares = results.sweep.get(name, {})
+        named |= {f"{name}, {share:.0%} of the samples": cells for share, cells in shares.items() if share < 1}
     rows = []
     for name, cells in named.items():
         for cell in cells:

@@ -77,7 +77,12 @@ def choose(
     found: dict[str, Choice] = {}
     for name in dict.fromkeys(methods[name].tuned_as for name in wanted):
         found[name] = _choose(methods[name], grid, measure)
-    return {name: found[methods[name].tuned_as] for name in wanted}
+    return {name: _for(methods[name], found[methods[name].tuned_as]) for name in wanted}
+
+
+def _for(method: Method, choice: Choice) -> Choice:
+    """A choice that another method made; without lambda where it decides nothing."""
+    return choice if has_grids(method) else replace(choice, knobs=replace(choice.knobs, grid_weight=0.0))
 
 
 def _choose(method: Method, grid: Grid, measure: Callable[[Method, Knobs], Measured] | None) -> Choice:

@@ -3,7 +3,7 @@
 In:  a `Setting`, a variant.
 Out: its records, and what was asked for to make them.
 
-A variant begins with the answers and images of RePair itself, so that what they share is paid once.
+Each begins with the answers and images of those that were made before it, so that what they share is paid once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pandas as pd
 from datasets import Dataset, concatenate_datasets
 from pyarrow.parquet import read_table
 
+from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Repair
 from repair_hf.llm.journal import shards
 from repair_hf.models import LLMOptions
@@ -28,13 +29,16 @@ from repair_hf.records import load_records
 from repair_hf.runs import digest
 from repair_hf.study.setting import Knobs, Setting
 
+DIRECTIONS = ("i2t", "t2i")
+INHERITED = "-inherited-"  # in the name of a journal that was copied from another product
+
 
 @dataclass(frozen=True)
 class Found:
     """Records and their price.
 
     Args:
-        records: Of the variant's directions.
+        records: Those of all rounds.
         llm_calls: LLM requests in all, of rejects too; equal requests counted each time.
         image_calls: Candidate images in all.
         dollars: What it would have cost alone; None where no price is known.
@@ -72,20 +76,30 @@ class Variants:
         records = load_records([str(folder) for folder in folders])
         if variant.reciprocal:
             records = self._with_pointers(records, self.folder / f"{variant.product}-failures")
-        return _sum_up(records, folders, variant.directions)
+        return _sum_up(records, folders)
 
     def _mine_and_repair(self, variant: Repair, model: str, name: str, earlier: list[Path]) -> None:
         """The failures and the records of one round."""
         setting = self.setting
         pairs = [*as_flags(setting.pairs_options), "--model", model]
         failures, records = self.folder / f"{name}-failures", self.folder / f"{name}-records"
-        setting.type_command("mine", *pairs, "--output", str(failures), *words({**setting.mine, **variant.mine}))
+        mine = {
+            **setting.mine,
+            **variant.mine,
+            **{f"d_{side}": 0 for side in DIRECTIONS if side not in variant.directions},
+        }
+        setting.type_command("mine", *pairs, "--output", str(failures), *words(mine))
         llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
         editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
         if variant.reciprocal:
             failures = mirror_failures(failures)
         if shares_answers(variant) and not earlier:
-            inherit(self.folder / "repair-records", records)
+            others = {
+                other.product
+                for other in load_methods().values()
+                if isinstance(other, Repair) and shares_answers(other)
+            }
+            inherit([self.folder / f"{other}-records" for other in sorted(others - {variant.product})], records)
         setting.type_command(
             "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
             *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
@@ -116,11 +130,11 @@ class Variants:
 
 
 def shares_answers(variant: Repair) -> bool:
-    """Whether RePair's own answers can be a variant's.
+    """Whether a variant asks what others ask, so that it can begin with their answers, and they with its own.
 
-    Not those of another retriever's failures; and not a weaker LLM's, for the toy world's oracle is asked alike whether or not it errs.
+    Not of another retriever's failures; and not of a weaker LLM, for the toy world's oracle is asked alike whether or not it errs.
     """
-    return variant.product != "repair" and not variant.other_model and variant.weak != "llm"
+    return variant.records and not variant.other_model and variant.weak != "llm"
 
 
 def mirror_failures(folder: Path) -> Path:
@@ -149,19 +163,38 @@ def mirror_failures(folder: Path) -> Path:
     return file
 
 
-def inherit(source: Path, folder: Path) -> None:
-    """Let a synthesis begin with the answers and the images of another: what both ask for is paid once."""
-    if not (source / "summary.json").is_file() or folder.exists():
+def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> None:
+    """Let a new product begin with the answers and the images of finished ones: what several ask for is paid once.
+
+    Args:
+        sources: Folders of other products; what they have inherited themselves is taken where it was paid.
+        folder: The product's, left alone if it is begun.
+        images: Images too.
+    """
+    sources = [source for source in sources if (source / "summary.json").is_file()]
+    if not sources or folder.exists():
         return
     draft = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    for kind in ("journal", "images"):
-        for number, path in enumerate(shards(source, kind)):
-            shutil.copyfile(path, draft / f"{kind}-inherited-{number}.jsonl")
-    if (source / "candidates").is_dir():
-        shutil.copytree(source / "candidates", draft / "candidates", copy_function=os.link)
+    for kind in ("journal", "images") if images else ("journal",):
+        paths = [path for source in sources for path in shards(source, kind) if not is_inherited(path)]
+        for number, path in enumerate(paths):
+            shutil.copyfile(path, draft / f"{kind}{INHERITED}{number}.jsonl")
+    for source in sources if images else ():
+        if (source / "candidates").is_dir():
+            shutil.copytree(source / "candidates", draft / "candidates", copy_function=_link, dirs_exist_ok=True)
     draft.rename(folder)
+
+
+def is_inherited(journal: Path) -> bool:
+    """Whether a journal was copied from another product."""
+    return INHERITED in journal.name
+
+
+def _link(source: str, target: str) -> None:
+    if not os.path.exists(target):  # else another source has the same image
+        os.link(source, target)
 
 
 def words(options: Mapping[str, Any]) -> list[str]:
@@ -178,17 +211,11 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _sum_up(records: Dataset, folders: Sequence[Path], directions: Sequence[str]) -> Found:
-    """The records of some directions, and what those took."""
+def _sum_up(records: Dataset, folders: Sequence[Path]) -> Found:
+    """The records, and what they took."""
     summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
-    asked, paid = (
-        [use for summary in summaries for use in summary[name] if use["direction"] in directions]
-        for name in ("llm", "paid")
-    )
-    images = sum(sum(summary["images"].values()) for summary in summaries) if "t2i" in directions else 0
-    is_wanted = [direction in directions for direction in records["direction"]]
-    if not all(is_wanted):
-        records = records.select([row for row, wanted in enumerate(is_wanted) if wanted])
+    asked, paid = ([use for summary in summaries for use in summary[name]] for name in ("llm", "paid"))
+    images = sum(sum(summary["images"].values()) for summary in summaries)
     return Found(
         records,
         sum(use["calls"] + use["replayed"] for use in asked),
