@@ -21,7 +21,7 @@ from repair_hf.steps import suggest
 EPILOG = """examples:
   repair-hf analyze runs/demo
   repair-hf analyze runs/demo --llm world/oracle --output report
-  repair-hf analyze me/photos-repair --pairs annotations.json --image-folder train2014"""
+  repair-hf analyze me/photos-repair --pairs annotations.json --image-folder train2014 --output report"""
 
 ANSWER_TOKENS = 20  # of a label, for the estimate
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repair_hf.config import RepairConfig
 
 EPILOG = """examples:
-  repair-hf train --pairs runs/world --model runs/base --records runs/synthesize --output runs/train \\
+  repair-hf train --pairs runs/world --model world/base --records runs/records --output runs/train \\
       --learning-rate 1e-4 --num-train-epochs 5
   accelerate launch --num_processes 4 -m repair_hf train --config train.yaml --bf16 --output runs/train
 
