@@ -128,13 +128,19 @@ def test_options_as_words(options, line):
     assert " ".join(words(options)) == line
 
 
-def test_summary_files_say_what_records_took(tmp_path):
-    use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25}
-    both = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
-    (tmp_path / "summary.json").write_text(json.dumps({"llm": both, "paid": both, "images": {"made": 5, "found": 1}}))
+def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
+    """Of six images that were asked for two were bought here, at a dollar each; of the answers some had been paid by another."""
+    use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25, "dollars_saved": 0.125, "stage": "audit"}
+    asked = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
+    bought = use | {"stage": "edit", "direction": "t2i", "calls": 2, "dollars": 2.0}
+    paid = [use | {"direction": "i2t", "dollars": 40.0}, bought]  # with answers that were inherited, and not asked for
+    told = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1}}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
     records = Dataset.from_dict({"direction": ["i2t", "t2i", "i2t"], "record_id": ["a", "b", "c"]})
     found = _sum_up(records, [tmp_path])
-    assert (found.llm_calls, found.image_calls, found.dollars) == (12, 6, 0.5)
+    assert (found.llm_calls, found.image_calls, found.dollars) == (12, 6, 0.75 + 6.0)
+    (tmp_path / "summary.json").write_text(json.dumps(told | {"paid": [bought | {"unpriced": 1}]}))
+    assert _sum_up(records, [tmp_path]).dollars is None
 
 
 def test_samples_are_named_by_what_decides_them():

@@ -47,7 +47,7 @@ class Made:
         image_calls: Candidate images in all.
         llm_per_sample: LLM requests for one sample, as the paper's overhead table counts: rejects left out.
         images_per_sample: Candidate images for one sample, counted alike.
-        dollars: What it cost, or what it would have cost alone where it shares answers with another; None where no price is known.
+        dollars: What all that was asked for costs, whoever paid it, equal requests counted each time; None where no price is known.
         name: Names its content.
     """
 
@@ -139,8 +139,10 @@ class Products:
             editor = open_editor(setting.editor, setting.llm) if maker.edits or maker.draws else None
             workshop = Workshop(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
             rows = asyncio.run(make_samples(maker, workshop))
-        samples, uses = build(rows, folder / SAMPLES_FILE, SAMPLES), paid_in(folder).values()
-        dollars = None if any(use.unpriced for use in uses) else sum(use.dollars for use in uses)
+        samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
+        texts = [use.dollars + use.dollars_saved for use in chat.usage.values()]
+        images = [entry.dollars or 0.0 for entry in read_entries(shards(folder, "images"))]
+        dollars = None if any(use.unpriced for use in paid_in(folder).values()) else sum(texts) + sum(images)
         build(workshop.dropped, folder / DROPPED_FILE, DROPPED)
         told = {"tried": workshop.tried, "samples": len(samples), "dollars": dollars}
         return asdict(workshop.asked) | told | {"dropped": Counter(row["reason"] for row in workshop.dropped)}

@@ -41,7 +41,7 @@ class Found:
         records: Those of all rounds.
         llm_calls: LLM requests in all, of rejects too; equal requests counted each time.
         image_calls: Candidate images in all.
-        dollars: What it would have cost alone; None where no price is known.
+        dollars: What all that was asked for costs, whoever paid it, equal requests counted each time; None where no price is known.
     """
 
     records: Dataset
@@ -214,11 +214,21 @@ def words(options: Mapping[str, Any]) -> list[str]:
 def _sum_up(records: Dataset, folders: Sequence[Path]) -> Found:
     """The records, and what they took."""
     summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
-    asked, paid = ([use for summary in summaries for use in summary[name]] for name in ("llm", "paid"))
-    images = sum(sum(summary["images"].values()) for summary in summaries)
+    asked = [use for summary in summaries for use in summary["llm"]]
+    images, dollars = sum(sum(summary["images"].values()) for summary in summaries), list(map(_dollars, summaries))
     return Found(
         records,
         sum(use["calls"] + use["replayed"] for use in asked),
         images,
-        None if any(use["unpriced"] for use in paid) else sum(use["dollars"] for use in paid),
+        None if None in dollars else sum(dollars),
     )
+
+
+def _dollars(summary: Mapping[str, Any]) -> float | None:
+    """What a synthesis asked for costs; its folder also holds inherited answers that it never asked for."""
+    if any(use["unpriced"] for use in summary["paid"]):
+        return None
+    texts = sum(use["dollars"] + use["dollars_saved"] for use in summary["llm"])
+    bought = [use for use in summary["paid"] if (use["stage"], use["direction"]) == ("edit", "t2i")]
+    calls = sum(use["calls"] for use in bought)
+    return texts + sum(use["dollars"] for use in bought) / max(calls, 1) * sum(summary["images"].values())
