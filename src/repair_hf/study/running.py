@@ -105,9 +105,10 @@ class Study:
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
+        rows = {name: self._row(name, choices, seeds) for name in self.wanted}
+        # last: two processes that begin with different methods would both wait here for one training after the other
         knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
         longer = tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
-        rows = {name: self._row(name, choices, seeds) for name in self.wanted}
         sweep = {
             name: {share: tuple(self._test(name, choices[name].knobs, seed, share) for seed in seeds) for share in self.shares}
             for name in self.wanted
