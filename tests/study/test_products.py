@@ -10,9 +10,11 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.baselines import load_methods
+from repair_hf.baselines.method import Baseline
 from repair_hf.llm.journal import Entry, Journal
-from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in
+from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in, wording_digest
 from repair_hf.study.variants import _sum_up, inherit, mirror_failures, shares_answers, words
+from repair_hf.synthesis import prompts
 
 METHODS = load_methods()
 
@@ -154,3 +156,14 @@ def test_samples_are_named_by_what_decides_them():
     other = [{"seed": 2}, {"artifacts": 0.5}]
     assert all(name_of_samples(options | more, summary) != name for more in other)
     assert name_of_samples(options, {"samples": 4}) != name
+
+
+def test_samples_are_made_anew_when_the_words_change_that_ask_for_them(monkeypatch):
+    baselines = [method for method in METHODS.values() if isinstance(method, Baseline)]
+    makers = {maker.name: maker for method in baselines for maker in method.parts.values()}
+    before = {name: wording_digest(maker) for name, maker in makers.items()}
+    monkeypatch.setattr(prompts, "DRAW", "Paint:")
+    after = {name: wording_digest(maker) for name, maker in makers.items()}
+    assert {name for name in makers if before[name] != after[name]} == {"stablerep", "tripletclip", "alia", "coco-cf"}
+    asked = [before[name] for name in ("laclip", "sugarcrepe", "alia", "coco-cf")]
+    assert len(set(asked)) == len(asked)  # other prompts

@@ -122,7 +122,7 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setti
     """What decides the result."""
     return asdict(cell) | {
         "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
-        "training": setting.training | dict(getattr(method, "train", {})),
+        "training": setting.training_of(method),
         "products": {part: one.name for part, one in made.items()},
         "pairs_fingerprint": setting.pairs.fingerprint,
         "held_out_fingerprint": setting.held_out(cell.split).fingerprint,
@@ -160,13 +160,12 @@ def _train(
 ) -> dict[str, Any]:
     retriever = folder / WEIGHTS
     forget_weights(folder)  # of a cell that was cut off
-    options = setting.training | dict(getattr(method, "train", {}))
     config = RepairConfig(
         output_dir=str(retriever),
         seed=cell.seed,
         cache_folder=str(setting.output / "cache"),
         **cell.knobs.as_options(),
-        **options,
+        **setting.training_of(method),
     )
     set_seed(cell.seed)  # an objective with a head of its own draws its first weights
     how: dict[str, Any] = {}

@@ -31,10 +31,9 @@ from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.variants import Variants, inherit, is_inherited
-from repair_hf.synthesis.prompts import chat as prompt
+from repair_hf.synthesis.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
-PROMPTS = ("rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Products:
             "spacy_model": setting.spacy_model,
             "pairs_fingerprint": setting.pairs.fingerprint,
             "model_digest": setting.digest(setting.model),
-            "prompts": prompts_digest(),
+            "prompts": wording_digest(maker),
         }
 
     def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
@@ -221,7 +220,9 @@ def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
     return digest([kept, summary["samples"]])
 
 
-def prompts_digest() -> str:
-    """Names the wording of the prompts that makers use."""
-    blanks = {"caption": "", "source_image": ""}
-    return digest([prompt(name, **blanks) for name in PROMPTS])
+def wording_digest(maker: Maker) -> str:
+    """Names the words in which a maker asks for texts and for images."""
+    images = (
+        [image_prompt(ask("")) for ask in (draw_instruction, fit_instruction)] if maker.edits or maker.draws else []
+    )
+    return digest([prompt_digest(tuple(maker.asks)), images])

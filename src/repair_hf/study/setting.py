@@ -133,6 +133,10 @@ class Setting:
         is_other = isinstance(method, Repair) and method.other_model
         return self.needed("other_model", method) if is_other else self.model
 
+    def training_of(self, method: Method | None) -> dict[str, Any]:
+        """The options of `RepairConfig` that a method is trained with, but for its hyperparameters; None is the retriever as it came."""
+        return self.training | (dict(method.train) if isinstance(method, Repair) else {})
+
     def needed(self, option: str, method: Method) -> Any:
         """What a method cannot do without.
 

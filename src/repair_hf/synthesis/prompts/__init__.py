@@ -85,9 +85,9 @@ def quote(text: str) -> str:
 
 
 @cache
-def prompt_digest() -> str:
-    """Names the wording of all prompts; kept with every record, so that records made by other words can be told apart."""
-    return digest({name: _read(name) for name in NAMES})
+def prompt_digest(names: tuple[str, ...] = NAMES) -> str:
+    """Names the wording of some prompts; that of all of RePair's is kept with every record, so that records made by other words can be told apart."""
+    return digest({name: _read(name) for name in names})
 
 
 def _lines(label: str, value: str | list[str]) -> str:
