@@ -134,6 +134,9 @@ def test_calls_of_a_sample_are_the_papers(tiny):
     "words, says",
     [
         ("--methods negclop", "Did you mean `negclip`?"),
+        ("--grid-weights 1 -1", "`grid_weights` must not be negative, got -1"),
+        ("--max-queries 0", "`max_queries` must be at least 1, got 0"),
+        ("--batch-size 0", "`batch_size` must be at least 1, got 0"),
         ("--methods other-backbone", "`other-backbone` needs `other_model`"),
         ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         ("--batch", "`batch` answers within a day"),

@@ -56,15 +56,20 @@ class MadeUp(Study):
         return Measured(cell, Path("/nowhere"), metrics, training)
 
 
-@pytest.mark.parametrize("tune", [True, False])
-def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tune, tmp_path):
-    setting = SimpleNamespace(
+@pytest.fixture
+def setting(tmp_path) -> SimpleNamespace:
+    """What `Study` asks of a setting where nothing is trained."""
+    return SimpleNamespace(
         output=tmp_path,
         split="test",
         validation_split="validation",
         alone=lambda name: nullcontext(),
         keep_models=False,
     )
+
+
+@pytest.mark.parametrize("tune", [True, False])
+def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tune, setting):
     study = MadeUp(setting, load_methods(), ["simclr"], Grid([3e-4, 1e-4], [1.0], [0.5]), tune=tune)
     [results] = study.run(1)
     row, for_long = results.rows["simclr"], 1e-4 if tune else 3e-4
@@ -73,7 +78,7 @@ def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tun
     assert results.rows["vanilla"].cells == results.rows["vanilla"].same_steps
 
 
-def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(tmp_path):
+def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(setting):
     """Its rate was chosen at two epochs, its length with that rate: at one epoch others may be better, and it is not compared with them."""
 
     class Fickle(MadeUp):
@@ -85,13 +90,6 @@ def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(tmp_path
             r1 = score.get((cell.knobs.learning_rate, cell.knobs.epochs), 0.1)
             return replace(found, metrics={"i2t_R@1": r1, "t2i_R@1": r1})
 
-    setting = SimpleNamespace(
-        output=tmp_path,
-        split="test",
-        validation_split="validation",
-        alone=lambda name: nullcontext(),
-        keep_models=False,
-    )
     study = Fickle(setting, load_methods(), ["simclr"], Grid([1e-4, 3e-4], [2.0, 1.0], [0.5]), tune=True)
     [results] = study.run(1)
     plain = results.rows["vanilla"]
@@ -100,7 +98,7 @@ def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(tmp_path
     assert [knobs for _, knobs in results.lengths] == [3.0]  # of another length it is chosen anew
 
 
-def test_weights_of_what_lost_go_and_those_of_what_won_stay(tmp_path):
+def test_weights_of_what_lost_go_and_those_of_what_won_stay(setting, tmp_path):
     class Weighty(MadeUp):
         def _measure(self, cell, method, *, keep_weights=False):
             found = replace(super()._measure(cell, method), folder=tmp_path / "cells" / cell.name)
@@ -108,13 +106,6 @@ def test_weights_of_what_lost_go_and_those_of_what_won_stay(tmp_path):
                 (found.folder / WEIGHTS).mkdir(parents=True)
             return self._measured.setdefault(cell, found)
 
-    setting = SimpleNamespace(
-        output=tmp_path,
-        split="test",
-        validation_split="validation",
-        alone=lambda name: nullcontext(),
-        keep_models=False,
-    )
     wanted = ["wo-qc", "repair", "full-matrix"]  # an ablation before the method whose choice it takes
     study = Weighty(setting, load_methods(), wanted, Grid([1e-4, 3e-4], [1.0], [1.0, 0.5]), tune=True)
     choices = study._choose(study.wanted, study.grid)

@@ -107,7 +107,9 @@ def mine(options: MineBenchOptions) -> None:
             per_pair[row].append(1e9 * seconds / (images * texts))
     if options.growth:
         print("nanoseconds for each pair, size by size, and the last over the first")
-        for row, found in ((row, found) for row, found in per_pair.items() if found):
+        for row, found in per_pair.items():
+            if not found:  # not installed
+                continue
             print(f"{row:<16}" + "".join(f"{one:>9.2f}" for one in found) + f"{found[-1] / found[0]:>7.2f}")
     print("\n".join(f"{row}: {ROWS[row]}" for row in rows))
     print(

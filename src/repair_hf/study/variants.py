@@ -22,6 +22,7 @@ from pyarrow.parquet import read_table
 
 from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Repair
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.llm.journal import shards
 from repair_hf.models import LLMOptions
 from repair_hf.options import as_flags
@@ -29,7 +30,6 @@ from repair_hf.records import load_records
 from repair_hf.runs import digest
 from repair_hf.study.setting import Knobs, Setting
 
-DIRECTIONS = ("i2t", "t2i")
 INHERITED = "-inherited-"  # in the name of a journal that was copied from another product
 
 
