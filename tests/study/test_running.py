@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from repair_hf.study.cells import WEIGHTS, Cell, Measured
 from repair_hf.study.running import Study, compute_ratio
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid
+from repair_hf.study.turns import Turns
 
 PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
 
@@ -63,7 +63,7 @@ def setting(tmp_path) -> SimpleNamespace:
         output=tmp_path,
         split="test",
         validation_split="validation",
-        alone=lambda name: nullcontext(),
+        turns=Turns(tmp_path / "locks"),
         keep_models=False,
     )
 
@@ -108,7 +108,7 @@ def test_weights_of_what_lost_go_and_those_of_what_won_stay(setting, tmp_path):
 
     wanted = ["wo-qc", "repair", "full-matrix"]  # an ablation before the method whose choice it takes
     study = Weighty(setting, load_methods(), wanted, Grid([1e-4, 3e-4], [1.0], [1.0, 0.5]), tune=True)
-    choices = study._choose(study.wanted, study.grid)
+    choices = {name: study._choose(name, study.grid) for name in study.wanted}
     kept = {path.parent.name.partition("--")[0] for path in tmp_path.glob(f"cells/*/{WEIGHTS}")}
     assert kept == {"vanilla", "repair"} and len(list(tmp_path.glob(f"cells/*/{WEIGHTS}"))) == 2
     assert (tmp_path / "cells" / Cell("repair", "validation", 0, choices["repair"].knobs).name / WEIGHTS).is_dir()

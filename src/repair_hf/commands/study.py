@@ -33,8 +33,8 @@ EPILOG = """examples:
   repair-hf study --config recipes/study/flickr30k.yaml --dry-run
 
 Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later.
-Several of these commands may work on one folder at once, each with --methods of its own, on a GPU or a core of its own; the same
-command for all methods then finds everything made, and prints the whole table."""
+The same command may be typed several times, each on a GPU or a core of its own: what one of them is at the others pass over, and
+the last to end prints the whole table."""
 
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 
@@ -66,7 +66,7 @@ def run(
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
     if size.world is not None:
-        with setting.alone("world"):
+        with setting.turns.alone("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
     grid = Grid(
         options.learning_rates or size.learning_rates,

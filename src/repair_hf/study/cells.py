@@ -99,7 +99,7 @@ def run_cell(
     folder = _folder(cell, setting)
     made = {} if method is None else products.of(method, cell.knobs)
     resolved = _resolved(cell, method, made, setting)
-    with setting.alone(cell.name):
+    with setting.turns.alone(cell.name):
         summary = finished(folder, resolved)
         if summary is None:
             open_stage(folder, command="study", options=resolved)

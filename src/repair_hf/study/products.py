@@ -129,7 +129,7 @@ class Products:
 
     def _alone(self) -> filelock.FileLock:
         """Held while a product is made, by one process at a time: each counts what all have paid. What is made needs no waiting."""
-        return self.setting.alone("products")
+        return self.setting.turns.alone("products")
 
     def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         setting = self.setting

@@ -12,6 +12,7 @@ from repair_hf.runs import write_atomically
 from repair_hf.study import effort, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
+from repair_hf.study.setting import Setting
 
 TOY = (
     "The world is a toy: its captions are exact, its LLM knows the truth, and its editor draws what it is told. The numbers say whether methods "
@@ -44,6 +45,12 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         draw_sweep(results),
     ]
     sections = [each for each in found if each is not None]
+    with setting.turns.alone("report"):
+        _write(sections, results, setting)
+    return sections
+
+
+def _write(sections: list[Finding], results: Results, setting: Setting) -> None:
     count = results.base.metrics["n_images"]
     lines = ["# What does repair buy?", "", *([TOY, ""] if setting.editor.editor == "world" else [])]
     lines += [f"All of it was measured on {count} images: too few to tell anything.", ""] if count < FEW else []
@@ -55,4 +62,3 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         if each.figure is not None:
             lines += [f"![{each.title}]({each.name}.png)", ""]
     write_atomically(setting.output / "study.md", "\n".join(lines))
-    return sections

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from repair_hf.baselines.method import Method, Repair
 from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
@@ -23,6 +24,7 @@ from repair_hf.study.tuning import Choice, Grid, choose
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
 LONGER = 3  # times the plain steps, to see what plain training has left to gain
+LONGEST = f"{PLAIN}, {LONGER} times as long"
 
 
 @dataclass(frozen=True)
@@ -94,27 +96,31 @@ class Study:
         self.wanted = list(dict.fromkeys([PLAIN, *plain, *wanted]))
         self.shares = sorted({*shares, 1.0})
         self.products = Products(setting)
+        self._turns = setting.turns.all_of
         self._measured: dict[Cell, Measured] = {}
         self._lengths: dict[tuple[str, float], Choice] = {}
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, one seed after the other; gives the results of all seeds so far."""
-        choices = self._choose(self.wanted, self.grid)
+        choices = self._turns({name: partial(self._choose, name, self.grid) for name in self.wanted})
         for count in range(1, seeds + 1):
             yield self._results(choices, range(count))
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        rows = {name: self._row(name, choices, seeds) for name in self.wanted}
-        # last: two processes that begin with different methods would both wait here for one training after the other
-        knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
-        longer = tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
-        sweep = {
-            name: {share: tuple(self._test(name, choices[name].knobs, seed, share) for seed in seeds) for share in self.shares}
-            for name in self.wanted
-            if len(self.shares) > 1 and rows[name].made
-        }  # fmt: skip
+        longest = {LONGEST: partial(self._longer, choices, seeds)}  # first, so that no process waits for it in the end
+        rows = self._turns(longest | {name: partial(self._row, name, choices, seeds) for name in self.wanted})
+        longer = rows.pop(LONGEST)
+        swept = [name for name in self.wanted if len(self.shares) > 1 and rows[name].made]
+        sweep = self._turns({name: partial(self._shares, name, choices[name].knobs, seeds) for name in swept})
         return Results(base, longer, rows, sweep, choices, dict(self._lengths))
+
+    def _longer(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> tuple[Measured, ...]:
+        knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
+        return tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
+
+    def _shares(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, tuple[Measured, ...]]:
+        return {share: tuple(self._test(name, knobs, seed, share) for seed in seeds) for share in self.shares}
 
     def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
         knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
@@ -131,17 +137,15 @@ class Study:
         if epochs == own.knobs.epochs:
             return own.knobs
         if (name, epochs) not in self._lengths:
-            self._lengths[name, epochs] = self._choose([name], replace(self.grid, epochs=[epochs]))[name]
+            self._lengths[name, epochs] = self._choose(name, replace(self.grid, epochs=[epochs]))
         return self._lengths[name, epochs].knobs
 
-    def _choose(self, names: Sequence[str], grid: Grid) -> dict[str, Choice]:
-        choices = {}
-        for name in names:  # weights of what lost go before the next method is tried
-            choices |= choose(self.methods, [name], grid, self._on_validation if self.tune else None)
-            for one in choices[name].tried:
-                if one.cell.method == name and one.cell.knobs != choices[name].knobs and not self.setting.keep_models:
-                    forget_weights(one.folder)
-        return choices
+    def _choose(self, name: str, grid: Grid) -> Choice:
+        choice = choose(self.methods, name, grid, self._on_validation if self.tune else None)
+        for one in choice.tried:
+            if one.cell.method == name and one.cell.knobs != choice.knobs and not self.setting.keep_models:
+                forget_weights(one.folder)
+        return choice
 
     def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
         return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])

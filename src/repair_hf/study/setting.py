@@ -12,8 +12,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from repair_hf.baselines.method import Method, Repair
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
@@ -24,6 +22,7 @@ from repair_hf.options import PairsOptions, UserError
 from repair_hf.pairs import Pairs, load_wanted
 from repair_hf.parsing import MODEL as PARSER
 from repair_hf.study.options import Size, StudyOptions, size_of
+from repair_hf.study.turns import Turns
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
@@ -118,11 +117,10 @@ class Setting:
         """Names the weights of a retriever."""
         return self.base.digest if model == self.model else self.encoder(model).digest
 
-    def alone(self, name: str) -> filelock.FileLock:
-        """Held while a part of the study is made: another process that wants it waits, and finds it made."""
-        folder = self.output / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        return filelock.FileLock(folder / f"{name}.lock")
+    @cached_property
+    def turns(self) -> Turns:
+        """Which part of the study this process makes, where several work on it."""
+        return Turns(self.output / ".locks")
 
     def encoder(self, model: str) -> DualEncoder:
         """A retriever as it is before training, loaded anew."""

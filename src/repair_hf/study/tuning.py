@@ -59,33 +59,25 @@ class Choice:
 
 def choose(
     methods: Mapping[str, Method],
-    wanted: Sequence[str],
+    name: str,
     grid: Grid,
     measure: Callable[[Method, Knobs], Measured] | None,
-) -> dict[str, Choice]:
-    """Choose for all methods that others take their hyperparameters from, and hand them on.
+) -> Choice:
+    """Choose for a method; what takes its hyperparameters from another is handed that one's.
 
     Args:
         methods: All methods there are, by name.
-        wanted: Those of the study.
+        name: The method.
         grid: The values.
-        measure: Trains a method and measures it on the validation split; None takes the first of each value.
-
-    Returns:
-        Of each wanted method.
+        measure: Trains a method and measures it on the validation split, or remembers it; None takes the first of each value.
     """
-    found: dict[str, Choice] = {}
-    for name in dict.fromkeys(methods[name].tuned_as for name in wanted):
-        found[name] = _choose(methods[name], grid, measure)
-    return {name: _for(methods[name], found[methods[name].tuned_as]) for name in wanted}
+    choice = _tried(methods[methods[name].tuned_as], grid, measure)
+    if has_grids(methods[name]):
+        return choice
+    return replace(choice, knobs=replace(choice.knobs, grid_weight=0.0))  # it decides nothing there
 
 
-def _for(method: Method, choice: Choice) -> Choice:
-    """A choice that another method made; without lambda where it decides nothing."""
-    return choice if has_grids(method) else replace(choice, knobs=replace(choice.knobs, grid_weight=0.0))
-
-
-def _choose(method: Method, grid: Grid, measure: Callable[[Method, Knobs], Measured] | None) -> Choice:
+def _tried(method: Method, grid: Grid, measure: Callable[[Method, Knobs], Measured] | None) -> Choice:
     best = grid.start(method)
     tried: dict[Knobs, Measured] = {}
     for name, values in grid.turns(method) if measure else []:

@@ -1,0 +1,67 @@
+"""Several processes on one study: each part is made by one of them, and who finds a part taken does something else first.
+
+In:  a folder for locks; parts by name.
+Out: what was made of each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import filelock
+
+logger = logging.getLogger(__name__)
+Part = TypeVar("Part")
+
+
+class Turns:
+    """Whose turn it is.
+
+    Args:
+        folder: Gets a lock for each part.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._waits = folder, True
+
+    def alone(self, name: str) -> filelock.FileLock:
+        """Held while a part is made. Whoever wants it meanwhile waits, and finds it made; but within `all_of` others come first.
+
+        Raises:
+            filelock.Timeout: When it is entered, if the part is taken and `all_of` has others left to make.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(self.folder / f"{name}.lock", timeout=-1 if self._waits else 0)
+
+    def all_of(self, parts: Mapping[str, Callable[[], Part]]) -> dict[str, Part]:
+        """Make all parts in their order, but what other processes are at last.
+
+        Args:
+            parts: What makes each. It may be called again after it has met a lock, and is to remember what it has done.
+
+        Returns:
+            Of each part, in the order of `parts`.
+        """
+        made: dict[str, Part] = {}
+        left = list(parts)
+        while left:
+            taken = [name for name in left if not self._made(name, parts, made, waits=False)]
+            if taken == left:
+                logger.info("Other processes are at all that is left; waiting for %s.", left[0])
+                self._made(left[0], parts, made, waits=True)
+            left = [name for name in left if name not in made]
+        return {name: made[name] for name in parts}
+
+    def _made(self, name: str, parts: Mapping[str, Callable[[], Part]], made: dict[str, Part], *, waits: bool) -> bool:
+        """Make a part; False where it would have to wait and is not to."""
+        before, self._waits = self._waits, waits
+        try:
+            made[name] = parts[name]()
+        except filelock.Timeout:
+            return False
+        finally:
+            self._waits = before
+        return True
