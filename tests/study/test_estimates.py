@@ -9,7 +9,7 @@ from repair_hf.models import EditorOptions, LLMOptions
 from repair_hf.options import PairsOptions
 from repair_hf.pairs import load_pairs
 from repair_hf.study.effort import papers
-from repair_hf.study.estimates import Estimator, Size
+from repair_hf.study.estimates import Estimator, Corpus
 from repair_hf.study.setting import Setting
 
 METHODS = load_methods()
@@ -30,7 +30,7 @@ def estimator(pairs_folder, tmp_path_factory) -> Estimator:
         type_command=print,
         weak_editor=EditorOptions(editor="timbrooks/instruct-pix2pix"),
     )
-    return Estimator(setting, Size(29_000, 145_000), load_pairs(pairs_folder, split="all"))
+    return Estimator(setting, Corpus(29_000, 145_000), load_pairs(pairs_folder, split="all"))
 
 
 @pytest.mark.parametrize("name", "negclip laclip tripletclip sugarcrepe alia coco-cf cf+al+la".split())

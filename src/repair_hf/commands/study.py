@@ -107,10 +107,10 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if size.world is None:
             sample = setting.pairs
-            whole = estimates.Size(len(sample.images), len(sample.captions))
+            whole = estimates.Corpus(len(sample.images), len(sample.captions))
         else:  # a few pictures of the world that would be drawn, to count on
             sample = load_pairs(build_world(folder, splits={"train": estimates.SAMPLE}))
-            whole = estimates.Size(size.world["train"], CAPTIONS * size.world["train"])
+            whole = estimates.Corpus(size.world["train"], CAPTIONS * size.world["train"])
         estimator = estimates.Estimator(setting, whole, sample)
         found = {method.name: estimator.of(method) for method in methods}
         found["all together"] = estimator.of_all(methods)

@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Size:
+class Corpus:
     """How much there is to train on.
 
     Args:
@@ -68,12 +68,12 @@ class Estimator:
 
     Args:
         setting: The means.
-        size: Of the whole.
+        corpus: The whole.
         sample: Some of it, or all.
     """
 
-    def __init__(self, setting: Setting, size: Size, sample: Pairs) -> None:
-        self.setting, self.size, self.sample = setting, size, sample
+    def __init__(self, setting: Setting, corpus: Corpus, sample: Pairs) -> None:
+        self.setting, self.corpus, self.sample = setting, corpus, sample
         self.sources = SourceImages(sample.images)
 
     def of(self, method: Method) -> Asked:
@@ -106,13 +106,13 @@ class Estimator:
     def _of_maker(self, maker: Maker) -> dict[str, Asked]:
         found, (token_price, image_price) = {}, prices(self.setting.llm, self.setting.editor)
         for prompt, times in maker.asks.items():
-            calls = times * self.size.captions
+            calls = times * self.corpus.captions
             tokens = [calls * each for each in self._tokens(prompt)]
             dollars = (
                 None if token_price is None else sum(n * price for n, price in zip(tokens, token_price, strict=True))
             )
             found[prompt] = Asked(calls, 0, *tokens, dollars)
-        images = (maker.edits + maker.draws) * self.size.captions
+        images = (maker.edits + maker.draws) * self.corpus.captions
         return found | {f"{maker.name}, images": Asked(0, images, 0, 0, _times(images, image_price))}
 
     @cache  # noqa: B019
@@ -140,8 +140,8 @@ class Estimator:
 
     def _triplets(self, variant: Repair) -> dict[str, int]:
         """Failures of each direction, at most."""
-        mine, most = self.setting.mine, self.setting.mine["max_queries"] or self.size.captions
-        i2t, t2i = min(self.size.images, most) * mine["d_i2t"], min(self.size.captions, most) * mine["d_t2i"]
+        mine, most = self.setting.mine, self.setting.mine["max_queries"] or self.corpus.captions
+        i2t, t2i = min(self.corpus.images, most) * mine["d_i2t"], min(self.corpus.captions, most) * mine["d_t2i"]
         if variant.reciprocal:  # the captions' failures are the images' too
             return {"i2t": i2t + t2i, "t2i": 0}
         return {"i2t": i2t * ("i2t" in variant.directions), "t2i": t2i * ("t2i" in variant.directions)}
