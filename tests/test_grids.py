@@ -281,6 +281,20 @@ def test_report_counts_every_anchor_and_source():
     assert 1 <= report["slot1_own_edit"] <= 5
 
 
+def test_what_stands_opposite_can_be_left_out():
+    records = make_records(*OWN, ("i3", "c0"), ("c2", "i0"))
+    whole, alone = Grids(make_pairs(), records), Grids(make_pairs(), records, has_opposites=False)
+    drawn, found = many(whole, 0), many(alone, 0)
+    assert (found["grid_images"][:, 1] == -1).all() and (found["grid_texts"][:, 2] == -1).all()
+    for name, slots in (("grid_images", [0, 2]), ("grid_texts", [0, 1])):
+        assert (found[name][:, slots] == drawn[name][:, slots]).all()
+    assert (found["matches"][:, 0, 1] == drawn["matches"][:, 0, 1]).all()
+    assert (found["matches"][:, 2, 0] == drawn["matches"][:, 2, 0]).all()
+    report = alone.report()
+    assert report["cells"] == 2 + 4 and "image_annotation" not in report  # one negative for each side of an anchor
+    assert report["cells_known"] == found["matches"].sum()
+
+
 def test_without_records_a_row_is_the_pair():
     grids = Grids(make_pairs())
     assert {name: int(value) for name, value in grids[(0, 5)].items()} == {"anchor_images": 2, "anchor_texts": 5}

@@ -90,7 +90,7 @@ def test_known_matches_can_count_as_negatives_as_in_the_paper(clip, clip_process
         model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
         found = train(model, pairs, repaired.map(confuse), config(choice, max_steps=1, known_matches=choice))
         losses[choice] = curve(tmp_path / choice)[0]["loss_grid"]
-    assert found["grids"]["cells_left_out"] > 0
+    assert found["grids"]["cells_known"] > 0
     assert losses["negative"] > losses["masked"]  # more rivals in the same softmax
 
 
@@ -117,19 +117,29 @@ def test_a_seed_decides_the_run(clip, clip_processor, pairs, repaired, config):
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(clip, clip_processor, pairs, repaired, config, tmp_path):
+    often = dict(max_steps=10, slot1="mixed", save_strategy="steps", save_steps=2, logging_steps=3)
+
     def run(folder, **named):
         model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
-        found = train(model, pairs, repaired, config(folder, max_steps=10, slot1="mixed", **named))
+        found = train(model, pairs, repaired, config(folder, **often, **named))
         assert found["steps"] == 10
-        return weights(model.model)
+        return weights(model.model), found
 
-    whole = run("whole", save_strategy="steps", save_steps=2)
-    for stop in (4, 6, 8):  # an epoch has 6 steps: within the first, between the two, within the second
-        resumed = run(f"from{stop}", resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+    whole, told = run("whole")
+    for stop in (
+        4,
+        6,
+        8,
+        10,
+    ):  # an epoch has 6 steps: within the first, between the two, within the second, at the end
+        checkpoint = tmp_path / "whole" / f"checkpoint-{stop}"
+        resumed, found = run(f"from{stop}", resume_from_checkpoint=str(checkpoint))
         assert_same(whole, resumed, rtol=0, atol=0)
-        assert [line["loss"] for line in curve(tmp_path / f"from{stop}")] == [
-            line["loss"] for line in curve(tmp_path / "whole")
-        ]
+        losses = [[line["loss"] for line in curve(tmp_path / folder)] for folder in (f"from{stop}", "whole")]
+        assert losses[0] == losses[1] and len(losses[0]) > 5
+        for name in ("images_per_step", "texts_per_step", "loss"):
+            assert found[name] == pytest.approx(told[name], rel=1e-6)
+        assert found["seconds"] > json.loads((checkpoint / "repair_spent.json").read_text())["seconds"] > 0
 
 
 def test_last_checkpoint_is_found_and_none_starts_anew(encoder, pairs, config, tmp_path):
@@ -148,7 +158,9 @@ def test_the_last_checkpoint_of_another_run_is_refused(other, encoder, pairs, re
     train(encoder, pairs, None, config(**named))
     records = repaired if other.pop("records", False) else None
     told = next(iter(other), "rows")
-    with pytest.raises(UserError, match=rf"checkpoint-2 is of another run: .*{told} \(.*set `resume_from_checkpoint`"):
+    with pytest.raises(
+        UserError, match=rf"checkpoint-2 is of another run: .*{told} \(.*set `resume_from_checkpoint` to this"
+    ):
         train(encoder, pairs, records, config(**(named | other)))
     found = train(encoder, pairs, records, config(**(named | other), resume_from_checkpoint=None))
     assert found["steps"] == other.get("max_steps", 2)
@@ -267,6 +279,17 @@ def test_batches_of_neighbours_encode_fewer_items(clip, clip_processor, pairs, r
     assert items("neighbours") < items("random")
 
 
+def test_hard_negatives_alone_leave_what_stands_opposite_unencoded(clip, clip_processor, pairs, repaired, config):
+    def run(folder, data):
+        model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+        return train(model, pairs, repaired, config(folder, negatives="alone"), data=data)
+
+    as_it_is, with_all = run("alone", None), run("all", Grids(pairs, repaired, seed=42))
+    assert as_it_is["loss"] == pytest.approx(with_all["loss"], rel=1e-5)
+    assert as_it_is["images_per_step"] < with_all["images_per_step"]
+    assert as_it_is["texts_per_step"] < with_all["texts_per_step"]
+
+
 def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, config, tmp_path):
     one = repaired.select([0])
     train(encoder, pairs, one, config(max_steps=6))
@@ -370,6 +393,12 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
             "A batch of one pair has no negatives.*`chunk_size`",
         ),
         (dict(grid_weight=-1.0), "`grid_weight` must not be negative, got -1.0"),
+        (dict(negatives="batch", slot1="mixed"), "`slot1` mixed changes nothing with `negatives` batch"),
+        (
+            dict(negatives="alone", counterparts="annotation"),
+            "`counterparts` annotation changes nothing with `negatives` alone",
+        ),
+        (dict(negatives="none", batches="neighbours"), "`batches` neighbours changes nothing with `negatives` none"),
         (dict(fp16=True), "`fp16` needs a GPU"),
         (dict(draft_jpegs=True, cache_images=False), "`draft_jpegs` is for the file of `cache_images`"),
         (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
@@ -393,6 +422,8 @@ def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
 def test_what_is_not_there_is_said(clip, clip_processor, encoder, pairs, config):
     with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, no whole checkpoint"):
         train(encoder, pairs, None, config(resume_from_checkpoint="nowhere"))
+    with pytest.raises(UserError, match="along the records' failures, and there are none"):
+        train(encoder, pairs, None, config(batches="neighbours"))
     with pytest.raises(UserError, match="There is nothing to evaluate on"):
         make_trainer(clip, clip_processor, pairs, None, config()).evaluate()
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 import time
 
+import torch
 from transformers import Trainer, TrainerCallback
+
+from repair_hf.checkpoints import Spent
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -26,25 +29,42 @@ class Conductor(TrainerCallback):
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.waited = 0.0  # seconds
+        self.before = Spent()  # by the run that this one goes on with
+        self.first_step = 0  # not 0 after a resume
+        self._began = 0.0
+        self._waited = 0.0
         self._since: float | None = None
 
+    def spent(self, images: int, texts: int) -> Spent:
+        """What the run has taken so far.
+
+        Args:
+            images: Encoded since this process began to train.
+            texts: Encoded since then.
+        """
+        return self.before + Spent(time.perf_counter() - self._began, self._waited, images, texts)
+
     def on_train_begin(self, args, state, control, **kwargs):
-        self.trainer.first_step = state.global_step
+        self.first_step, self._began = state.global_step, time.perf_counter()
 
     def on_step_begin(self, args, state, control, **kwargs):
         if self._since is not None:
-            self.waited += time.perf_counter() - self._since
+            self._waited += time.perf_counter() - self._since
 
     def on_step_end(self, args, state, control, **kwargs):
+        if args.device.type != "cpu":
+            torch.accelerator.synchronize()  # what the copy of the next batch would wait for is no waiting for data
         self._since = time.perf_counter()
         control.should_log |= control.should_save  # a line across a checkpoint would be lost to the run that goes on
 
     def on_epoch_end(self, args, state, control, **kwargs):
         control.should_log |= control.should_save
 
-    def on_evaluate(self, args, state, control, **kwargs):
-        self._since = None
+    def on_log(self, args, state, control, **kwargs):
+        if self._since is not None:
+            self._since = time.perf_counter()  # what is written or evaluated after a step is no waiting either
+
+    on_save = on_evaluate = on_log
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.trainer.sampler.set_epoch(state.global_step // self.trainer.sampler.batches)

@@ -10,6 +10,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,47 @@ from repair_hf.config import RepairConfig
 from repair_hf.options import UserError
 from repair_hf.runs import differences, write_atomically
 
-RUN = "repair_run.json"  # in each checkpoint: what its run is known by
+RUN, SPENT = (
+    "repair_run.json",
+    "repair_spent.json",
+)  # in each checkpoint: what its run is known by, and what it has taken
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the steps of a training took.
+
+    Args:
+        seconds: Of the loop, evaluations and checkpoints included.
+        waited: Seconds of these between steps, for data.
+        images: Encoded, all processes together.
+        texts: Encoded, all processes together.
+    """
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    images: int = 0
+    texts: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Signature(TrainerCallback):
-    """Writes into each checkpoint which run it is of.
+    """Writes into each checkpoint which run it is of, and what that took so far.
 
     Args:
-        trainer: With a `run`, what the run is known by.
+        trainer: With a `run`, what the run is known by, and `spent()`, what it has taken.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_save(self, args, state, control, **kwargs):
+        spent = self.trainer.spent()
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_atomically(folder / SPENT, json.dumps(asdict(spent), indent=2) + "\n")
             write_atomically(folder / RUN, json.dumps(self.trainer.run, indent=2) + "\n")
 
 
@@ -63,6 +89,12 @@ def checkpoint_to_resume(config: RepairConfig, run: Mapping[str, Any]) -> str | 
     return wanted
 
 
+def spent_before(checkpoint: str | None) -> Spent:
+    """What a run had taken when it wrote a checkpoint; nothing without one, or where another program has written it."""
+    path = Path(checkpoint or "") / SPENT
+    return Spent(**json.loads(path.read_text(encoding="utf-8"))) if checkpoint and path.is_file() else Spent()
+
+
 def newest_checkpoint(folder: str | Path) -> Path | None:
     """The whole checkpoint of the most steps in a run's folder, if there is one."""
     whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path)]
@@ -75,8 +107,8 @@ def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
         return
     if told := differences(json.loads(signature.read_text(encoding="utf-8")), json.loads(json.dumps(run))):
         raise UserError(
-            f"{checkpoint} is of another run: {told}. Give another `output_dir`, or set `resume_from_checkpoint`: to None to start anew, "
-            "to this folder to go on from it nevertheless."
+            f"{checkpoint} is of another run: {told}. Give another `output_dir`, delete its checkpoints to start anew, or set `resume_from_checkpoint` "
+            "to this one to go on from it nevertheless."
         )
 
 

@@ -108,14 +108,16 @@ class GridCollator:
         batch = {"pixels": self._pixels(images), **of_images, **of_texts}
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
         if "matches" in drawn:
-            batch |= {"present": batch["grid_images"] >= 0, "matches": torch.from_numpy(drawn["matches"])}
+            present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # grids may lack what stands opposite
+            batch |= {"present": present, "matches": torch.from_numpy(drawn["matches"])}
         return batch
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
         starts = np.cumsum([0, *map(len, self.images)])
         cuts = np.searchsorted(rows, starts)
         parts = zip(self.images, cuts, cuts[1:], starts, strict=False)
-        return torch.cat([part[rows[low:high] - start] for part, low, high, start in parts if low < high])
+        found = [part[rows[low:high] - start] for part, low, high, start in parts if low < high]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def n_groups(self, n_images: int, n_texts: int) -> int:
         """How many groups the captions of a batch come in."""

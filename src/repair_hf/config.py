@@ -53,6 +53,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
                 "A batch of one pair has no negatives, so that L_global would be 0, also with `gradient_accumulation_steps`. Raise "
                 "`per_device_train_batch_size`; `chunk_size` saves memory without costing negatives."
             )
+        self._refuse_idle_choices()
         if self.grid_weight < 0:
             raise UserError(f"`grid_weight` must not be negative, got {self.grid_weight}.")
         if self.remove_unused_columns or not self.dataloader_drop_last:
@@ -78,6 +79,20 @@ class RepairConfig(Hyperparameters, TrainingArguments):
                 "-m repair_hf train ...`, or show it a single one by CUDA_VISIBLE_DEVICES."
             )
         self.dataloader_pin_memory &= self.device.type != "cpu"
+
+    def _refuse_idle_choices(self) -> None:
+        """What would change nothing where the records' items are compared as `negatives` says."""
+        defaults = Hyperparameters()
+        idle = {
+            "batch": ("slot1", "known_matches"),
+            "alone": ("counterparts",),
+            "none": ("counterparts", "slot1", "known_matches", "batches"),
+        }
+        for name in idle.get(self.negatives, ()):
+            if (given := getattr(self, name)) != getattr(defaults, name):
+                raise UserError(
+                    f"`{name}` {given} changes nothing with `negatives` {self.negatives}; leave one of them out."
+                )
 
     def _refuse_sharding(self) -> None:
         """Losses read the model's scale, and chunks its inner module, which must be whole in every process."""

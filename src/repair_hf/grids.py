@@ -60,6 +60,7 @@ class Grids(torch.utils.data.Dataset):
             that an edit and the very false positive it was made of meet in one grid. Never both at once: they need
             not match each other. Where the side that the coin names has no edit, the original pair stays, so
             that each edit is drawn half of the time whether or not the other side has one.
+        has_opposites: False leaves out what stands opposite the false positives, I+(T_hn) and T+(I_hn), so that nobody encodes it.
         seed: Of the draws.
 
     Raises:
@@ -73,11 +74,12 @@ class Grids(torch.utils.data.Dataset):
         *,
         counterparts: Counterparts = "edited",
         slot1: Slot1 = "anchor",
+        has_opposites: bool = True,
         seed: int = 0,
     ) -> None:
         self.anchor_images = np.asarray(pairs.caption_image)  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
-        self.slot1, self.seed, self.has_grids = slot1, seed, records is not None
+        self.slot1, self.has_opposites, self.seed, self.has_grids = slot1, has_opposites, seed, records is not None
         self.edited_images: Dataset | None = None
         if records is not None:
             self._index(pairs, records, counterparts)
@@ -120,9 +122,11 @@ class Grids(torch.utils.data.Dataset):
             grid_texts[new_text, 0] = self._i2t.edits[i2t[new_text]]
             sources[new_image | new_text, 0] = OWN_EDIT
         matches = self._truth.off_diagonal(grid_images, grid_texts)  # (n, 3, 3)
-        matches[:, 1, 2] |= matches[
-            :, 2, 1
-        ]  # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
+        # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
+        matches[:, 1, 2] |= matches[:, 2, 1]
+        if not self.has_opposites:
+            matches[:, 1] = matches[:, :, 2] = False
+            grid_images[:, 1] = grid_texts[:, 2] = -1
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 
     def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,8 +146,8 @@ class Grids(torch.utils.data.Dataset):
 
         Returns:
             `anchors`, and how many have 3, 2 and 0 slots; where the item opposite each false positive came from
-            (`image_*` in slot 2, `caption_*` in slot 3); how many grids hold an own edit in slot 1; the off-diagonal
-            cells, and how many of those are left out of the loss because they are known to be true pairs.
+            (`image_*` in slot 2, `caption_*` in slot 3), where there are such; how many grids hold an own edit in slot 1; the
+            off-diagonal cells, and how many of those are known to be true pairs (`cells_known`).
         """
         anchors = np.arange(len(self))
         if not self.has_grids:
@@ -152,11 +156,12 @@ class Grids(torch.utils.data.Dataset):
         sources, slots = drawn["sources"], (drawn["sources"] != ABSENT).sum(1)
         report = {"anchors": len(self)}
         report |= {f"grids_{name}": int((slots == n).sum()) for name, n in (("3", 3), ("2", 2), ("0", 1))}
-        for slot, item in ((1, "image"), (2, "caption")):
+        for slot, item in ((1, "image"), (2, "caption")) if self.has_opposites else ():
             for source in (RECIPROCAL, OTHER_EDIT, ANNOTATION):
                 report[f"{item}_{SOURCES[source]}"] = int((sources[:, slot] == source).sum())
         report["slot1_own_edit"] = int((sources[:, 0] == OWN_EDIT).sum())
-        return report | {"cells": int((slots * (slots - 1)).sum()), "cells_left_out": int(drawn["matches"].sum())}
+        cells = slots * (slots - 1) if self.has_opposites else slots - 1
+        return report | {"cells": int(cells.sum()), "cells_known": int(drawn["matches"].sum())}
 
     def _index(self, pairs: Pairs, records: Dataset, counterparts: Counterparts) -> None:
         if missing := sorted(set(COLUMNS) - set(records.column_names)):

@@ -22,7 +22,9 @@ class Hyperparameters:
 
     _argument_group_name = "training"
 
-    grid_weight: float = opt(0.5, "Lambda: what L_grid counts beside L_global.")
+    grid_weight: float = opt(
+        0.5, "Lambda: what L_grid counts beside L_global; with `negatives` batch there is no L_grid."
+    )
     counterparts: Counterparts = opt(
         "edited",
         "What stands opposite a false positive in a grid: the edit of the record that mirrors the anchor's, else of "

@@ -86,7 +86,10 @@ class PixelStore:
 
     def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
         """Rows as a (n, 3, H, W) uint8 tensor of their own."""
-        return torch.from_numpy(np.array(self._pixels[rows]))
+        pixels = self._pixels[rows]
+        return torch.from_numpy(
+            np.array(pixels, copy=isinstance(rows, slice) or None)
+        )  # an array of rows has copied them
 
     def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}  # a memory map would be pickled with all that it maps

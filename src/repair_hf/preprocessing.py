@@ -105,9 +105,12 @@ class Preprocessor:
         Shape:
             pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
         """
-        table = self._values.to(pixels.device).flatten()  # (3 * 256,)
-        first = 256 * torch.arange(3, dtype=torch.int32, device=pixels.device)[:, None, None]
-        return table.index_select(0, (pixels.int() + first).flatten()).view(pixels.shape)
+        values = self._values.to(pixels.device)  # (3, 256)
+        found = torch.empty(pixels.shape, device=pixels.device)
+        for channel, table in enumerate(values):  # a table for each is looked up at half the cost of one for all
+            some = pixels[:, channel]
+            found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
+        return found
 
     def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Token ids of captions, cut at the model's longest.

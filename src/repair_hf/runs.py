@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 # Where, whether and how fast a stage runs does not change what it makes.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls batch
-    llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder
+    llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
+    dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
+    logging_steps report_to save_total_limit
     push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
 """.split()
 PACKAGES = """
@@ -194,8 +196,8 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
         )
     if is_bound:
         raise UserError(
-            f"{folder} holds what a run of other options left to go on from: {changes}. Give the options that it was "
-            "begun with, another --output, or delete the folder."
+            f"{folder} holds what a run of other options left to go on from: {changes}. Give the options that it was begun with, "
+            "another --output, or one of its checkpoints as --resume-from-checkpoint to go on from it nevertheless; or delete the folder."
         )
     logger.warning("%s was begun with other options: %s. Going on with the new ones.", folder, changes)
 

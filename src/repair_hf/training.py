@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 
 from repair_hf.callbacks import MAX_LOGIT_SCALE, Conductor
-from repair_hf.checkpoints import Signature, checkpoint_to_resume
+from repair_hf.checkpoints import Signature, Spent, checkpoint_to_resume, spent_before
 from repair_hf.collation import DecodedImages, GridCollator, Pixels, Rows
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
@@ -109,9 +108,8 @@ class RepairTrainer(Trainer):
             args.seed if args.data_seed is None else args.data_seed,
             train_dataset.neighbours if args.batches == "neighbours" else None,
         )
-        self.first_step = 0  # of the last call of `train`; not 0 after a resume
         self._eval_pixels = eval_pixels
-        self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, in steps of this call of `train`
+        self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, since this process began to train
         self._sums: dict[str, Tensor] = {}  # since the last line of the loss curve: sum and count of each term
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -177,6 +175,20 @@ class RepairTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def spent(self) -> Spent:
+        """What all steps took so far, those before a resume too; every process of the run asks at once."""
+        images, texts = self.accelerator.reduce(self.encoded.to(self.args.device), "sum").tolist()
+        return self.conductor.spent(images, texts)
+
+    def mean_loss(self, of_this_call: float) -> float:
+        """The loss, mean over all steps, from that of the steps since a resume: the curve tells of those before."""
+        total, before = of_this_call * (self.state.global_step - self.conductor.first_step), 0
+        for line in self.state.log_history:
+            if "loss" in line and line["step"] <= self.conductor.first_step:  # the mean since the line before
+                total += line["loss"] * (line["step"] - before)
+                before = line["step"]
+        return total / max(self.state.global_step, 1)
+
     @cached_property
     def run(self) -> dict[str, Any]:
         """What a checkpoint tells its run from others by."""
@@ -195,6 +207,12 @@ class RepairTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset=None):
         return self.sampler
+
+    def _run_epoch(self, *args, **kwargs):
+        """Nothing is left to do if the run goes on from its last checkpoint; the Trainer would take one more step."""
+        if self.state.global_step < self.state.max_steps:
+            return super()._run_epoch(*args, **kwargs)
+        self.control.should_training_stop = True
 
     def _share(self, grids: Tensor, in_step: Tensor | None) -> Tensor | float:
         """What turns a mean over this batch's grids into its part of the mean over those of the optimizer step."""
@@ -229,20 +247,14 @@ def train(
         objective: What is minimised; by default what `config.negatives` names.
 
     Returns:
-        `steps`, `processes`, `seconds` (of the loop, evaluations included), `seconds_per_step`, `waiting` (share of
+        `steps`, `processes`, `seconds` (of the loop, evaluations and checkpoints included), `seconds_per_step`, `waiting` (share of
         the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
         `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`) and, where there was an evaluation, the
-        metrics of the last; with `load_best_model_at_end`, of the best.
+        metrics of the last; with `load_best_model_at_end`, of the best. After a resume all of it counts the steps before, too.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
-    data = data or Grids(
-        pairs,
-        None if config.negatives == "none" else records,
-        counterparts=config.counterparts,
-        slot1=config.slot1,
-        seed=config.seed if config.data_seed is None else config.data_seed,
-    )
+    data = data or grids_of(pairs, records, config)
     tables = [_pixels(pairs.images, "image", encoder, config)]
     if data.edited_images is not None:
         tables.append(_pixels(data.edited_images, "edit_image", encoder, config))
@@ -259,31 +271,51 @@ def train(
         objective=objective,
     )
     checkpoint = checkpoint_to_resume(config, trainer.run)
-    start = time.perf_counter()
+    trainer.conductor.before = spent_before(checkpoint)
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    seconds = time.perf_counter() - start
+    spent, loss = trainer.spent(), trainer.mean_loss(result.training_loss)
     detach(encoder.model)
     for name in ("forward", "_original_forward"):  # accelerate's, with which the model would go on in mixed precision
         vars(encoder.model).pop(name, None)
     trainer.save_model()
     trainer.save_state()
     encoder.model.eval()
-    steps = max(result.global_step - trainer.first_step, 1)
-    images, texts = trainer.accelerator.reduce(trainer.encoded.to(config.device), "sum").tolist()
+    steps = max(result.global_step, 1)
     logged = [line for line in trainer.state.log_history if "eval_i2t_R@1" in line]
     if config.load_best_model_at_end:
         logged = [line for line in logged if line["step"] == trainer.state.best_global_step]
     return {
         "steps": result.global_step,
         "processes": config.world_size,
-        "seconds": seconds,
-        "seconds_per_step": seconds / steps,
-        "waiting": trainer.conductor.waited / seconds,
-        "loss": result.training_loss,
-        "images_per_step": images / steps,
-        "texts_per_step": texts / steps,
+        "seconds": spent.seconds,
+        "seconds_per_step": spent.seconds / steps,
+        "waiting": spent.waited / spent.seconds,
+        "loss": loss,
+        "images_per_step": spent.images / steps,
+        "texts_per_step": spent.texts / steps,
         "grids": trainer.run["rows"],
     } | (logged[-1] if logged else {})
+
+
+def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Grids:
+    """The grids that a configuration trains on.
+
+    Raises:
+        UserError: If it wants batches along the failures, and there are none.
+    """
+    records = None if config.negatives == "none" else records
+    if records is None and config.batches == "neighbours":
+        raise UserError(
+            "`batches: neighbours` fills a batch along the records' failures, and there are none. Give records, or leave it out."
+        )
+    return Grids(
+        pairs,
+        records,
+        counterparts=config.counterparts,
+        slot1=config.slot1,
+        has_opposites=config.negatives != "alone",
+        seed=config.seed if config.data_seed is None else config.data_seed,
+    )
 
 
 def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairConfig) -> Pixels:

@@ -81,6 +81,9 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
     assert "left to go on from: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
+    assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
+    assert summary(tmp_path / "out")["steps"] == 4
 
 
 @pytest.mark.slow  # three starts of Python, and 200 steps
@@ -129,8 +132,18 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_
 
 def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys):
     assert main([*flags, "--dry-run"]) == 0
-    assert "anchors 24" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "anchors 24" in told
     assert not (tmp_path / "out").exists()
+    assert main(flags) == 0
+    assert told.partition("anchors")[2] in capsys.readouterr().out  # the very grids that are trained on
+    assert main([*flags, "--dry-run", "--negatives", "none"]) == 0
+    assert "0 with 3 slots   0 with 2 slots   24 with 0 slots" in capsys.readouterr().out
+
+
+def test_known_matches_that_count_are_not_said_to_be_left_out(flags, capsys):
+    assert main([*flags, "--dry-run", "--known-matches", "negative"]) == 0
+    assert "not left out: true pairs by annotation" in capsys.readouterr().out
 
 
 def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):

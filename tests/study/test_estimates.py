@@ -9,7 +9,7 @@ from repair_hf.models import EditorOptions, LLMOptions
 from repair_hf.options import PairsOptions
 from repair_hf.pairs import load_pairs
 from repair_hf.study.effort import papers
-from repair_hf.study.estimates import Estimator, Corpus
+from repair_hf.study.estimates import Corpus, Estimator
 from repair_hf.study.setting import Setting
 
 METHODS = load_methods()

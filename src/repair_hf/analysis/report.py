@@ -136,7 +136,7 @@ def _grids(material: Material, pairs: Pairs | None) -> Finding:
             if f"{item}_{source}" in report
         ]
     rows.append(("off-diagonal cells", "in all", report["cells"]))
-    rows.append(("off-diagonal cells", "known to be true pairs, left out of the loss", report["cells_left_out"]))
+    rows.append(("off-diagonal cells", "known to be true pairs, left out of the loss", report["cells_known"]))
     told = (
         "One draw per training caption. Slots 2 and 3 hold a match of each false positive: the edit of the mirrored record (reciprocal), "
         "the edit of another record of that query, or the dataset's own annotation."

@@ -61,11 +61,10 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     """Train, or say on what."""
     from repair_hf.checkpoints import newest_checkpoint
     from repair_hf.encoder import DualEncoder
-    from repair_hf.grids import Grids
     from repair_hf.pairs import load_wanted
     from repair_hf.records import load_records
     from repair_hf.runs import digest, finish_stage, finished, open_stage
-    from repair_hf.training import train
+    from repair_hf.training import grids_of, train
 
     _settle_output(stage, config)
     is_first = config.process_index == 0
@@ -74,8 +73,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     pairs = load_wanted(pairs_options)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if stage.dry_run:
-        grids = Grids(pairs, records, counterparts=config.counterparts, slot1=config.slot1)
-        return _print_grids(grids.report()) if is_first else None
+        return _print_grids(grids_of(pairs, records, config).report(), config) if is_first else None
     encoder = DualEncoder.from_pretrained(options.model, device=config.device)
     resolved = _resolved(pairs_options, stage, options, config)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
@@ -95,7 +93,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         if is_first:
             finish_stage(stage.output, summary | {"captions_cut": n_cut})
     if is_first:
-        _print_summary(summary)
+        _print_summary(summary, config)
         print(f"-> {stage.output}")
         if repo is not None:
             _push(stage.output, repo, config)
@@ -145,8 +143,8 @@ def _how(config: RepairConfig) -> str:
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs a step"
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
-    _print_grids(summary["grids"])
+def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
+    _print_grids(summary["grids"], config)
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms a step   "
         f"{summary['waiting']:.1%} waiting for data   loss {summary['loss']:.4f}"
@@ -155,14 +153,15 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
 
 
-def _print_grids(report: dict[str, int]) -> None:
+def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
     counts = "   ".join(f"{report[f'grids_{n}']:,} with {n} slots" for n in (3, 2, 0))
     print(f"anchors {report['anchors']:,}   {counts}")
     if "cells" not in report:
         return
-    for item in ("image", "caption"):
+    for item in ("image", "caption") if config.negatives != "alone" else ():
         sources = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
         total = max(sum(sources.values()), 1)
         mix = "   ".join(f"{name.replace('_', ' ')} {count / total:.0%}" for name, count in sources.items())
         print(f"{item:<8}opposite a false positive: {mix}")
-    print(f"cells   {report['cells']:,} negatives, {report['cells_left_out']:,} left out: true pairs by annotation")
+    known = "left out" if config.known_matches == "masked" else "not left out"
+    print(f"cells   {report['cells']:,} negatives, {report['cells_known']:,} {known}: true pairs by annotation")
