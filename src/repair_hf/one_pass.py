@@ -24,6 +24,7 @@ from repair_hf.screening import Found, Pairs, Panel
 from repair_hf.seeking import Seeking, rank_in_part
 
 RUN = 16  # captions of a panel that lie side by side: a memory-mapped file is read in pieces of this size
+HELD = 2**28  # bytes of images in float64 that are held at most
 LOST_AT_ONCE = 256  # queries that are ranked directly together
 
 
@@ -64,6 +65,7 @@ class OnePass:
         self.positive_scores: list[np.ndarray] = []  # of each panel, in order of image
         self.rows = math.ceil(block / 2)
         self.eps = screen_error(images, texts, dtype)
+        self.held = torch.from_numpy(images).double() if 2 * images.nbytes <= HELD else images
         self.screened = torch.from_numpy(images).to(device, dtype)  # float32 on the processor: the very array
 
     def score_positives(self, workers: Executor) -> None:
@@ -165,7 +167,7 @@ class OnePass:
     def _look(self, seeking: Seeking, is_first: bool, place: int) -> Found:
         captions = self.texts[self.panels[place]]
         share = len(captions) / sum(len(self.panels[place]) for place in self.own)
-        panel = Panel(self.images, self.screened, captions, share, self._positives(place), self.rows)
+        panel = Panel(self.images, self.held, self.screened, captions, share, self._positives(place), self.rows)
         return panel.look(seeking, self.i2t.k, self.t2i.k, is_first=is_first)
 
     def _positives_of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ share of the panels.
 Beyond the vectors, which may lie in mapped files, the pass and its result hold some 70 + 44 k bytes for each caption and each
 image (k: what is sought for it), 60 MB for each thread, and the pool from which an image's best are taken: 24 bytes for each
 pair in it, about 3 k pairs for each image, and 20 for k = 1. So 10 million captions whose best image is sought take 1.1 GB.
+Images that fit into 256 MB in float64 are held so, too.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # that of a score of -inf: below every candidate
 
 
-def exact_scores(rows: np.ndarray, image: np.ndarray, panel: Tensor, column: np.ndarray) -> np.ndarray:
+def exact_scores(rows: np.ndarray | Tensor, image: np.ndarray, panel: Tensor, column: np.ndarray) -> np.ndarray:
     """Scores of single pairs; the only place where a score comes from.
 
     Args:
-        rows: (N, D) vectors of the images.
+        rows: (N, D) vectors of the images, float32; or a float64 tensor of them, which spares many pairs the copying.
         image: (P,) image of each pair; equal ones should stand side by side, for speed.
         panel: (C, D) the captions' vectors, float64.
         column: (P,) caption of each pair, as its place in the panel.
@@ -50,6 +50,11 @@ def exact_scores(rows: np.ndarray, image: np.ndarray, panel: Tensor, column: np.
         (P,) float32.
     """
     scores = np.empty(len(image), np.float32)
+    if isinstance(rows, Tensor):
+        order = _grouped(image)
+        ends = np.append(0, np.cumsum(np.bincount(image, minlength=len(rows))))
+        scores[order] = _products(ends, column[order], rows, panel)
+        return scores + np.float32(0)  # + 0 makes of -0.0 the 0.0 that it equals
     starts = np.flatnonzero(np.diff(image, prepend=-1))  # of each run of pairs of one image
     held = torch.empty(min(AT_ONCE, len(starts)), rows.shape[1], dtype=torch.float64)
     for first in range(0, len(starts), AT_ONCE):
@@ -57,13 +62,21 @@ def exact_scores(rows: np.ndarray, image: np.ndarray, panel: Tensor, column: np.
         stop = starts[first + AT_ONCE] if first + AT_ONCE < len(starts) else len(image)
         pairs = slice(some[0], stop)
         vectors = held[: len(some)].copy_(torch.from_numpy(rows[image[some]]))
-        ends = torch.from_numpy(np.append(some, stop) - some[0])
-        columns = torch.from_numpy(column[pairs].astype(np.int64))
-        zeros = torch.zeros(len(columns), dtype=torch.float64)
-        where = torch.sparse_csr_tensor(ends, columns, zeros, (len(some), len(panel)), check_invariants=False)
-        found = torch.sparse.sampled_addmm(where, vectors, panel.T, beta=0.0)
-        scores[pairs] = found.values().numpy()
-    return scores + np.float32(0)  # + 0 makes of -0.0 the 0.0 that it equals
+        scores[pairs] = _products(np.append(some, stop) - some[0], column[pairs], vectors, panel)
+    return scores + np.float32(0)
+
+
+def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tensor) -> np.ndarray:
+    """Of vectors with columns of a panel: those between the first and the second end are the first vector's, and so on."""
+    indices = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
+    zeros = torch.zeros(len(column), dtype=torch.float64)  # multiplied by beta: 0, and not whatever lies there
+    where = torch.sparse_csr_tensor(*indices, zeros, (len(vectors), len(panel)), check_invariants=False)
+    return torch.sparse.sampled_addmm(where, vectors, panel.T, beta=0.0).values().numpy()
+
+
+def _grouped(query: np.ndarray) -> np.ndarray:
+    """The order in which equal queries stand side by side, those of each as they came."""
+    return np.sort((query.astype(np.int64) << 32) | np.arange(len(query))) & LOW32  # faster than argsort
 
 
 def screen_error(images: np.ndarray, texts: np.ndarray, dtype: torch.dtype) -> float:
@@ -118,10 +131,11 @@ def best_keys(query: np.ndarray, keys: np.ndarray, n_queries: int, k: int) -> np
 
 def kth_score(query: np.ndarray, keys: np.ndarray, n_queries: int, k: int) -> np.ndarray:
     """The score of each query's k-th greatest key, (n_queries,); -inf where there are fewer."""
+    ordered = np.sort((query.astype(np.int64) << 32) + (keys >> 32))  # by query, then by score
+    count = np.bincount(query, minlength=n_queries)
+    enough = np.flatnonzero(count >= k)
     found = np.full(n_queries, NO_KEY)
-    for queries, rows in _rows(query, keys, n_queries):
-        if rows.shape[1] >= k:
-            found[queries] = rows[:, -k]
+    found[enough] = (ordered[np.cumsum(count)[enough] - k] - (enough << 32)) << 32
     return decode(found)[0]
 
 
@@ -165,7 +179,7 @@ def best_directly(
 
 def _rows(query: np.ndarray, keys: np.ndarray, n_queries: int) -> Iterator[tuple[slice, np.ndarray]]:
     """Each query's keys as a row, ascending, behind NO_KEYs; some queries at a time."""
-    order = np.sort((query.astype(np.int64) << 32) | np.arange(len(query))) & LOW32  # faster than argsort
+    order = _grouped(query)
     count = np.bincount(query, minlength=n_queries)
     ends = np.cumsum(count)
     at_once = max(1, CELLS // max(1, int(count.max(initial=0))))

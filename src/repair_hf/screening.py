@@ -18,7 +18,7 @@ from torch import Tensor
 from repair_hf.scores import best_keys, exact_scores, keys_of, kth_score
 from repair_hf.seeking import Seeking, rank_in_part
 
-FEW = 0.01  # share of a block that may lie above the lower of two thresholds before both are compared
+FEW = 0.015  # share of a block that may lie above the lower of two thresholds before both are compared
 RAISED_AFTER = (4, 10)  # blocks
 
 
@@ -69,6 +69,7 @@ class Panel:
 
     Args:
         images: (N, D) float32.
+        held: (N, D) the same in float64, or `images` themselves where that is too much to hold.
         screened: (N, D) the same in the screen's dtype, on its device.
         vectors: (C, D) the captions', float32.
         share: That they are of all captions.
@@ -77,9 +78,16 @@ class Panel:
     """
 
     def __init__(
-        self, images: np.ndarray, screened: Tensor, vectors: np.ndarray, share: float, positives: Pairs, rows: int
+        self,
+        images: np.ndarray,
+        held: np.ndarray | Tensor,
+        screened: Tensor,
+        vectors: np.ndarray,
+        share: float,
+        positives: Pairs,
+        rows: int,
     ) -> None:
-        self.images, self.screened, self.share = images, screened, share
+        self.images, self.held, self.screened, self.share = images, held, screened, share
         self.quick = torch.from_numpy(vectors).to(screened)
         self.exact = torch.from_numpy(vectors.astype(np.float64))
         self.blocks = math.ceil(len(images) / rows)
@@ -124,7 +132,7 @@ class Panel:
         for block in range(self.blocks):
             scores, images = self.screen(block), slice(block, None, self.blocks)
             if block == 0:
-                of_captions.begin(slice(None), np.ascontiguousarray(scores.T), k_caption, len(scores) / n_images)
+                of_captions.begin(slice(None), scores.T, k_caption, len(scores) / n_images)
             if is_first:
                 of_images.begin(images, scores, k_image, self.share)
             if len(deep := np.flatnonzero(of_captions.is_deep)):
@@ -139,6 +147,7 @@ class Panel:
                 wanted = rank_in_part(k_caption, (block + 1) / self.blocks)
                 seen = _joined(hits)
                 of_captions.raise_to(kth_score(seen.column, keys_of(seen.score), width, wanted))
+                self.is_selective = True  # perhaps: fewer lie above what was raised
         return self._judged(_joined(hits), of_captions, of_images, ahead_of_caption, ahead_of_image, k_caption)
 
     def _count(self, scores: np.ndarray, image: np.ndarray, column: np.ndarray, gt: np.ndarray, eps: float, axis: int):
@@ -192,7 +201,7 @@ class Panel:
             unsure.append((hits.score >= seeking.may_be_ahead[query]) & ~is_ahead)
         matters = np.flatnonzero(may_be_kept | is_sought | unsure[0] | unsure[1])
         pairs = hits[matters]
-        exact = exact_scores(self.images, pairs.image, self.exact, pairs.column)
+        exact = exact_scores(self.held, pairs.image, self.exact, pairs.column)
         pairs = Pairs(pairs.image, pairs.column, exact)
         for (seeking, _, ahead), is_unsure, query in zip(sides, unsure, (pairs.column, pairs.image), strict=True):
             is_ahead = is_unsure[matters] & (exact >= seeking.gt_score[query])
