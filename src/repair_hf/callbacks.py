@@ -44,6 +44,16 @@ class Conductor(TrainerCallback):
         """
         return self.before + Spent(time.perf_counter() - self._began, self._waited, images, texts)
 
+    def mean_loss(self, of_this_call: float) -> float:
+        """The loss, mean over all steps, from that of the steps since a resume: the curve tells of those before."""
+        state = self.trainer.state
+        total, before = of_this_call * (state.global_step - self.first_step), 0
+        for line in state.log_history:
+            if "loss" in line and line["step"] <= self.first_step:  # the mean since the line before
+                total += line["loss"] * (line["step"] - before)
+                before = line["step"]
+        return total / max(state.global_step, 1)
+
     def on_train_begin(self, args, state, control, **kwargs):
         self.first_step, self._began = state.global_step, time.perf_counter()
 

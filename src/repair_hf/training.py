@@ -89,15 +89,11 @@ class RepairTrainer(Trainer):
         self.conductor = Conductor(self)
         self.objective = objective or objective_of(args.negatives, args.grid_weight, args.known_matches)
         attach(self.objective, model, processes=args.world_size)
+        model.float()  # the optimizer's weights are float32, whatever precision they were stored in
         super().__init__(
-            model.float(),  # the optimizer's weights are float32, whatever precision they were stored in
-            args,
-            data_collator,
-            train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
+            model, args, data_collator, train_dataset, eval_dataset=eval_dataset, processing_class=processing_class,
             callbacks=[self.conductor, Signature(self)],
-        )
+        )  # fmt: skip
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
         self.can_return_loss = True
@@ -180,15 +176,6 @@ class RepairTrainer(Trainer):
         images, texts = self.accelerator.reduce(self.encoded.to(self.args.device), "sum").tolist()
         return self.conductor.spent(images, texts)
 
-    def mean_loss(self, of_this_call: float) -> float:
-        """The loss, mean over all steps, from that of the steps since a resume: the curve tells of those before."""
-        total, before = of_this_call * (self.state.global_step - self.conductor.first_step), 0
-        for line in self.state.log_history:
-            if "loss" in line and line["step"] <= self.conductor.first_step:  # the mean since the line before
-                total += line["loss"] * (line["step"] - before)
-                before = line["step"]
-        return total / max(self.state.global_step, 1)
-
     @cached_property
     def run(self) -> dict[str, Any]:
         """What a checkpoint tells its run from others by."""
@@ -261,19 +248,12 @@ def train(
     eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
     collator = GridCollator(encoder.preprocessor, tables, data.captions, chunk_size=config.chunk_size)
     trainer = RepairTrainer(
-        encoder.model,
-        config,
-        collator,
-        data,
-        encoder.preprocessor,
-        validation,
-        eval_pixels=eval_pixels,
-        objective=objective,
-    )
+        encoder.model, config, collator, data, encoder.preprocessor, validation, eval_pixels=eval_pixels, objective=objective
+    )  # fmt: skip
     checkpoint = checkpoint_to_resume(config, trainer.run)
     trainer.conductor.before = spent_before(checkpoint)
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    spent, loss = trainer.spent(), trainer.mean_loss(result.training_loss)
+    spent, loss = trainer.spent(), trainer.conductor.mean_loss(result.training_loss)
     detach(encoder.model)
     for name in ("forward", "_original_forward"):  # accelerate's, with which the model would go on in mixed precision
         vars(encoder.model).pop(name, None)
@@ -309,13 +289,9 @@ def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Gri
             "`batches: neighbours` fills a batch along the records' failures, and there are none. Give records, or leave it out."
         )
     return Grids(
-        pairs,
-        records,
-        counterparts=config.counterparts,
-        slot1=config.slot1,
-        has_opposites=config.negatives != "alone",
+        pairs, records, counterparts=config.counterparts, slot1=config.slot1, has_opposites=config.negatives != "alone",
         seed=config.seed if config.data_seed is None else config.data_seed,
-    )
+    )  # fmt: skip
 
 
 def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairConfig) -> Pixels:
