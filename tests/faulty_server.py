@@ -155,6 +155,8 @@ PASSING: dict[str, Callable[[Shape, str], Wire]] = {
     "web page": lambda shape, text: Wire(body=b"<html>502 Bad Gateway</html>"),
     "error with status 200": lambda shape, text: Wire(body=error("openai", 200, "The upstream is busy.")),
 }
+# Of those, the ones that came with a status which says that nothing was answered: nobody bills them.
+NOT_BILLED = ("429", "429 with Retry-After", "429 with a wait in the body", "500", "503", "504", "529")
 # What the model said is of no use; asked once more, it may be.
 UNUSABLE: dict[str, Callable[[Shape, str], Wire]] = {
     "empty choices": _empty_choices,

@@ -13,15 +13,15 @@ PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
 LAYERS = """
     arguments options toyworld.shipped hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder export
     scores seeking screening rankings one_pass retrieval approximate mining seeding
-    records.columns records.answers records.joining records rounds
+    records.columns records.answers records.joining records
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
-    llm.budget llm.batch_api llm.batches llm.sending llm.client
+    llm.budget llm.batch_api llm.batches llm.sending llm.client rounds
     synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.pairing
     synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream synthesis.labelling
     synthesis.rows synthesis.pipeline synthesis.rehearsal
     evaluation.intervals evaluation.retrieval evaluation.ranks evaluation.comparison evaluation.provenance
     evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.order
-    sampling grids collation losses gathering objectives encoding callbacks config checkpoints training
+    sampling grids collation losses gathering objectives encoding config checkpoints callbacks training
     analysis.differences analysis.drawing analysis.html analysis.choosing analysis.tables analysis.measurements analysis.figures analysis.gallery analysis.costs
     analysis.material analysis.charts analysis.findings analysis.funnel analysis.errors analysis.distributions analysis.repairs
     analysis.agreement analysis.people analysis.report analysis.live

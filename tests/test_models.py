@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import base64
+
 import pytest
 
 from repair_hf.llm.journal import Journal
 from repair_hf.models import EditorOptions, LLMOptions, find_editor, find_llm, local_weights, open_chat, open_editor
 from repair_hf.options import UserError
+from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 
 
@@ -42,6 +47,30 @@ def test_an_llm_is_found_by_its_id(id, found):
 )
 def test_an_editor_is_found_by_its_id(id, found):
     assert find_editor(EditorOptions(editor=id)) == found
+
+
+def url_of(scene: scenes.Scene) -> str:
+    return "data:image/png;base64," + base64.b64encode(renderer.to_png(renderer.render(scene))).decode()
+
+
+@pytest.mark.parametrize("id", ["world/oracle", "litellm:world/oracle"])
+def test_an_oracle_that_errs_has_answers_of_its_own(id, tmp_path):
+    two, three = (
+        scenes.Scene(scenes.Thing("circle", "red", n, "small", "running"), None, None, "day") for n in (2, 3)
+    )
+    shown = {role: url_of(scene) for role, scene in {"gt": two, "fp": three}.items()}
+
+    async def ask(**faults) -> tuple[str, str | None]:
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            chat = open_chat(LLMOptions(llm=id, **faults), journal)
+            return chat.model, (await audit(chat, "t2i", q="Two red circles by day", **shown)).drop_reason
+
+    told = [asyncio.run(ask(**faults)) for faults in ({}, {"verdict_noise": 1.0}, {})]
+    assert told[0] == told[2] == ("world/oracle", None)
+    assert told[1][0] == "world/oracle?verdict_noise=1" and told[1][1] is not None
+    with Journal(tmp_path / "other.jsonl") as journal:
+        chat = open_chat(LLMOptions(llm=id, verdict_noise=0.2, malformed_rate=0.1), journal)
+    assert chat.model == "world/oracle?verdict_noise=0.2&malformed_rate=0.1"
 
 
 def test_a_folder_is_a_model_that_lies_here(tmp_path, monkeypatch):

@@ -49,13 +49,17 @@ class LLMOptions:
     tokens_per_minute: int | None = opt(None, "Limit of the provider, prompt and answer together; none when left out.")
     timeout: float = opt(
         300.0,
-        "Seconds until a request, for a text or for an image, counts as failed; it may be paid for all the same.",
+        "Seconds until a request, for a text or for an image, counts as failed. It may be billed all the same, so the ceilings count "
+        "the most that it may cost.",
     )
-    max_error_rate: float = opt(0.5, "Stop when more than this share of recent requests or answers is of no use.")
+    max_error_rate: float = opt(
+        0.5,
+        "Stop when more than this share of recent requests or answers is of no use; at 1 drop what fails, and go on.",
+    )
     max_usd: float | None = opt(
         None, "Never let this folder cost more dollars than this, LLM and image editor together."
     )
-    max_calls: int | None = opt(None, "Never send more requests than this to the LLM for this folder.")
+    max_calls: int | None = opt(None, "Never pay for more answers of the LLM than this for this folder.")
     batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
     verdict_noise: float = opt(0.0, "Toy world: share of audits that come to the opposite verdict.")
     malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.")
@@ -211,8 +215,10 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
     from repair_hf.toyworld import oracle
 
     faults = {"verdict_noise": options.verdict_noise, "malformed_rate": options.malformed_rate}
+    told = "&".join(f"{fault}={rate:g}" for fault, rate in faults.items() if rate)
+    filed = f"{name}?{told}" if told else name  # an oracle that errs is another model, with answers of its own
     if place == "world":
-        return name, oracle.provider(**faults)
+        return filed, oracle.provider(**faults)
     if place == "here":
         from repair_hf.llm.local import LocalModel
 
@@ -220,7 +226,7 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
         return model.id, model
     if name == ORACLE and options.llm_base_url is None:  # the oracle as one of LiteLLM's providers, as slow as any
         oracle.register(**faults)
-    return name, None
+    return filed, None
 
 
 def _sharing(place: Place) -> int:

@@ -1,16 +1,17 @@
 """Rounds of repair: what a later round leaves alone, and when another is not worth its price.
 
-In:  the folders of records of earlier rounds, failures mined anew, metrics of each round.
-Out: the failures that no earlier round holds, the number of the next round, and a table of rounds.
+In:  the folders of records of earlier rounds, failures mined anew, metrics of each round, ceilings on what all rounds may cost.
+Out: the failures that no earlier round holds, the number of the next round, what is left of the ceilings, and a table of rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from datasets import Dataset
 
+from repair_hf.llm.journal import read_entries, shards
 from repair_hf.options import UserError
 from repair_hf.records import load_dropped, load_kept
 
@@ -50,6 +51,26 @@ class EarlierRounds:
                 f"Failures lack {sorted(missing)}, so that they cannot be compared with those of earlier rounds. Make them with `repair-hf mine`."
             )
         return failures.select([row for row, name in enumerate(_names(failures)) if name not in self.failures])
+
+
+def paid_by(rounds: Iterable[Path]) -> tuple[float, int]:
+    """Dollars and LLM answers of the folders of records of some rounds, as ceilings count them."""
+    files = [path for folder in rounds for path in (*shards(folder), *shards(folder, "images"))]
+    entries = list(read_entries(files))
+    return sum(entry.spent for entry in entries), sum(not entry.is_image for entry in entries)
+
+
+def ceilings_left(max_usd: float | None, max_calls: int | None, others: Sequence[Path]) -> dict[str, float | int]:
+    """Of ceilings on all rounds together, what the other rounds leave to one; what its own folder has paid, that round counts itself.
+
+    Args:
+        max_usd: Dollars at most; None for no ceiling.
+        max_calls: LLM answers at most; None for no ceiling.
+        others: Folders of records of the other rounds.
+    """
+    ceilings = {"max_usd": max_usd, "max_calls": max_calls}
+    paid = dict(zip(ceilings, paid_by(others), strict=True))
+    return {name: max(most - paid[name], 0) for name, most in ceilings.items() if most is not None}
 
 
 def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:

@@ -16,7 +16,7 @@ from repair_hf.analysis.report import cell
 from repair_hf.cards.of_records import dataset_card
 from repair_hf.cli import main
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import open_journal
+from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.options import UserError
 from repair_hf.pairs import load_pairs
 from repair_hf.people.sampling import draw, lay_out
@@ -25,6 +25,7 @@ from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.runs import open_stage
 from repair_hf.synthesis.labelling import label_images
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
+from repair_hf.toyworld.server import ChatServer
 
 
 def is_genuine(row, shown) -> bool:
@@ -218,6 +219,24 @@ def test_labels_of_images_agree_with_what_the_instruction_changes(report, judged
             said = scenes.differences(captions.parse(row["q_text"]), fp)
             wanted = {"Object" if gap.kind == "Hallucination" else gap.kind for gap in said}
             assert wanted - {"Relation"} <= set(labels[row["record_id"]])
+
+
+@pytest.mark.parametrize("places", [["records"], ["round-1/records", "round-2/records"]], ids=" ".join)
+def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, tmp_path, monkeypatch, capsys):
+    """Of each folder alone the answers cost next to nothing; the images bring the run up to the ceiling."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    image = Entry("image", "a.png", "stop", 1, 1, 6.0 / len(places), "edit", "t2i", "some/editor", "some/editor")
+    for place in places:
+        shutil.copytree(toy_run / "records", tmp_path / "run" / place)
+        with open_journal(tmp_path / "run" / place, "images") as journal:
+            journal.put(image)
+    log, ask = tmp_path / "requests.jsonl", oracle.with_faults(0.0, 0.0)
+    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
+        words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
+        assert main([*words, "--max-usd", "6"]) == 1
+        assert "--max-usd 6 is spent: $6.0000 are paid" in capsys.readouterr().err
+        assert not log.exists() or not log.read_text()
+        assert main([*words, "--max-usd", "7"]) == 0 and log.read_text()
 
 
 def test_labelling_again_asks_nothing(report, judged):

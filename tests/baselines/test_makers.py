@@ -294,7 +294,7 @@ def test_a_broken_run_goes_on_where_it_was(pairs, encoder, made, tmp_path):
 def test_a_useless_answer_costs_its_own_sample_only(pairs, encoder, made, tmp_path):
     """An empty answer, a refusal, the caption itself, one word: no sample; the caption stands for itself."""
     words = pairs.captions["caption"][:4]
-    useless = dict(zip(words, ["", "  ", words[2].upper(), "Circle"], strict=True))
+    useless = dict(zip(words, ["", "I'm sorry, but I can't help with that.", words[2].upper(), "Circle"], strict=True))
 
     def instead(request) -> str | None:
         told = request["messages"][1]["content"][0]["text"]
@@ -309,7 +309,7 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, encoder, made, tmp_pa
     assert {row["caption_id"] for row in rows} == {row["caption_id"] for row in made("laclip")[0]} - lost
     assert workshop.asked.llm == workshop.tried == 20
     assert {row["caption_id"] for row in workshop.dropped} == lost
-    assert [row["reason"] for row in workshop.dropped] == ["llm_unparsed", "llm_unparsed", "no_op", "filtered"]
+    assert [row["reason"] for row in workshop.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
 
 
 def test_an_llm_that_answers_in_batches_is_refused(pairs, encoder, tmp_path):

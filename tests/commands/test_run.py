@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 import yaml
 
 from repair_hf.cli import main
+from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.records import load_dropped, load_records
-from repair_hf.rounds import EarlierRounds, mean_gain, round_rows
+from repair_hf.rounds import EarlierRounds, ceilings_left, mean_gain, paid_by, round_rows
 
 NAMES = ("direction", "q_id", "fp_id")
 
@@ -120,6 +122,41 @@ def test_stops_when_a_round_gains_too_little(done, words, capsys):
     assert main([*words, "--min-gain", "100"]) == 0
     shown = capsys.readouterr().out
     assert "stopped: round 1 gained" in shown and "fewer than --min-gain 100" in shown and "round-2" not in shown
+
+
+def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recipe, tmp_path, capsys):
+    """The first round leaves five answers to the second."""
+    out, tight = tmp_path / "out", tmp_path / "tight"
+    shutil.copytree(recipe, tight)
+    most = answers(done[0] / "round-1") + 5
+    words = ["run", str(tight), "--rounds", "2", "--min-gain", "-100", "--output", str(out)]
+    options = yaml.safe_load((recipe / "synthesize.yaml").read_text()) | {"max_usd": 1.5, "concurrency": 1}
+    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": most}))
+    assert main(words) == 1
+    shown = capsys.readouterr()
+    assert sum(map(answers, out.glob("round-*"))) == most and "--max-usd 1.5 --max-calls 5 --output" in shown.out
+    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.0000 are paid" in shown.err
+    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": 2 * most}))
+    assert main(words) == 0 and answers(out / "round-2") > 5
+
+
+def answers(folder: Path) -> int:
+    return len((folder / "records" / "journal.jsonl").read_text().splitlines())
+
+
+def test_what_other_rounds_leave_of_ceilings(tmp_path):
+    """Images count as dollars and not as answers of the LLM; a ceiling that is passed already leaves nothing."""
+    rounds = [tmp_path / f"round-{number}" / "records" for number in (1, 2)]
+    for number, folder in enumerate(rounds, 1):
+        with open_journal(folder) as journal, open_journal(folder, "images") as images:
+            for n in range(3):
+                paid = Entry(f"{n}", "text", "stop", 1, 1, 0.5 * number, "audit", "t2i", "some/model", "model")
+                journal.put(paid)
+                images.put(paid._replace(stage="edit", dollars=2.0))
+    assert paid_by(rounds) == (4.5 + 12.0, 6)
+    assert ceilings_left(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
+    assert ceilings_left(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
+    assert ceilings_left(20.0, None, []) == {"max_usd": 20.0} and ceilings_left(None, None, rounds) == {}
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):

@@ -110,6 +110,10 @@ def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys)
     assert rows["all", "20"][1:4] == ["20", "104", "16"]
     assert "at least 10 min, by 10 requests a minute" in shown
     assert "come to 355K and 180K" in shown
+    assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["all", "20"][1:4] == ["20", "84", "16"] and "none is audited" in shown
     assert not (tmp_path / "new").exists()
 
 

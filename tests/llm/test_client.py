@@ -256,6 +256,12 @@ def test_a_rejected_request_is_its_own_fault_only_where_others_were_answered(ask
     assert ask(Script(GOOD))[0].valid  # it is not remembered: a newer version may send it in another way
 
 
+def test_the_answers_of_another_model_say_nothing_of_this_one(ask):
+    ask(Script(GOOD), model="openai/another-model")
+    with pytest.raises(ProviderError, match="no such parameter"):
+        ask(Script(error(400, "no such parameter")))
+
+
 # What is paid
 
 

@@ -7,11 +7,23 @@ import json
 import time
 
 import pytest
-from faulty_server import FAULTS, KEYS, LASTING, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Script
+from faulty_server import (
+    FAULTS,
+    KEYS,
+    LASTING,
+    MODELS,
+    NOT_BILLED,
+    PASSING,
+    REFUSED,
+    UNUSABLE,
+    USABLE,
+    FaultyServer,
+    Script,
+)
 from pydantic import BaseModel
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.retries import Retries
 
 QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
@@ -57,9 +69,10 @@ def ask(house, tmp_path):
     return run
 
 
-def kept(tmp_path) -> list[dict]:
-    """The answers in the journal."""
-    return [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+def kept(tmp_path, *, lost: bool = False) -> list[dict]:
+    """The answers in the journal, or what it says of those that were lost."""
+    entries = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if (entry["finish"] == LOST) == lost]
 
 
 @both_shapes
@@ -72,12 +85,28 @@ def test_what_passes_is_asked_again(name, shape, ask, tmp_path):
 
 
 @both_shapes
+@pytest.mark.parametrize("name", PASSING)
+def test_what_may_be_billed_though_it_failed_is_counted_as_the_most_it_may_cost(name, shape, ask, tmp_path):
+    ask(shape, Script(FAULTS[name](shape, GOOD), GOOD))
+    lost, (answer,) = kept(tmp_path, lost=True), kept(tmp_path)
+    assert len(lost) == (name not in NOT_BILLED)
+    for entry in lost:
+        assert (entry["stage"], entry["direction"], entry["model"]) == ("audit", "i2t", MODELS[shape])
+        priced = shape == "gemini"  # OpenAI's is a model of our own
+        assert entry["dollars"] > answer["dollars"] > 0 if priced else entry["dollars"] is None
+    with Journal(tmp_path / "journal.jsonl") as journal:  # as a rerun counts
+        assert journal.calls == 1 + len(lost)
+        assert journal.dollars == pytest.approx(sum(entry["dollars"] or 0.0 for entry in [answer, *lost]))
+
+
+@both_shapes
 @pytest.mark.parametrize("name", [name for name in PASSING if "time-out" not in name])  # three of those take seconds
 def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
     script = Script(FAULTS[name](shape, GOOD))
     with pytest.raises(ProviderError, match="failed 3 times in a row.*run the same command again") as caught:
         ask(shape, script)
     assert len(script.questions) == 3 and not kept(tmp_path)
+    assert len(kept(tmp_path, lost=True)) == (0 if name in NOT_BILLED else 3)
     body = FAULTS[name](shape, GOOD).body
     told = body["error"]["message"] if isinstance(body, dict) and "error" in body else ""
     assert told in str(caught.value) and "Exception" not in str(caught.value)
@@ -177,6 +206,7 @@ def test_a_server_that_is_not_there(shape, tmp_path):
 
     with pytest.raises(ProviderError, match=r"failed 3 times in a row.*Cannot connect to host 127\.0\.0\.1:9"):
         asyncio.run(main())
+    assert not kept(tmp_path, lost=True)  # nothing went out
 
 
 @both_shapes

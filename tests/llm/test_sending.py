@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import threading
 import time
 
 import pytest
+from PIL import Image
 
+from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.batches import Batches
-from repair_hf.llm.budget import Budget, BudgetSpent
-from repair_hf.llm.client import ChatModel, Deferred, UnparsedAnswer
+from repair_hf.llm.budget import Budget, BudgetSpent, guess_tokens
+from repair_hf.llm.client import ChatModel, Deferred, ProviderError, UnparsedAnswer
+from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.retries import Retries
+from repair_hf.llm.tokens import count_tokens
 from repair_hf.options import UserError
+from repair_hf.records.columns import REASONS
 from repair_hf.runs import RunStopped
 from repair_hf.toyworld.server import ChatServer, Response
 
@@ -22,12 +29,14 @@ MODEL = "openai/gpt-4o-mini"
 IN, OUT = 0.15e-6, 0.6e-6  # its list price per token
 BILL = 1000 * IN + 100 * OUT
 
+THREE = Retries(attempts=3, first_wait=0.01)
+
 BUSY = Response(429, {"error": {"message": "slow down"}})
 BROKEN = Response(500, {"error": {"message": "boom"}})
 
 
 class Counted:
-    """Answers in so many seconds; keeps how many requests came, how many of them were answered, and how many were here at once."""
+    """Answers in so many seconds; keeps what was asked last, how many requests came, how many of them were answered, and how many were here at once."""
 
     def __init__(self, answer, seconds: float = 0.01) -> None:
         self.answer, self.seconds, self.lock = answer, seconds, threading.Lock()
@@ -38,6 +47,7 @@ class Counted:
             self.came += 1
             self.here += 1
             self.most = max(self.most, self.here)
+            self.asked = body["messages"][0]["content"]
             response = self.answer(self)
         time.sleep(self.seconds)
         with self.lock:
@@ -51,11 +61,13 @@ def crowd(tmp_path, monkeypatch):
     """Asks a server many questions at once; gives back what came of each."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 
-    def run(server: Counted, questions: int, *, first: int = 0, max_tokens: int = 200, retries=None, **options):
+    def run(
+        server: Counted, questions: int, *, first: int = 0, max_tokens: int = 200, retries=None, model=MODEL, **options
+    ):
         async def main(base_url: str):
             with Journal(tmp_path / "journal.jsonl") as journal:
                 quick = retries or Retries(first_wait=0.05)
-                chat = ChatModel(MODEL, journal=journal, base_url=base_url, retries=quick, **options)
+                chat = ChatModel(model, journal=journal, base_url=base_url, retries=quick, **options)
                 asked = (
                     chat.ask(
                         [{"role": "user", "content": f"question {k}"}],
@@ -163,6 +175,90 @@ def test_max_usd_holds_though_the_first_guess_is_far_off(crowd):
     assert server.came == 10
 
 
+def every_second(server: Counted) -> Response:
+    """The others are answered, and billed, but their answers break off."""
+    return Response(body=b'{"id": "1", "choices": [') if server.came % 2 else good(server)
+
+
+MOST = 1000 * IN + 200 * OUT  # that a request may cost, once a bill has shown how many tokens its prompt has
+
+
+def test_answers_that_are_lost_on_their_way_count(crowd, tmp_path):
+    server = Counted(every_second)
+    assert crowd(server, 12, limits=Limits(1), budget=Budget(max_calls=12)).count("yes") == 6 and server.came == 12
+    crowd(server, 12, limits=Limits(1), budget=Budget(max_calls=12))
+    assert server.came == 12  # the next run knows
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        assert journal.calls == 12
+        assert journal.dollars == pytest.approx(6 * BILL + (19 * IN + 200 * OUT) + 5 * MOST)
+    use = paid_in(tmp_path)["audit", "i2t"]
+    assert use.calls == 6 and use.dollars == pytest.approx(journal.dollars)
+
+
+def test_max_usd_holds_though_answers_are_lost(crowd):
+    server = Counted(every_second)
+    crowd(server, 60, limits=Limits(1), budget=Budget(max_usd=10 * (BILL + MOST)))
+    assert server.came == 20
+
+
+# What fails again and again
+
+
+def failing(server: Counted) -> Response:
+    return BROKEN if server.asked == "question 3" else good(server)
+
+
+def test_a_request_that_always_fails_costs_its_row_alone(crowd):
+    server = Counted(failing)
+    outcomes = crowd(server, 40, limits=Limits(4), retries=THREE)
+    (fault,) = of_type(outcomes, FailedAnswer)
+    assert outcomes.index(fault) == 3 and outcomes.count("yes") == 39 and server.came == 39 + 3
+    assert fault.drop_reason in REASONS and str(fault) == f"{MODEL} failed 3 times in a row, at last with: boom"
+    assert crowd(server, 5, limits=Limits(4), first=40, retries=THREE) == ["yes"] * 5
+    server.answer = good
+    assert crowd(server, 1, first=3) == ["yes"]  # it was not for ever
+
+
+def test_a_request_that_fails_where_none_is_answered_stops_the_run_unless_failures_are_put_up_with(crowd):
+    server = Counted(failing)
+    (stop,) = crowd(server, 1, first=3, retries=THREE)
+    assert isinstance(stop, ProviderError) and "failed 3 times in a row" in str(stop)
+    assert "same command again later. To leave out what fails, give --max-error-rate 1." in str(stop)
+    (fault,) = crowd(server, 1, first=3, retries=THREE, max_error_rate=1.0)
+    assert isinstance(fault, FailedAnswer)
+
+
+def test_too_much_at_once_is_no_fault_of_a_row(crowd):
+    def busy(server: Counted) -> Response:
+        return BUSY if server.asked == "question 3" else good(server)
+
+    outcomes = crowd(Counted(busy), 8, limits=Limits(4), retries=Retries(attempts=2, first_wait=0.01))
+    assert isinstance(outcomes[3], ProviderError) and not of_type(outcomes, FailedAnswer)
+
+
+# What a provider does not tell
+
+
+def untold(server: Counted) -> Response:
+    response = good(server)
+    del response.body["usage"]
+    return response
+
+
+def test_an_answer_without_its_tokens_has_no_known_price_and_counts_as_the_most_it_may_cost(crowd, tmp_path):
+    server, most = Counted(untold), 19 * IN + 200 * OUT
+    assert crowd(server, 30, budget=Budget(max_usd=10.5 * most)).count("yes") == 10 == server.came
+    crowd(server, 30, budget=Budget(max_usd=10.5 * most))
+    assert server.came == 10  # the next run knows
+    use = paid_in(tmp_path)["audit", "i2t"]
+    assert (use.calls, use.unpriced, use.dollars) == (10, 10, 0.0)
+
+
+def test_what_has_no_price_needs_no_tokens(crowd, tmp_path):
+    assert crowd(Counted(untold), 3, model="openai/mine") == ["yes"] * 3
+    assert "at_most" not in (tmp_path / "journal.jsonl").read_text()
+
+
 def test_max_usd_needs_a_price(tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal:
         with pytest.raises(UserError, match="no list price is known for 'openai/mine'. Set `max_calls`"):
@@ -191,3 +287,68 @@ def test_batches_take_what_the_budget_has_room_for(tmp_path, monkeypatch):
     assert len(of_type(outcomes, Deferred)) == 16 and batches.waiting == 5
     outcomes, batches = run(max_usd=0.5 * bound)
     assert len(of_type(outcomes, BudgetSpent)) == 16 and batches.waiting == 0
+
+
+@pytest.fixture
+def in_batches(tmp_path, monkeypatch):
+    """Runs, one after the other: each collects what came, asks its questions and hands them in.
+
+    Gives back for each how many requests are with the provider, and what the journal has paid.
+    """
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    async def main(base_url: str, questions: list[list[dict]], max_usd: float) -> tuple[int, float]:
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            batches = Batches(MODEL, tmp_path / "batches", base_url=base_url)
+            chat = ChatModel(MODEL, journal=journal, budget=Budget(max_usd=max_usd), batches=batches)
+            await batches.collect(chat.keep)
+            asked = (chat.ask(messages, stage="audit", direction="t2i", max_tokens=200) for messages in questions)
+            await asyncio.gather(*asked, return_exceptions=True)
+            await batches.submit()
+            return batches.waiting, journal.dollars
+
+    def run(answer, *runs: tuple[list[list[dict]], float]) -> list[tuple[int, float]]:
+        with ChatServer(answer) as server:
+            return [asyncio.run(main(server.base_url, *asked)) for asked in runs]
+
+    return run
+
+
+def billed_at(tokens: int):
+    def answer(body: dict) -> Response:
+        response = good(None)
+        response.body["usage"]["prompt_tokens"] = tokens
+        return response
+
+    return answer
+
+
+def texts(first: int, last: int) -> list[list[dict]]:
+    return [[{"role": "user", "content": f"question {number}"}] for number in range(first, last)]
+
+
+def test_batches_hold_to_the_ceiling_though_pictures_are_dear(in_batches):
+    buffer = io.BytesIO()
+    Image.new("RGB", (1024, 768)).save(buffer, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    questions = [[*text, {"role": "user", "content": [picture, picture]}] for text in texts(0, 30)]
+    tokens = count_tokens(MODEL, questions[0])
+    assert tokens > 10 * guess_tokens(questions[0])
+    bound = (tokens * IN + 200 * OUT) / 2
+    (waiting, _), (_, dollars) = in_batches(billed_at(tokens), (questions, 5.5 * bound), ([], 5.5 * bound))
+    assert waiting == 5 and 4 * bound < dollars <= 5 * bound
+
+
+def test_the_bills_of_a_batch_correct_the_bounds_of_the_next(in_batches):
+    tokens = 50_000  # for what is taken for 19
+    paid, bound = 4 * (tokens * IN + 100 * OUT) / 2, (tokens * IN + 200 * OUT) / 2
+    runs = in_batches(billed_at(tokens), (texts(0, 4), 1.0), (texts(4, 24), paid + 3.5 * bound))
+    assert runs == [(4, 0.0), (3, pytest.approx(paid))]
+
+
+def test_an_answer_in_a_batch_without_its_tokens_counts_as_the_most_it_may_cost(in_batches, tmp_path):
+    bound = (19 * IN + 200 * OUT) / 2
+    runs = in_batches(lambda body: untold(None), (texts(0, 8), 5.5 * bound), (texts(0, 8), 5.5 * bound))
+    assert runs == [(5, 0.0), (0, pytest.approx(5 * bound))]
+    assert paid_in(tmp_path)["audit", "t2i"].unpriced == 5

@@ -21,6 +21,7 @@ from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.cost import token_price
+from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
 from repair_hf.llm.retries import Retries
@@ -283,6 +284,49 @@ def test_failures_of_single_requests(tmp_path):
     assert told["key-0"] == ("stop", "fine") and told["key-3"] == ("content_filter", "blocked")
     assert told["key-2"][0] == "rejected" and "the image is too large" in told["key-2"][1]
     assert not batches.holds("key-1") and not batches.holds("key-4")
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ('{"error": {"code": 400, "message": "The picture\'s too large", "status": "INVALID_ARGUMENT"}}', "rejected"),
+        (
+            '{"error": {"code": 400, "message": "try again in a few minutes", "status": "FAILED_PRECONDITION"}}',
+            "again",
+        ),
+        ('{"error": {"code": 429, "message": "Resource exhausted", "status": "RESOURCE_EXHAUSTED"}}', "again"),
+        ("Internal error after 480 ms", "again"),
+    ],
+)
+def test_a_row_that_vertex_does_not_accept_is_not_handed_in_for_ever(status, outcome, tmp_path):
+    """LiteLLM makes of it a row without a status."""
+    from litellm.llms.vertex_ai.files.transformation import VertexAIFilesConfig
+
+    request = {"contents": [{"role": "user"}], "labels": {"litellm_custom_id": "k"}}
+    row = {"status": f"Bad Request: {status}", "processed_time": "now", "request": request, "response": {}}
+    content = VertexAIFilesConfig()._try_transform_vertex_batch_output_to_openai(json.dumps(row).encode()).decode()
+    (answered,) = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api._read(content)
+    if outcome == "again":
+        assert answered.reply is None and isinstance(answered.fault, PassingFailure)
+    else:
+        assert answered.reply.finish == "rejected" and "The picture's too large" in answered.reply.text
+
+
+def test_a_batch_that_an_earlier_version_handed_in_is_collected(tmp_path):
+    with ChatServer(lambda body: "fine") as server:
+        batches = Batches("openai/gpt-4o", tmp_path / "batches", base_url=server.base_url, retries=QUICK)
+        batches.defer(Question("k", request(), "audit", "i2t", 0.25))
+        asyncio.run(batches.submit())
+        (state,) = (tmp_path / "batches").iterdir()
+        told = json.loads(state.read_text())
+        assert told["questions"]["k"].pop() == 0  # the size of its prompt, which was not told then
+        state.write_text(json.dumps(told))
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            later = Batches("openai/gpt-4o", tmp_path / "batches", base_url=server.base_url, retries=QUICK)
+            assert later.promised == 0.25
+            chat = ChatModel("openai/gpt-4o", journal=journal, base_url=server.base_url, batches=later)
+            asyncio.run(later.collect(chat.keep))
+            assert journal.get("k").text == "fine"
 
 
 def test_a_batch_that_is_refused_stops_the_run_and_is_handed_in_again(tmp_path, monkeypatch):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.synthesis.captions import clean
+from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
+from repair_hf.synthesis.captions import clean, read_captions
+
+SOURCE = "One dog runs."
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,115 @@ from repair_hf.synthesis.captions import clean
         ("[Two] dogs run.", "[Two] dogs run."),
         ("{Two} dogs run.", "{Two} dogs run."),
         ("两只狗在跑。", "两只狗在跑。"),
-        ('{"caption": "Two dogs run."}', None),
-        ("Here is the corrected caption:\n\nTwo dogs run.", None),
-        ("Two dogs run.\n \n(I replaced 'One' with 'Two'.)", None),
         ('"', '"'),
-        ('""', None),
-        ("  \n ", None),
+        ("**Two dogs run.**", "Two dogs run."),
+        ("Corrected caption: Two dogs run.", "Two dogs run."),
+        ('Caption: "Two dogs run."', "Two dogs run."),
+        ('"Caption: Two dogs run."', "Two dogs run."),
+        ("**Corrected caption:** Two dogs run.", "Two dogs run."),
+        ("**Corrected Caption**: **Two dogs run.**", "Two dogs run."),
+        ("Here is the corrected caption: Two dogs run.", "Two dogs run."),
+        ("Sure! Here’s the edited caption:\nTwo dogs run.", "Two dogs run."),
+        ("Here is the corrected caption:\n\n```\nTwo dogs run.\n```", "Two dogs run."),
+        ("Two dogs run. \n(I replaced 'One' with 'Two'.)", "Two dogs run."),
+        ('"Two dogs run."\n\n(Changed the number.)', "Two dogs run."),
+        ("Two dogs run.\n\nNote: the number was wrong.\nNow it is right.", "Two dogs run."),
+        ("Two dogs run.\n**Changes made:**\n- One to two", "Two dogs run."),
     ],
 )
 def test_takes_a_caption_out_of_its_wrapping(answer, caption):
-    assert clean(answer) == caption
+    assert clean(answer, SOURCE) == caption
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "\"I'm sorry, but I can't help with that\" stands on a mug.",
+        '"I\'m sorry", a sign says.',
+        "I'm sorry to see this bike in the snow.",
+        "I'm sitting on a bench with my dog.",
+        "I can't help but smile at this puppy.",
+        "I can't help falling in love with this cat.",
+        "I cannot believe the size of this pizza.",
+        "Sorry, no dogs allowed here.",
+        "Unfortunately the bus has left.",
+        "A sign that reads: stop",
+        "A sign with the caption: stop",
+        "A meme whose caption reads: I'm sorry, I can't do that",
+        "The caption reads: when you see it",
+        "Here is a cat: it sleeps.",
+        "Sure enough, two dogs run.",
+        "Two dogs (one brown, one white) run.",
+        "My cake (I added strawberries)",
+        "Two dogs run. (Note the shadow.)",
+        "A sign that reads **stop** in **bold**",
+        "**Stop** signs and **go** signs",
+        "Note: two dogs run.",
+    ],
+)
+def test_leaves_a_caption_as_it_is(caption):
+    assert clean(caption, SOURCE) == clean(caption, caption) == caption
+
+
+def test_leaves_a_caption_of_two_lines_whole():
+    assert clean("A sign that reads:\nstop", SOURCE) == "A sign that reads: stop"
+    assert clean("Two dogs\n(one brown) run.", SOURCE) == "Two dogs (one brown) run."
+
+
+@pytest.mark.parametrize(
+    ("source", "edit"),
+    [
+        ("Caption: one dog runs.", "Caption: two dogs run."),
+        ("I'm sorry, but I can't edit, says a man.", "I'm sorry, but I can't edit, says a woman."),
+    ],
+)
+def test_what_the_source_says_too_is_part_of_the_caption(source, edit):
+    assert clean(edit, source) == edit
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I'm sorry, but I can't help with that.",
+        "I’m sorry, I can’t assist with this request.",
+        "Sorry, but I cannot edit this caption.",
+        "I cannot fulfil this request.",
+        "I am unable to carry out the instruction.",
+        "I won't do that.",
+        "I apologize, but the instruction is unclear.",
+        "As an AI language model, I can't provide that.",
+        "I'm sorry, but I can't help with that.\n\nIs there something else?",
+    ],
+)
+def test_a_refusal_is_no_caption(answer):
+    with pytest.raises(RefusedAnswer, match="declined"):
+        clean(answer, SOURCE)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"caption": "Two dogs run."}',
+        "Two dogs run.\n\nThree dogs run.",
+        '""',
+        "  \n ",
+        "Corrected caption:",
+        '```\n""\n```',
+    ],
+)
+def test_what_holds_no_caption_cannot_be_used(answer):
+    with pytest.raises(UnparsedAnswer, match="no caption"):
+        clean(answer, SOURCE)
+
+
+def test_one_caption_among_the_candidates_is_enough():
+    refusal = "I'm sorry, but I can't help with that."
+    assert read_captions([refusal, UnparsedAnswer("cut off"), "Two dogs run."], SOURCE) == [
+        None,
+        None,
+        "Two dogs run.",
+    ]
+    for answers, fault in (([refusal, "{}"], RefusedAnswer), (["{}", refusal], UnparsedAnswer)):
+        with pytest.raises(AnswerError) as caught:
+            read_captions(answers, SOURCE)
+        assert type(caught.value) is fault

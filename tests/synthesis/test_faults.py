@@ -19,7 +19,7 @@ from faulty_server import KEYS, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, Faul
 from repair_hf.encoder import DualEncoder
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.journal import Journal, read_entries
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.retries import Retries
 from repair_hf.mining import mine_false_positives
@@ -154,8 +154,8 @@ def check(tmp_path, encoder, shape, *, images: int, failures: int) -> Faulty:
     assert Counter(questions.values()) == Counter(provider.dropped.values())
     assert all(row["detail"] for row in lost.values())
     assert set(provider.answered.values()) == {1}  # nothing is paid for twice
-    journal = (tmp_path / "disturbed" / "journal.jsonl").read_text().splitlines()
-    assert len(journal) == len(provider.answered)  # nothing that was paid for is lost
+    answers = [entry for entry in read_entries([tmp_path / "disturbed" / "journal.jsonl"]) if not entry.is_lost]
+    assert len(answers) == len(provider.answered)  # nothing that was paid for is lost
     return provider
 
 

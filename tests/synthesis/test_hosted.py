@@ -8,6 +8,7 @@ import io
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import pytest
 from PIL import Image
 
 from repair_hf.llm.budget import Budget, BudgetSpent
+from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import ProviderError
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.retries import Retries
 from repair_hf.options import UserError
@@ -25,6 +27,8 @@ from repair_hf.runs import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture
+from repair_hf.synthesis.stream import work_through
+from repair_hf.toyworld.server import ChatServer, Response
 
 KEY = "planted-key-0123456789"
 MODELS = {"openai": "openai/gpt-image-1", "gemini": "gemini/gemini-2.5-flash-image"}
@@ -71,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, body, {})
 
     def _send(self, status, body, headers) -> None:
-        data = json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
@@ -239,6 +243,59 @@ def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tm
     with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
         make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
     assert len(server.asked) == 1 and not list(tmp_path.rglob("*.none"))
+    (bill,) = bills(tmp_path)
+    assert bill["finish"] == LOST and bill["dollars"] == pytest.approx(PRICES["openai"])
+
+
+@pytest.mark.parametrize(
+    "model", ["black_forest_labs/flux-kontext-pro", "recraft/recraftv3", "fal_ai/flux-lora-depth"]
+)
+def test_a_provider_that_sends_addresses_is_refused_before_anything_is_paid(model):
+    with pytest.raises(
+        UserError, match=f"--editor {model}: {model.split('/')[0]} sends the address of an image.* Give"
+    ):
+        HostedEditor(model)
+
+
+def test_images_that_are_lost_on_their_way_count(serve, sources, tmp_path):
+    server = serve(lambda n: (200, b"{", {}) if n % 2 else png())
+    bound, bill = HostedEditor(MODELS["openai"]).price_bound, PRICES["openai"]
+    budget = Budget(max_usd=3 * (bound + bill) + 0.5 * bound)
+    with pytest.raises(BudgetSpent):
+        make(server, "openai", sources, tmp_path, [(0, "red")], count=8, budget=budget, limits=Limits(1))
+    assert len(server.asked) == 5 and len(list(tmp_path.rglob("*.png"))) == 2
+    lost = [bill["dollars"] for bill in bills(tmp_path) if bill["finish"] == LOST]
+    assert lost == [pytest.approx(bound)] * 3
+    with Journal(tmp_path / "images.jsonl") as journal:  # as a rerun counts
+        assert (journal.calls, journal.dollars) == (0, pytest.approx(3 * bound + 2 * bill))
+
+
+def test_an_image_whose_price_the_provider_does_not_tell_counts_as_the_most_it_may_cost(serve, sources, tmp_path):
+    untold = {name: value for name, value in _openai(png()).items() if name != "usage"}
+    server, bound = serve(lambda n: (200, untold, {})), HostedEditor(MODELS["openai"]).price_bound
+    with pytest.raises(BudgetSpent):
+        make(server, "openai", sources, tmp_path, [(0, "red")], count=8, budget=Budget(max_usd=3.5 * bound))
+    assert [bill["dollars"] for bill in bills(tmp_path)] == [None] * 3 and len(server.asked) == 3
+    with Journal(tmp_path / "images.jsonl") as journal:
+        assert journal.dollars == pytest.approx(3 * bound)
+
+
+def test_one_request_that_always_fails_costs_only_its_own_candidate(serve, sources, tmp_path):
+    server = serve(lambda n: png() if n == 1 else (500, {"error": {"message": "boom"}}, {}))
+    ((first, second),), images = make(server, "openai", sources, tmp_path, [(0, "red")], limits=Limits(1))
+    assert first.is_file() and second is None and images.made == 1
+    assert len(server.asked) == 1 + SOON.attempts and not list(tmp_path.rglob("*.none"))
+    server.script = lambda n: png()
+    ((_, second),), _ = make(server, "openai", sources, tmp_path, [(0, "red")])
+    assert second.is_file()  # it was not for ever
+
+
+def test_where_none_is_served_a_failure_stops_the_run_unless_it_is_put_up_with(serve, sources, tmp_path):
+    server = serve(lambda n: (500, {"error": {"message": "boom"}}, {}))
+    with pytest.raises(ProviderError, match="boom.*To leave out what fails, give --max-error-rate 1"):
+        make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
+    ((none,),), _ = make(server, "openai", sources, tmp_path, [(0, "red")], count=1, circuit=Circuit(1.0))
+    assert none is None
 
 
 def test_an_image_that_is_there_is_not_paid_again(serve, sources, tmp_path):
@@ -290,6 +347,43 @@ def test_when_a_run_stops_what_is_paid_for_arrives(serve, sources, tmp_path):
                 waiting.cancel()
 
     asyncio.run(work())
+    assert len(server.asked) == len(bills(tmp_path)) == len(list(tmp_path.rglob("*.png"))) == 1
+
+
+def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tmp_path, monkeypatch):
+    """One image is on its way and seven wait for their turn when the LLM's provider fails for good; an answer of its own is late."""
+    is_drawn, has_failed = threading.Event(), threading.Event()
+
+    def draw(n: int) -> bytes:
+        is_drawn.set()
+        has_failed.wait(30)
+        time.sleep(1)  # the failure arrives before the image
+        return png()
+
+    def say(body: dict) -> str | Response:
+        if body["messages"][0]["content"] == "late":
+            has_failed.wait(30)
+            time.sleep(2.5)  # in which further images could be bought
+            return "late"
+        is_drawn.wait(30)
+        has_failed.set()
+        return Response(401, {"error": {"message": "no such key"}})
+
+    server = serve(draw)
+    editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), limits=Limits(1))
+
+    async def work() -> None:
+        with Journal(tmp_path / "journal.jsonl") as answers, Journal(tmp_path / "images.jsonl") as journal:
+            chat = ChatModel("openai/gpt-4o-mini", journal=answers, base_url=llm.base_url)
+            images = Candidates(editor, sources, tmp_path / "candidates", count=4, seed=0, journal=journal)
+            said = [
+                chat.ask([{"role": "user", "content": word}], stage="x", direction="t2i") for word in ("late", "no")
+            ]
+            async with images.open():
+                await work_through(chat, [images.make(0, "red"), images.make(1, "red"), *said], images)
+
+    with ChatServer(say) as llm, pytest.raises(ProviderError, match="no such key"):
+        asyncio.run(work())
     assert len(server.asked) == len(bills(tmp_path)) == len(list(tmp_path.rglob("*.png"))) == 1
 
 

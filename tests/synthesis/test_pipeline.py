@@ -332,7 +332,8 @@ def at_stage(wanted: str, answer):
             "no candidate differs",
         ),
         ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
-        ("i2t", "edit", '""', "llm_unparsed", "no candidate"),
+        ("i2t", "edit", '""', "llm_unparsed", "no caption"),
+        ("i2t", "edit", "I'm sorry, but I can't help with that.", "llm_refused", "declined"),
     ],
 )
 def test_a_row_is_dropped_for_its_reason(direction, stage, answer, reason, detail, pairs, encoder, failures, tmp_path):

@@ -64,6 +64,24 @@ def test_options_that_ask_less_are_counted_as_less(mined):
     assert shown.prompt_tokens == pytest.approx(default["edit", "i2t"].prompt_tokens + 108 * 258, rel=0.02)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_is_not_audited_is_not_counted_as_audited(grouped, mined):
+    """Nor does a share of failures that an audit in the same folder has passed count."""
+    usual = {("audit", "i2t"): 20_000, ("instruct", "i2t"): 10_000, ("audit", "t2i"): 40, ("instruct", "t2i"): 20}
+    measured = {place: Usage(calls=calls, prompt_tokens=100 * calls) for place, calls in usual.items()}
+    found = estimated(mined, audited=False, grouped=grouped, measured=measured)
+    assert {place: (stage.llm_calls, stage.image_calls) for place, stage in found.items()} == {
+        ("audit", "i2t"): (0, 0),
+        ("instruct", "i2t"): (36, 0),
+        ("edit", "i2t"): (108, 0),
+        ("audit", "t2i"): (0, 0),
+        ("instruct", "t2i"): (20, 0),
+        ("edit", "t2i"): (0, 60),
+    }
+    assert found["audit", "i2t"].dollars == found["audit", "t2i"].dollars == 0.0
+    assert found["instruct", "i2t"].prompt_tokens == 3600
+
+
 def test_tokens_come_near_to_what_a_run_is_billed(mined, tmp_path):
     pairs, encoder, failures = mined
     failures, found = failures.filter(lambda row: row["direction"] == "i2t"), estimated(mined)

@@ -27,7 +27,7 @@ from repair_hf.pairs import Pairs
 from repair_hf.parsing import MODEL, load_parser
 from repair_hf.synthesis import prompts
 from repair_hf.synthesis.candidates import Candidates
-from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, clean
+from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, read_captions
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.prompts import draw_instruction
@@ -150,7 +150,8 @@ class Workshop:
                 await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
 
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
-            await work_through(self.chat, [serve(bar) for _ in range(WORKERS)])
+            images = filter(None, (self._images, self._canvas))
+            await work_through(self.chat, [serve(bar) for _ in range(WORKERS)], *images)
         return [found[row] for row in rows if row in found]
 
     def drop(self, row: int, reason: str, detail: str) -> None:
@@ -184,7 +185,7 @@ class Workshop:
             Those of M answers that are of use.
 
         Raises:
-            AnswerError, NoSample: If none is.
+            AnswerError: If none is.
         """
         self.asked.llm += samples
         answers = await self.chat.ask_many(
@@ -197,13 +198,7 @@ class Workshop:
             max_tokens=MAX_TOKENS,
             seed=self.seed,
         )
-        texts = [text for answer in answers if isinstance(answer, str) and (text := clean(answer))]
-        if not texts:
-            raise next(
-                (fault for fault in answers if isinstance(fault, AnswerError)),
-                NoSample("llm_unparsed", "nothing was said"),
-            )
-        return texts
+        return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
         """Edit an image of the pairs.

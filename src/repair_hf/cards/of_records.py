@@ -227,7 +227,9 @@ def _made_by(records: Dataset) -> str:
 def _answered_by(folder: Path) -> str:
     """The model that answered, in the provider's words: an id such as gpt-4o stands for another one next year."""
     found = Counter(
-        (entry.model, entry.answered_by) for entry in read_entries([*shards(folder), *shards(folder, "images")])
+        (entry.model, entry.answered_by)
+        for entry in read_entries([*shards(folder), *shards(folder, "images")])
+        if not entry.is_lost
     )
     if not found:
         return "Which version of the models answered is not on record."

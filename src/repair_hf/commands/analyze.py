@@ -105,6 +105,7 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     from repair_hf.llm.journal import open_journal
     from repair_hf.models import find_llm, open_chat
     from repair_hf.records import load_kept
+    from repair_hf.rounds import paid_by
     from repair_hf.synthesis.labelling import ask_about, label_images
 
     if not material.folders:
@@ -121,8 +122,11 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
                 f"label   {len(wanted):,} calls, about {letters / 4000:,.1f} K tokens in, about {dollars(cost)}   {folder}"
             )
             continue
+        dollars_paid, answers_paid = paid_by(material.folders)
         with open_journal(folder) as journal:
             chat = open_chat(llm, journal)
+            # ceilings hold for the run: what this journal lacks are images, and what other rounds have paid
+            chat.budget.count(dollars_paid - journal.dollars, answers_paid - journal.calls)
             missing = label_images(chat, wanted, folder / LABELS)
         use = chat.usage.get(("label", "t2i"))
         asked = (use.calls, use.replayed, dollars(None if use.unpriced else use.dollars)) if use else (0, 0, "$0.00")

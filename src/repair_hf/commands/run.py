@@ -35,6 +35,7 @@ EPILOG = """examples:
 
 Each stage takes its recipe of that folder; models, records and outputs are set by the round. --rounds of a finished run may be raised."""
 
+ALL_RECORDS = "round-*/records"
 STAGES = ("mine", "synthesize", "train", "evaluate")
 
 
@@ -46,7 +47,9 @@ class RunOptions:
 
     recipe: str = need("Folder of recipes: mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml.")
     output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder> by default.")
-    rounds: int = opt(1, "Rounds at most.")
+    rounds: int = opt(
+        1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml are ceilings of all rounds together."
+    )
     min_gain: float = opt(
         0.1, "Stop after a round whose R@1, mean of both directions, rose by fewer points than these."
     )
@@ -84,12 +87,21 @@ def run(options: RunOptions) -> None:
 
 
 def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) -> None:
-    from repair_hf.rounds import mean_gain
-    from repair_hf.runs import write_atomically
+    from repair_hf.llm.budget import BudgetSpent
+    from repair_hf.rounds import mean_gain, paid_by
+    from repair_hf.runs import RunStopped, write_atomically
 
     rounds, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
     for number in range(1, options.rounds + 1):
-        stage.repair(folder, number, base)
+        try:
+            stage.repair(folder, number, base)
+        except BudgetSpent as error:
+            dollars, calls = paid_by(folder.glob(ALL_RECORDS))
+            raise RunStopped(
+                f"A ceiling of {stage.recipe / 'synthesize.yaml'} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} "
+                "are paid, all rounds together. Every answer so far is kept; with a higher `max_usd` or `max_calls` there the same "
+                "command goes on."
+            ) from error
         if not sum(_new_records(folder, number).values()):
             why = f"round {number} brought no new record"
             break
@@ -126,6 +138,7 @@ class _Stages:
         here, newest, earlier = _round(folder, number), _newest(folder, number, base), _records(folder, number - 1)
         self._stage("mine", newest, here / "failures")
         words = ["--earlier-rounds", *earlier] if earlier else []
+        words += self._ceilings(here / "records")
         self._stage("synthesize", newest, here / "records", "--failures", str(here / "failures"), *words)
 
     def train(self, folder: Path, number: int, base: str) -> None:
@@ -137,6 +150,17 @@ class _Stages:
     def evaluate(self, model: str, output: Path) -> None:
         """Measure a retriever."""
         self._stage("evaluate", model, output, "--split", self.split)
+
+    def _ceilings(self, records: Path) -> list[str]:
+        """Flags for what other rounds leave of the recipe's ceilings; none while no other has begun."""
+        others = [path for path in records.parents[1].glob(ALL_RECORDS) if path != records]
+        if not others:
+            return []
+        from repair_hf.rounds import ceilings_left
+
+        recipe = _read(self.recipe, "synthesize")
+        left = ceilings_left(recipe.max_usd, recipe.max_calls, others)
+        return [word for name, most in left.items() for word in (f"--{name.replace('_', '-')}", str(most))]
 
     def _stage(self, name: str, model: str, output: Path, *words: str) -> None:
         config = ["--config", str(self.recipe / f"{name}.yaml")]

@@ -202,6 +202,7 @@ def _print_estimate(
         Protocol(
             llm_name,
             candidates=options.candidates,
+            audited=options.audited,
             attach_image=options.attach_image,
             grouped=options.grouped_audit,
             together=options.candidates_in_one_request,
@@ -214,12 +215,16 @@ def _print_estimate(
     mined = Counter(failures["direction"])
     _print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined))
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
+    repaired = "at most, as if every triplet passed the audit"
+    if not options.audited:
+        repaired = "every triplet is repaired, for none is audited"
+    elif is_measured:
+        repaired = "as many as pass the audit in this folder"
     print(
         f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your failures, images by the "
         "rule of the model's provider. A model that thinks before it answers writes several times as much "
         "(--reasoning-effort).\n"
-        f"Calls: {'as many as pass the audit in this folder' if is_measured else 'at most, as if every triplet passed the audit'}; "
-        "answers of no use are asked for once more.\n"
+        f"Calls: {repaired}; answers of no use are asked for once more.\n"
         "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
     )
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}

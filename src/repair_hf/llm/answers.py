@@ -1,25 +1,30 @@
 """Answers: what to ask for, and from what a model said to what was asked for, or to the reason why it cannot be used.
 
 In:  the pydantic model that an answer must fill (or none, for plain text); the text of an answer, and why the model stopped.
-Out: the form to ask for; the filled model, or the text, else `UnparsedAnswer` or `RefusedAnswer`. An empty, cut-off or malformed answer
-     is never a verdict, whatever form was asked for: not every provider holds its model to it.
+Out: the form to ask for, and how to ask once more; the filled model, or the text, else `UnparsedAnswer` or `RefusedAnswer`. An empty,
+     cut-off or malformed answer is never a verdict, whatever form was asked for: not every provider holds its model to it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from repair_hf.llm.journal import Entry
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
 # What the strict form of the OpenAI protocol knows of JSON schema. The rest (lengths, patterns) is checked when the answer has come;
 # titles and descriptions would be instructions beside the prompt.
 _SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs")
+
+MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens
 
 _OBJECT_BEGINS = re.compile(r'\{\s*"')
 
@@ -42,6 +47,12 @@ class RefusedAnswer(AnswerError):
     """The model or the provider's filter declined to answer."""
 
     drop_reason = "llm_refused"
+
+
+class FailedAnswer(AnswerError):
+    """None came: every attempt at the request failed."""
+
+    drop_reason = "llm_failed"
 
 
 @cache
@@ -69,6 +80,24 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
     if not text.strip():
         raise UnparsedAnswer("the answer was empty")
     return text.strip() if schema is None else _parse(text, schema)
+
+
+def request_seed(seed: int, sample: int, *, attempt: int) -> int:
+    """A 31-bit number, which is what providers take, that differs between samples and between attempts."""
+    return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
+
+
+def second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
+    """The request that follows one whose answer was of no use."""
+    if entry.finish == "length":
+        return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
+    if not entry.text.strip():
+        return request
+    said = {"role": "assistant", "content": entry.text}
+    complaint = (
+        f"This cannot be used: {fault}. Answer again with the JSON object that was asked for, and nothing else."
+    )
+    return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
 
 
 def _shape(node: Any) -> Any:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure, reason_of
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import LiteLLM, Reply, read_reply
@@ -27,6 +27,8 @@ PROVIDERS = (
 )  # whom LiteLLM hands requests of OpenAI's form as a batch
 ENDPOINT = "/v1/chat/completions"
 TIMEOUT = 600.0  # seconds; a file may hold a hundred megabytes
+# Vertex AI has no status for a row that failed, but may quote what its API answered. A precondition is that of the whole batch.
+_ROW_STATUS = re.compile(r'"code":\s*(4\d\d)\b(?!.*FAILED_PRECONDITION)', re.DOTALL)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -145,7 +147,7 @@ class BatchAPI:
             row = json.loads(line)
             response = row.get("response") or {}
             try:
-                reply = self._reply(response.get("status_code"), response.get("body") or row.get("error"))
+                reply = self._reply(response.get("status_code"), response.get("body") or {"error": row.get("error")})
                 yield Answered(row["custom_id"], reply)
             except (PassingFailure, ProviderError) as fault:
                 yield Answered(row["custom_id"], None, fault)
@@ -157,11 +159,12 @@ class BatchAPI:
                 response_object=body, model_response_object=litellm.ModelResponse()
             )
             reply = read_reply(response, self.model, litellm, [])
-            if price_per_token(self.model) is None:
+            if reply.dollars is None:
                 return reply
             usage = response.get("usage") or litellm.Usage()
             return replace(reply, dollars=sum(litellm.cost_calculator.batch_cost_calculator(usage, self.model)))
-        failure = as_failure(_RowError(status or 500, body), self.model)
+        quoted = _ROW_STATUS.search(str(body))
+        failure = as_failure(_RowError(status or (int(quoted[1]) if quoted else 500), body), self.model)
         if isinstance(failure, Blocked):
             return Reply(str(failure), "content_filter", 0, 0, 0.0, self.model)
         if isinstance(failure, RejectedRequest):  # this row's fault: without an answer it would be handed in for ever

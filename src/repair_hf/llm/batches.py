@@ -46,6 +46,7 @@ class Question:
         stage: What it is for; for the accounts.
         direction: `i2t` or `t2i`; for the accounts.
         dollars: What it may cost at worst, at the price of batches; what the budget sets aside for it.
+        guess: How many tokens its prompt was taken for; its bill corrects the guesses to come. 0 where that is not on record.
     """
 
     key: str
@@ -53,6 +54,7 @@ class Question:
     stage: str
     direction: str
     dollars: float = 0.0
+    guess: int = 0
 
 
 Keep = Callable[[Question, Reply], None]
@@ -65,7 +67,7 @@ class _Batch:
     name: str
     file: str | None = None
     id: str | None = None
-    questions: dict[str, list] = field(default_factory=dict)  # key -> stage, direction, dollars
+    questions: dict[str, list] = field(default_factory=dict)  # key -> stage, direction, dollars, guess
 
 
 class Batches:
@@ -102,7 +104,7 @@ class Batches:
     @property
     def promised(self) -> float:
         """What the requests that are with the provider may cost at worst, in dollars."""
-        return sum(dollars for batch in self._open.values() for _, _, dollars in batch.questions.values())
+        return sum(dollars for batch in self._open.values() for _, _, dollars, *_ in batch.questions.values())
 
     def holds(self, key: str) -> bool:
         """Whether the answer to this request comes with a batch that is deferred or handed in already."""
@@ -220,7 +222,7 @@ class _Draft:
 
     def add(self, question: Question, line: bytes) -> None:
         self._file.write(line)
-        self.questions[question.key] = [question.stage, question.direction, question.dollars]
+        self.questions[question.key] = [question.stage, question.direction, question.dollars, question.guess]
 
     def finish(self) -> bytes:
         """The requests, which leave the disk."""

@@ -31,7 +31,7 @@ class BudgetSpent(RunStopped):
 
 @dataclass
 class Hold:
-    """What is set aside for one request; `paid` is what it did cost, None as long as nothing came of it."""
+    """What is set aside for one request; `paid` is what it did cost, or may have cost, and None as long as nothing came of it."""
 
     paid: float | None = None
 
@@ -41,7 +41,7 @@ class Budget:
 
     Args:
         max_usd: Ceiling in US dollars; None for no ceiling.
-        max_calls: Ceiling on the LLM's answers; None for no ceiling. A request that fails is no call.
+        max_calls: Ceiling on the LLM's answers; None for no ceiling. A request that fails is no call, unless it may be billed.
         processes: How many processes share the ceilings, each of them holding to its part.
     """
 
@@ -148,7 +148,8 @@ class PromptSize:
 
     def learn(self, guess: int, billed: int) -> None:
         """Take note of what the provider counted."""
-        self._factor = max(self._factor, billed / guess)
+        if guess:  # 0 where none is on record
+            self._factor = max(self._factor, billed / guess)
 
 
 def guess_tokens(messages: list[dict[str, Any]]) -> int:

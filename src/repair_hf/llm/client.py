@@ -11,18 +11,27 @@ questions, one second attempt where an answer is of no use.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from repair_hf.llm.answers import AnswerError, RefusedAnswer, Schema, UnparsedAnswer, read_answer, response_format
+from repair_hf.llm.answers import (
+    AnswerError,
+    FailedAnswer,
+    RefusedAnswer,
+    Schema,
+    UnparsedAnswer,
+    read_answer,
+    request_seed,
+    response_format,
+    second_attempt,
+)
 from repair_hf.llm.batches import Batches, Deferred, Question
-from repair_hf.llm.budget import Budget, BudgetSpent
+from repair_hf.llm.budget import Budget, BudgetSpent, guess_tokens
 from repair_hf.llm.cost import Usage, price_per_token
-from repair_hf.llm.failures import ProviderError, RejectedRequest
-from repair_hf.llm.journal import Entry, Journal, request_key
+from repair_hf.llm.failures import FailedRequest, ProviderError, RejectedRequest
+from repair_hf.llm.journal import Entry, Journal, lost, request_key
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
 from repair_hf.llm.retries import Retries
@@ -30,7 +39,6 @@ from repair_hf.llm.sending import Sender
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
-MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens
 BATCH_SHARE = 0.5  # of the list price
 
 
@@ -124,14 +132,14 @@ class ChatModel:
             Deferred: If the answer comes with a batch.
             RunStopped: If there is none: the run's end.
         """
-        request = self._request(messages, temperature, max_tokens, _request_seed(seed, sample, attempt=0))
+        request = self._request(messages, temperature, max_tokens, request_seed(seed, sample, attempt=0))
         if schema is not None:
             request["response_format"] = response_format(schema)
         entry, is_new = await self._answer(request, sample, stage, direction)
         try:
             return self._read(entry.text, entry.finish, schema, is_new)
         except UnparsedAnswer as fault:
-            request = _second_attempt(request, entry, fault) | {"seed": _request_seed(seed, sample, attempt=1)}
+            request = second_attempt(request, entry, fault) | {"seed": request_seed(seed, sample, attempt=1)}
         entry, is_new = await self._answer(request, sample, stage, direction)
         return self._read(entry.text, entry.finish, schema, is_new)
 
@@ -166,8 +174,8 @@ class ChatModel:
         """
         found: dict[int, str | AnswerError] = {}
         if together and samples > 1:
-            request = self._request(messages, temperature, max_tokens, _request_seed(seed, 0, attempt=0))
-            with suppress(RefusedAnswer):  # by a server that knows no `n`
+            request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
+            with suppress(RefusedAnswer, FailedAnswer):  # by a server that knows no `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
                 for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
                     try:
@@ -188,8 +196,10 @@ class ChatModel:
     def keep(self, question: Question, reply: Reply) -> None:
         """Take in an answer that came with a batch, unless it is here already."""
         if self.journal.get(question.key) is None:
-            self._keep(question, reply)
-            self.budget.count(reply.dollars or 0.0, calls=1)
+            if reply.dollars is None:
+                reply = replace(reply, at_most=question.dollars)
+            self.budget.count(self._keep(question, reply).spent, calls=1)
+            self._sender.prompts.learn(question.guess, reply.prompt_tokens)
 
     async def drain(self) -> None:
         """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early.
@@ -220,11 +230,13 @@ class ChatModel:
             try:  # shielded: whoever waits may be cancelled, the answer is paid for all the same
                 entry = await asyncio.shield(self._pending[key])
             except RejectedRequest as error:
-                if not self.journal.calls:  # never answered anything: hardly the fault of this request alone
+                if self.model not in self.journal.models:  # hardly the fault of this request alone
                     raise
                 if is_new:
                     self._sender.circuit.note(str(error))
                 raise RefusedAnswer(str(error)) from error
+            except FailedRequest as error:
+                raise FailedAnswer(error.reason) from error
         if not is_new:
             self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=True)
         return entry, is_new
@@ -251,17 +263,22 @@ class ChatModel:
                 if not batches.waiting:
                     raise
             else:
-                batches.defer(replace(question, dollars=dollars))
+                batches.defer(replace(question, dollars=dollars, guess=guess_tokens(question.request["messages"])))
         raise Deferred("the answer comes with a batch")
 
     async def _pay(self, question: Question) -> Entry:
-        return self._keep(question, await self._sender.send(question.request))
+        def lose(dollars: float | None) -> None:
+            self._put(lost(question.stage, question.direction, self.model, dollars))
+
+        return self._keep(question, await self._sender.send(question.request, lose))
 
     def _keep(self, question: Question, reply: Reply) -> Entry:
-        stage, direction = question.stage, question.direction
-        entry = Entry(key=question.key, stage=stage, direction=direction, model=self.model, **vars(reply))
+        place = {"stage": question.stage, "direction": question.direction}
+        return self._put(Entry(key=question.key, model=self.model, **place, **vars(reply)))
+
+    def _put(self, entry: Entry) -> Entry:
         self.journal.put(entry)
-        self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=False)
+        self.usage.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
         return entry
 
     def _read(self, text: str, finish: str, schema: type[Schema] | None, is_new: bool) -> Schema | str:
@@ -280,21 +297,3 @@ class ChatModel:
         del self._pending[key]
         if not task.cancelled():
             task.exception()  # marks it as seen, for nobody may be waiting any more
-
-
-def _request_seed(seed: int, sample: int, *, attempt: int) -> int:
-    """A 31-bit number, which is what providers take, that differs between samples and between attempts."""
-    return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
-
-
-def _second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
-    """The request that follows one whose answer was of no use."""
-    if entry.finish == "length":
-        return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
-    if not entry.text.strip():
-        return request
-    said = {"role": "assistant", "content": entry.text}
-    complaint = (
-        f"This cannot be used: {fault}. Answer again with the JSON object that was asked for, and nothing else."
-    )
-    return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}

@@ -45,7 +45,7 @@ class Usage:
         replayed: Answers that were there already, from an earlier run or an equal request.
         prompt_tokens: Of `calls`.
         completion_tokens: Of `calls`.
-        dollars: Of `calls`, as far as prices are known.
+        dollars: Of `calls`, as far as prices are known; and what the answers that were lost on their way may have cost at most.
         unpriced: How many of `calls` have no known price.
         dollars_saved: What the replayed answers cost when they were asked for.
     """
@@ -64,10 +64,12 @@ class Usage:
             self.replayed += 1
             self.dollars_saved += entry.dollars or 0.0
             return
+        self.dollars += entry.dollars or 0.0
+        if entry.is_lost:
+            return
         self.calls += 1
         self.prompt_tokens += entry.prompt_tokens
         self.completion_tokens += entry.completion_tokens
-        self.dollars += entry.dollars or 0.0
         self.unpriced += entry.dollars is None
 
 

@@ -5,10 +5,11 @@ Out: the same as an exception of ours, in the provider's words and without secre
      - `PassingFailure`: another attempt may succeed (no connection, a broken one, time-out, 429, 5xx, a body that cannot be read);
      - `ProviderError`: none will (a wrong key, no credit, no such model); the run stops;
      - `RejectedRequest`: this very request is not accepted, though others may be;
+     - `FailedRequest`: every attempt at this very request failed, though others may be answered;
      - `Blocked`: the provider's filter refused the content.
 
-LiteLLM's status is a guess in places: it gives a broken connection 500, a missing key 500, a cut-off body 422 and an error that comes
-with status 200 none at all. What it says is read where the status misleads.
+LiteLLM's status is a guess in places: it gives a broken connection 500, a missing key 500, a cut-off body 422 or, of an image, 200, and
+an error that comes with status 200 none at all. What it says is read where the status misleads.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runs import RunStopped, without_secrets
 
+LATER = "Every answer so far is kept; run the same command again later."
 LONGEST_REASON = 300  # characters
+
+# Statuses that LiteLLM gives to what comes without one, too: a time-out, a broken connection, a body that cannot be read.
+_GUESSED = (408, 422, 500)
 
 # A 429 too, but no wait that a run can sit out brings the credit back.
 _NO_CREDIT = re.compile(r"insufficient_quota|billing_not_active|billing_hard_limit|PerDay")
@@ -44,6 +50,18 @@ class RejectedRequest(ProviderError):
     """The provider does not accept this very request. Where it has answered others, the fault is the request's alone."""
 
 
+class FailedRequest(ProviderError):
+    """Every attempt at this very request failed. Where the provider has answered others, the fault is the request's alone.
+
+    Args:
+        reason: What happened; what to do about it is said after it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}. {LATER}")
+        self.reason = reason
+
+
 class PassingFailure(Exception):
     """A request failed in a way that may pass.
 
@@ -51,11 +69,19 @@ class PassingFailure(Exception):
         reason: In the provider's words.
         named_wait: Seconds that the provider asks to wait, if it does.
         is_rate_limit: Whether too much was asked at once.
+        may_be_billed: Whether the provider may have answered, and only the answer was lost.
     """
 
-    def __init__(self, reason: str, named_wait: float | None = None, *, is_rate_limit: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        named_wait: float | None = None,
+        *,
+        is_rate_limit: bool = False,
+        may_be_billed: bool = False,
+    ) -> None:
         super().__init__(reason)
-        self.named_wait, self.is_rate_limit = named_wait, is_rate_limit
+        self.named_wait, self.is_rate_limit, self.may_be_billed = named_wait, is_rate_limit, may_be_billed
 
 
 class Blocked(Exception):
@@ -71,7 +97,11 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
     """
     litellm = load_litellm()
     reason, everything = reason_of(error), f"{error} {vars(error).get('body')}"
-    status = error.status_code if isinstance(error.status_code, int) else 500  # none: an error that came as a success
+    status = error.status_code
+    if (
+        not isinstance(status, int) or status < 400
+    ):  # an error that came as a success, or a success that cannot be read
+        status = 500
     if isinstance(error, litellm.ContentPolicyViolationError) or (status == 400 and _FILTERED.search(everything)):
         return Blocked(reason)
     if _BAD_KEY.search(reason) or status in (401, 403):
@@ -79,7 +109,8 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
     if status == 402 or _NO_CREDIT.search(everything) or (status == 400 and _NO_CREDIT_400.search(reason)):
         return ProviderError(f"{model} wants to be paid first, or its quota is used up: {reason}")
     if status in (408, 409, 429) or status >= 500 or _UNREADABLE in reason:
-        return PassingFailure(reason, _named_wait(error), is_rate_limit=status == 429)
+        may_be_billed = status in _GUESSED and _may_be_answered(error)
+        return PassingFailure(reason, _named_wait(error), is_rate_limit=status == 429, may_be_billed=may_be_billed)
     kind = RejectedRequest if status in (400, 413, 422) else ProviderError
     return kind(f"{model} does not accept the request: {reason}")
 
@@ -101,10 +132,23 @@ def _below(error: BaseException) -> str:
     """What the network said."""
     import httpx
 
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, httpx.HTTPError | OSError | ValueError):
-        cause = cause.__cause__ or cause.__context__
-    return "" if cause is None else _CONTEXT_OBJECT.sub("", str(cause))
+    said = (str(cause) for cause in _causes(error) if isinstance(cause, httpx.HTTPError | OSError | ValueError))
+    return _CONTEXT_OBJECT.sub("", next(said, ""))
+
+
+def _may_be_answered(error: BaseException) -> bool:
+    """Whether the request went out, and no status came back that says that it failed: so it is after a time-out, for one."""
+    import httpx
+
+    told = httpx.HTTPStatusError | httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+    return not any(isinstance(cause, told) for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what lies below it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _named_wait(error: Any) -> float | None:

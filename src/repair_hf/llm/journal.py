@@ -5,7 +5,8 @@ Out: the answer again whenever the same request comes, in this run or a later on
 
 One JSON line per answer, appended and handed to the system before the answer is used: it survives the death of the process (`kill -9`),
 though not a power cut. A line that was being written at that moment is cut off again, and its request asked anew. Answers that were of
-no use (empty, cut off, refused) stand here too: they were paid for, and a rerun must come out like the first run.
+no use (empty, cut off, refused) stand here too: they were paid for, and a rerun must come out like the first run. So do requests whose
+answers were lost on their way (`LOST`), for they may be billed: they count as paid, answer nothing, and are asked again.
 
 Where several processes share a run each appends to a file of its own and reads those of the others as well.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +28,7 @@ from repair_hf.options import UserError
 
 logger = logging.getLogger(__name__)
 
+LOST = "lost"
 LONG = 1024  # characters; longer strings (images) are hashed by themselves, which spares JSON's escaping of them
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -40,12 +43,13 @@ class Entry(NamedTuple):
         finish: Why it stopped: `stop`, `length`, `content_filter`, `refusal` or what else the provider says.
         prompt_tokens: As counted by the provider.
         completion_tokens: As counted by the provider.
-        dollars: Price at the time; None where no price is known.
+        dollars: Price at the time, and of a lost answer the most that it may be; None where it is not known.
         stage: What the answer was for, such as `audit`.
         direction: `i2t` or `t2i`.
         model: Model that was asked.
         answered_by: Model that answered, in the provider's words.
         others: Text and finish of the further choices, where a request asked for more than one.
+        at_most: What it may have cost, in dollars, where the model has a price but the provider did not say how much it bills.
     """
 
     key: str
@@ -59,11 +63,27 @@ class Entry(NamedTuple):
     model: str
     answered_by: str
     others: tuple[tuple[str, str], ...] = ()
+    at_most: float = 0.0
+
+    @property
+    def spent(self) -> float:
+        """Dollars that count against a ceiling."""
+        return self.at_most if self.dollars is None else self.dollars
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it stands for an answer that never arrived, though it may be billed."""
+        return self.finish == LOST
 
     @property
     def is_image(self) -> bool:
         """Whether it stands for an image that a provider has edited; `text` is the name of its file."""
         return (self.stage, self.direction) == ("edit", "t2i")
+
+
+def lost(stage: str, direction: str, model: str, dollars: float | None) -> Entry:
+    """An answer that never arrived, and may have cost so much. No request has its key."""
+    return Entry(secrets.token_hex(16), "", LOST, 0, 0, dollars, stage, direction, model, answered_by="")
 
 
 def request_key(request: dict, sample: int) -> str:
@@ -84,8 +104,9 @@ class Journal:
         lock: The file that only one run at a time may hold; `path` + `.lock` by default.
 
     Attributes:
-        calls: How many answers of the LLM were paid for, by whichever run or process, as far as these files tell.
-        dollars: What these and the edited images cost, as far as prices are known.
+        calls: How many answers of the LLM were paid for, by whichever run or process, as far as these files tell; lost ones too.
+        dollars: What these and the edited images cost, or may have cost, as far as prices are known.
+        models: Those that have answered.
 
     Raises:
         UserError: If another run holds the journal.
@@ -131,7 +152,10 @@ class Journal:
         if entry.key in self._places:
             raise ValueError(f"{self.path} already holds an answer to {entry.key}; look with `get` before asking.")
         offset = self._appender.tell()
-        self._appender.write(json.dumps(entry._asdict()).encode("ascii") + b"\n")
+        told = entry._asdict()
+        if not entry.at_most:  # rarely told; without it the line is one that earlier versions read too
+            del told["at_most"]
+        self._appender.write(json.dumps(told).encode("ascii") + b"\n")
         self._appender.flush()
         self._note(entry, self._reader, offset)
 
@@ -141,7 +165,7 @@ class Journal:
             shard.close()
         others = [Path(other) for other in also_read if Path(other).resolve() != self.path.resolve()]
         self._shards = [other.open("rb") for other in others]
-        self.calls, self.dollars = 0, 0.0
+        self.calls, self.dollars, self.models = 0, 0.0, set[str]()
         # The texts stay on disk: a paper-sized run has half a million answers.
         self._places: dict[str, tuple[BinaryIO, int]] = {}
         self._reader.seek(0)
@@ -176,7 +200,9 @@ class Journal:
     def _note(self, entry: Entry, file: BinaryIO, offset: int) -> None:
         self._places.setdefault(entry.key, (file, offset))
         self.calls += not entry.is_image  # also where two processes paid for the same
-        self.dollars += entry.dollars or 0.0
+        self.dollars += entry.spent
+        if entry.finish not in (LOST, "rejected"):
+            self.models.add(entry.model)
 
     def _mend(self, offset: int, *, whole: bool) -> None:
         if whole:  # only its line break is missing

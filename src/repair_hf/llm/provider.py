@@ -32,7 +32,8 @@ THINKING_TOKENS = 4096  # mostly it takes some hundred; an answer that is cut of
 class Reply:
     """What came back for one request; see `journal.Entry` for the fields.
 
-    `others` are the text and the finish of further answers, where the request asked for `n` of them; the tokens are those of all.
+    `others` are the text and the finish of further answers, where the request asked for `n` of them; the tokens are those of all, and 0
+    where the provider does not tell.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Reply:
     dollars: float | None
     answered_by: str
     others: tuple[tuple[str, str], ...] = ()
+    at_most: float = 0.0
 
 
 # Whoever can answer a request: LiteLLM below, or a model in this process.
@@ -129,11 +131,12 @@ def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal[
 
 def read_reply(response: Any, model: str, litellm: Any, raw: list[Any]) -> Reply:
     usage = response.get("usage") or litellm.Usage()
-    # By the model that was asked for; LiteLLM's own figure goes by the name that stands in the response.
-    is_priced = price_per_token(model) is not None
-    dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_priced else None
     said = [_said(choice) for choice in response.choices] or [("", "empty")]
     text, finish = said[0]
+    # By the model that was asked for; LiteLLM's own figure goes by the name that stands in the response.
+    price, is_told = price_per_token(model), usage.prompt_tokens and (usage.completion_tokens or not text)
+    is_known = price is not None and (is_told or not any(price))
+    dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_known else None
     if finish == "content_filter" and not text:
         text = _why_blocked(raw)
     return Reply(

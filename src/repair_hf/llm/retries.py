@@ -1,7 +1,7 @@
 """Retries: believe in a provider that fails, for a while.
 
 In:  a coroutine function that sends a request once, for a text or for an image.
-Out: its reply; or a `ProviderError` when patience ends.
+Out: its reply; or a `ProviderError` when patience ends, which is a `FailedRequest` where each attempt failed.
 
 The waits grow exponentially with full jitter (each is drawn between zero and a bound that doubles), unless the provider names a time.
 """
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from repair_hf.llm.failures import PassingFailure, ProviderError
+from repair_hf.llm.failures import LATER, FailedRequest, PassingFailure, ProviderError
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ async def insist(send: Callable[[], Awaitable[Reply]], retries: Retries, model: 
     """Send until a reply comes.
 
     Raises:
-        ProviderError: If none came in `retries.attempts` attempts, or the provider asks for too long a wait.
+        FailedRequest: If none came in `retries.attempts` attempts.
+        ProviderError: If none came because too much is asked at once, or the provider asks for too long a wait.
     """
     attempt = 1
     while True:
@@ -51,9 +52,14 @@ async def insist(send: Callable[[], Awaitable[Reply]], retries: Retries, model: 
             return await send()
         except PassingFailure as failure:
             if attempt == retries.attempts:
-                raise _stopped(f"{model} failed {attempt} times in a row, at last with: {failure}") from failure
+                reason = f"{model} failed {attempt} times in a row, at last with: {failure}"
+                raise (
+                    ProviderError(f"{reason}. {LATER}") if failure.is_rate_limit else FailedRequest(reason)
+                ) from failure
             if failure.named_wait is not None and failure.named_wait > retries.patience:
-                raise _stopped(f"{model} asks to wait {failure.named_wait:.0f} s: {failure}") from failure
+                raise ProviderError(
+                    f"{model} asks to wait {failure.named_wait:.0f} s: {failure}. {LATER}"
+                ) from failure
             wait = _wait(retries, attempt, failure.named_wait)
             level = logging.DEBUG if attempt == 1 else logging.INFO  # one miss is nothing; a second is worth a word
             logger.log(
@@ -66,7 +72,3 @@ async def insist(send: Callable[[], Awaitable[Reply]], retries: Retries, model: 
 def _wait(retries: Retries, attempt: int, named: float | None) -> float:
     jitter = random.uniform(0, min(retries.longest_wait, retries.first_wait * 2 ** (attempt - 1)))
     return jitter if named is None else named + min(jitter, 1.0)  # so that not all requests come back at one instant
-
-
-def _stopped(why: str) -> ProviderError:
-    return ProviderError(f"{why}. Every answer so far is kept; run the same command again later.")

@@ -10,13 +10,16 @@ down is asked by few. Each single attempt waits for its turn by the limits, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from repair_hf.llm.budget import Budget, PromptSize, guess_tokens
-from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.budget import Budget, Hold, PromptSize, guess_tokens
+from repair_hf.llm.failures import FailedRequest, PassingFailure, ProviderError
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.provider import Provider, Reply
 from repair_hf.llm.retries import Retries, insist
+from repair_hf.llm.tokens import count_tokens
 from repair_hf.options import UserError
 
 # The circuit looks back over so many attempts at least, and over so many for each place: when a provider stumbles, all that is under
@@ -38,6 +41,7 @@ class Sender:
 
     Attributes:
         circuit: To be told of answers of no use; failed attempts it learns of here.
+        prompts: To be told of bills that come with batches; those of `send` it learns of here.
         on_wire: Tasks whose request is with the provider, and may be paid already.
 
     Raises:
@@ -63,37 +67,67 @@ class Sender:
         self.on_wire: set[asyncio.Task] = set()
         self._model, self._provider, self._price = model, provider, price or (0.0, 0.0)
         self._retries, self._limits, self._budget = retries, limits, budget
-        self._prompts = PromptSize()
+        self.prompts = PromptSize()
+        self._has_served = False
         self._places_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
-    async def send(self, request: dict[str, Any]) -> Reply:
+    async def send(self, request: dict[str, Any], lose: Callable[[float | None], None]) -> Reply:
         """Send until a reply comes.
 
+        Args:
+            request: In the OpenAI chat format.
+            lose: Told of each attempt whose answer was lost though it may be billed: what it cost at most, None without a price.
+
         Raises:
-            RunStopped: If none comes, if too much fails, or if the budget is spent.
+            FailedRequest: If no attempt at this very request brings a reply, though others got theirs.
+            RunStopped: If no request gets a reply, if too much fails, or if the budget is spent.
         """
-        guess, answers = guess_tokens(request["messages"]), _answer_tokens(request)
-        async with self._places():
-            return await insist(lambda: self._attempt(request, guess, answers), self._retries, self._model)
+        try:
+            async with self._places():
+                return await insist(lambda: self._attempt(request, lose), self._retries, self._model)
+        except FailedRequest as failure:
+            if self._has_served or self.circuit.max_error_rate == 1:
+                raise
+            raise ProviderError(f"{failure} To leave out what fails, give --max-error-rate 1.") from failure
 
     def worst_case(self, request: dict[str, Any]) -> float:
-        """US dollars that a request may cost."""
-        return self._cost(guess_tokens(request["messages"]), _answer_tokens(request))
+        """US dollars that a request may cost. Its tokens are counted, which takes milliseconds and teaches as much as a bill."""
+        if not any(self._price):
+            return 0.0
+        guess = guess_tokens(request["messages"])
+        self.prompts.learn(guess, count_tokens(self._model, request["messages"]))
+        return self._cost(guess, _answer_tokens(request))
 
-    async def _attempt(self, request: dict[str, Any], guess: int, answers: int) -> Reply:
+    async def _attempt(self, request: dict[str, Any], lose: Callable[[float | None], None]) -> Reply:
+        guess, answers = guess_tokens(request["messages"]), _answer_tokens(request)
         try:
             async with (
-                self._limits.slot(self._prompts.bound(guess) + answers) as slot,
+                self._limits.slot(self.prompts.bound(guess) + answers) as slot,
                 self._budget.hold(lambda: self._cost(guess, answers)) as hold,
             ):
-                reply = await self._on_the_wire(request)
-                slot.tokens, hold.paid = reply.prompt_tokens + reply.completion_tokens, reply.dollars or 0.0
-                self._prompts.learn(guess, reply.prompt_tokens)
+                reply = await self._paid(request, hold, lose)
+                slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
+                self.prompts.learn(guess, reply.prompt_tokens)
                 return reply
         except PassingFailure as failure:
             if not failure.is_rate_limit:  # the limits take care of those
                 self.circuit.note(str(failure))
             raise
+
+    async def _paid(self, request: dict[str, Any], hold: Hold, lose: Callable[[float | None], None]) -> Reply:
+        """The reply with its bill; where none comes with it, or no reply comes at all, the most that it may be is taken as paid."""
+        try:
+            reply = await self._on_the_wire(request)
+        except PassingFailure as failure:
+            if failure.may_be_billed:
+                hold.paid = self.worst_case(request)
+                lose(hold.paid if any(self._price) else None)
+            raise
+        self._has_served = True
+        if reply.dollars is None:
+            reply = replace(reply, at_most=self.worst_case(request))
+        hold.paid = reply.at_most if reply.dollars is None else reply.dollars
+        return reply
 
     async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
         task = asyncio.current_task()
@@ -104,7 +138,7 @@ class Sender:
             self.on_wire.discard(task)
 
     def _cost(self, guess: int, answers: int) -> float:
-        return self._prompts.bound(guess) * self._price[0] + answers * self._price[1]
+        return self.prompts.bound(guess) * self._price[0] + answers * self._price[1]
 
     def _places(self) -> asyncio.Semaphore:
         """Those of the running event loop: a semaphore serves one loop only, and each run of a synthesis has its own."""

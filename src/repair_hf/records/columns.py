@@ -20,6 +20,7 @@ REASONS = {
     "no_op": "no candidate changed anything, or the instruction found nothing to change",
     "llm_unparsed": "the LLM's answer had not the form asked for, twice",
     "llm_refused": "the LLM refused to answer",
+    "llm_failed": "every attempt to ask the LLM failed",
     "editor_failed": "the image editor gave no image",
     "unreadable_image": "an image could not be opened",
 }

@@ -132,11 +132,10 @@ class Estimator:
         setting = self.setting
         llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
         editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
-        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor))
-        is_audited, triplets = variant.synthesize.get("audited", True), self._triplets(variant)
-        stages = [stage for stage in estimate.stages if stage.stage != "audit" or is_audited]
-        times = {side: variant.rounds * count / made for side, count in triplets.items()}
-        return sum((_scaled(stage, times[stage.direction]) for stage in stages), Asked())
+        is_audited = variant.synthesize.get("audited", True)
+        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited)
+        times = {side: variant.rounds * count / made for side, count in self._triplets(variant).items()}
+        return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Asked())
 
     def _triplets(self, variant: Repair) -> dict[str, int]:
         """Failures of each direction, at most."""
@@ -148,7 +147,7 @@ class Estimator:
 
     @cache  # noqa: B019
     def _rehearse(
-        self, model: str, token_price: tuple[float, float] | None, image_price: float | None
+        self, model: str, token_price: tuple[float, float] | None, image_price: float | None, is_audited: bool
     ) -> tuple[Estimate, int]:
         """What some made-up failures take, and how many of each direction there are."""
         images, captions = len(self.sample.images), self.sample.caption_image
@@ -159,7 +158,7 @@ class Estimator:
         rows += [
             {"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in range(min(SAMPLE, images))
         ]
-        protocol = Protocol(model, candidates=CANDIDATES)
+        protocol = Protocol(model, candidates=CANDIDATES, audited=is_audited)
         estimate = estimate_run(self.sample, rows, protocol, price=token_price, image_price=image_price)
         return estimate, len(rows) // 2
 

@@ -140,7 +140,7 @@ class Products:
             rows = asyncio.run(make_samples(maker, workshop))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
         texts = [use.dollars + use.dollars_saved for use in chat.usage.values()]
-        images = [entry.dollars or 0.0 for entry in read_entries(shards(folder, "images"))]
+        images = [entry.spent for entry in read_entries(shards(folder, "images"))]
         dollars = None if any(use.unpriced for use in paid_in(folder).values()) else sum(texts) + sum(images)
         build(workshop.dropped, folder / DROPPED_FILE, DROPPED)
         told = {"tried": workshop.tried, "samples": len(samples), "dollars": dollars}
@@ -198,7 +198,7 @@ def paid(folders: Iterable[Path]) -> tuple[float, int]:
     known = {entry.key for entry in own}
     copies = {entry.key: entry for entry in read_entries(filter(is_inherited, files)) if entry.key not in known}
     entries = [*own, *copies.values()]
-    return sum(entry.dollars or 0.0 for entry in entries), sum(not entry.is_image for entry in entries)
+    return sum(entry.spent for entry in entries), sum(not entry.is_image for entry in entries)
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:

@@ -132,7 +132,7 @@ class Variants:
 def shares_answers(variant: Repair) -> bool:
     """Whether a variant asks what others ask, so that it can begin with their answers, and they with its own.
 
-    Not of another retriever's failures; and not of a weaker LLM, for the toy world's oracle is asked alike whether or not it errs.
+    Not of another retriever's failures; and not of a weaker LLM, which is asked under a name of its own.
     """
     return variant.records and not variant.other_model and variant.weak != "llm"
 

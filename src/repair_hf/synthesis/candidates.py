@@ -62,16 +62,9 @@ class Candidates:
     """
 
     def __init__(
-        self,
-        editor: ImageEditor | HostedEditor,
-        sources: SourceImages,
-        folder: Path,
-        *,
-        count: int,
-        seed: int,
-        budget: Budget | None = None,
-        journal: Journal | None = None,
-    ) -> None:
+        self, editor: ImageEditor | HostedEditor, sources: SourceImages, folder: Path, *, count: int, seed: int,
+        budget: Budget | None = None, journal: Journal | None = None,
+    ) -> None:  # fmt: skip
         self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
         self.is_hosted = isinstance(editor, HostedEditor)
         # here, so that an editor without one fails before anything waits for it
@@ -80,6 +73,7 @@ class Candidates:
         if self.is_hosted and self._budget.max_usd is not None and not editor.price_bound:
             raise UserError(f"`max_usd` cannot be kept: no list price is known for the editor {editor.model!r}.")
         self.made, self.found, self.usage = 0, 0, Usage()
+        self._draining: asyncio.Task[None] | None = None
         self._wishes: dict[tuple[int, str], asyncio.Task[list[Path | None]]] = {}
         self._arriving: asyncio.Queue[_Wanted] = asyncio.Queue()
         self._waiting: list[_Wanted] = []
@@ -91,8 +85,9 @@ class Candidates:
             async with nullcontext() if self.is_hosted else self._working():
                 yield
         finally:
-            if self.is_hosted:
-                await self.editor.drain()
+            self.stop()
+            if self._draining is not None:
+                await self._draining
             wishes = list(self._wishes.values())
             for wish in wishes:
                 wish.cancel()
@@ -110,6 +105,11 @@ class Candidates:
                 server.cancel()
             await asyncio.gather(*servers, return_exceptions=True)
             executor.shutdown(cancel_futures=True)
+
+    def stop(self) -> None:
+        """Send nothing more to a provider. What is on its way there is paid for, and still arrives while this is open."""
+        if self.is_hosted and self._draining is None:
+            self._draining = asyncio.create_task(self.editor.drain())
 
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
         """The files of the M candidates; None where the editor gave no image. Equal wishes are one piece of work.
@@ -154,7 +154,11 @@ class Candidates:
 
     async def _buy(self, source: bytes, instruction: str, path: Path, wanted: dict) -> None:
         """By an editor at a provider."""
-        reply = await self.editor.edit(source, instruction, self._budget)
+        if self._draining is not None:
+            raise asyncio.CancelledError
+        reply = await self.editor.edit(source, instruction, self._budget, self._journal)
+        if reply is None:
+            return
         image = self.editor.opened(reply)
         await asyncio.to_thread(_save, path, image, reply.finish)
         if self._journal is not None:
@@ -167,7 +171,7 @@ class Candidates:
             times += 1
         entry = Entry(
             key, wanted["file"], reply.finish, reply.prompt_tokens, reply.completion_tokens, reply.dollars,
-            stage="edit", direction="t2i", model=self.editor.model, answered_by=reply.answered_by,
+            stage="edit", direction="t2i", model=self.editor.model, answered_by=reply.answered_by, at_most=reply.at_most,
         )  # fmt: skip
         self._journal.put(entry)
         self.usage.add(entry, replayed=False)

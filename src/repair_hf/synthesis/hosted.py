@@ -13,12 +13,15 @@ import asyncio
 import base64
 import binascii
 import io
+import logging
+from dataclasses import replace
 from functools import cached_property
 
 from PIL import Image
 
-from repair_hf.llm.budget import Budget
-from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
+from repair_hf.llm.budget import Budget, Hold
+from repair_hf.llm.failures import Blocked, FailedRequest, PassingFailure, ProviderError, RejectedRequest, as_failure
+from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Reply
@@ -26,6 +29,12 @@ from repair_hf.llm.retries import Retries, insist
 from repair_hf.options import UserError
 from repair_hf.synthesis.prompts import image_prompt
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
+
+logger = logging.getLogger(__name__)
+
+# Of these LiteLLM hands on where an image lies, which may be anywhere; others send the image itself.
+_SEND_ADDRESSES = ("black_forest_labs", "fal_ai", "recraft")
+_ADDRESS = "the address of an image"
 
 CONCURRENCY = 8  # a request takes ten seconds and more; providers allow some tens of images a minute to begin with
 # What an image is taken to cost before the first bill, where the price goes by tokens: the largest that providers make and take.
@@ -48,7 +57,7 @@ class HostedEditor:
         retries: How long to believe in a provider that fails.
 
     Raises:
-        UserError: If the model id names no provider that LiteLLM knows.
+        UserError: If the model id names no provider that LiteLLM knows, or one whose images do not come with its answers.
     """
 
     def __init__(
@@ -64,12 +73,17 @@ class HostedEditor:
     ) -> None:
         litellm = load_litellm()
         try:
-            litellm.get_llm_provider(model)
+            _, provider, _, _ = litellm.get_llm_provider(model)
         except litellm.BadRequestError as error:
             raise UserError(
                 f"--editor {model} names no provider. Write it as provider/model, such as gemini/gemini-2.5-flash-image, or as "
                 "openai/NAME with the base URL of a server that speaks that protocol."
             ) from error
+        if provider in _SEND_ADDRESSES:
+            raise UserError(
+                f"--editor {model}: {provider} sends {_ADDRESS}, which is not followed. Give one that sends the image, such as "
+                "gemini/gemini-2.5-flash-image or openai/gpt-image-1, or a diffusers id such as black-forest-labs/FLUX.2-klein-9B."
+            )
         self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
         self.id = f"{model}?size={size}"
         self._limits, self._circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
@@ -79,16 +93,20 @@ class HostedEditor:
         self._pending: set[asyncio.Task] = set()
         self._on_wire: set[asyncio.Task] = set()
 
-    async def edit(self, source: bytes, instruction: str, budget: Budget) -> Reply:
+    async def edit(
+        self, source: bytes, instruction: str, budget: Budget, journal: Journal | None = None
+    ) -> Reply | None:
         """Ask for one edited image.
 
         Args:
             source: An image file.
             instruction: What to change in it.
             budget: Pays.
+            journal: Where images are written down that may be billed though they did not arrive.
 
         Returns:
-            A reply whose text is the image file in base 64, or empty; `finish` then says why.
+            A reply whose text is the image file in base 64, or empty; `finish` then says why. None if every attempt failed, though
+            others were served: another run may ask again.
 
         Raises:
             UnreadableImage: If the source cannot be opened.
@@ -99,7 +117,13 @@ class HostedEditor:
         task.add_done_callback(self._pending.discard)
         image = await asyncio.to_thread(self._resized, source)
         prompt = image_prompt(instruction)
-        return await insist(lambda: self._attempt(image, prompt, budget), self._retries, self.model)
+        try:
+            return await insist(lambda: self._attempt(image, prompt, budget, journal), self._retries, self.model)
+        except FailedRequest as failure:
+            if not (self._has_served or self._circuit.max_error_rate == 1):
+                raise ProviderError(f"{failure} To leave out what fails, give --max-error-rate 1.") from failure
+            logger.warning("An image is left out: %s", failure.reason)
+            return None
 
     def opened(self, reply: Reply) -> Image.Image | None:
         """The picture in a reply, no larger than asked for; None if there is none."""
@@ -132,22 +156,44 @@ class HostedEditor:
         finally:
             self._is_draining = False
 
-    async def _attempt(self, image: bytes, prompt: str, budget: Budget) -> Reply:
+    async def _attempt(self, image: bytes, prompt: str, budget: Budget, journal: Journal | None) -> Reply:
         if self._is_draining:  # an attempt has just failed, and this is the next
             raise asyncio.CancelledError
         try:
             async with (
                 self._limits.slot(0),
-                budget.hold(lambda: max(self.price_bound, self._dearest), calls=0) as hold,
+                budget.hold(self._worst_case, calls=0) as hold,
             ):
-                reply = await self._send(image, prompt)
-                hold.paid = reply.dollars or 0.0
+                return await self._paid(image, prompt, hold, journal)
         except PassingFailure as failure:
             if not failure.is_rate_limit:  # the limits take care of those
                 self._circuit.note(str(failure))
             raise
+
+    async def _paid(self, image: bytes, prompt: str, hold: Hold, journal: Journal | None) -> Reply:
+        """The reply with its bill; where none comes with it, or no image arrives, the most that it may be is taken as paid."""
+        try:
+            reply = await self._send(image, prompt)
+        except PassingFailure as failure:
+            if failure.may_be_billed:
+                hold.paid = self._worst_case()
+                self._lose(journal, hold.paid or None)
+            raise
+        if reply.dollars is None:
+            reply = replace(reply, at_most=self._worst_case())
+        hold.paid = reply.at_most if reply.dollars is None else reply.dollars
         self._dearest = max(self._dearest, hold.paid)
+        if reply.finish == _ADDRESS:  # so it would be with all, each of them paid
+            self._lose(journal, hold.paid or None)
+            raise ProviderError(f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor.")
         return reply
+
+    def _lose(self, journal: Journal | None, dollars: float | None) -> None:
+        if journal is not None:
+            journal.put(lost("edit", "t2i", self.model, dollars))
+
+    def _worst_case(self) -> float:
+        return max(self.price_bound, self._dearest)
 
     async def _send(self, image: bytes, prompt: str) -> Reply:
         litellm = load_litellm()
@@ -205,13 +251,16 @@ def _reply(response: object, model: str) -> Reply:
     """Gemini's filter gives no image and no error."""
     usage = response.usage
     images = [image.b64_json for image in response.data or [] if image.b64_json]
-    if not images and any(image.url for image in response.data or []):  # so it would be with all, each of them paid
-        raise ProviderError(f"{model} sends the address of an image, which is not followed; give another --editor.")
+    is_address = not images and any(image.url for image in response.data or [])
+    why_none = _ADDRESS if is_address else "content_filter: the provider sent no image"
+    prompt_tokens, dollars = (usage and usage.get("input_tokens")) or 0, response._hidden_params.get("response_cost")
+    if not (prompt_tokens or dollars):  # LiteLLM takes what the provider does not tell for nothing
+        dollars = None
     return Reply(
         text=images[0] if images else "",
-        finish="stop" if images else "content_filter: the provider sent no image",
-        prompt_tokens=(usage and usage.get("input_tokens")) or 0,
+        finish="stop" if images else why_none,
+        prompt_tokens=prompt_tokens,
         completion_tokens=(usage and usage.get("output_tokens")) or 0,
-        dollars=response._hidden_params.get("response_cost"),
+        dollars=dollars,
         answered_by=model,
     )

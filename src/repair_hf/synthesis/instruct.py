@@ -17,9 +17,15 @@ from repair_hf.synthesis import prompts
 
 ERROR_TYPES = ("Object", "Action", "Attribute", "Count", "Relation", "Hallucination")
 NO_ERROR = "No"  # of [No Error]; prompts/instruct_i2t.md offers it
-NO_CHANGE = "no change"  # prompts/instruct_t2i.md offers it
 
 _BRACKETS = re.compile(r"\s*((?:\[[^\[\]]*\][\s,;+&]*)+)")
+# prompts/instruct_t2i.md offers "No change."; some models add why, or what stays as it is. Whatever else follows may be a change.
+_REASON = r"(?:because|since|as|the (?:caption|query|image|picture)|it|everything|keep|leave|preserve)\b(?:(?!\b(?:but|except|only)\b)[^.;])*"
+_NO_CHANGE = re.compile(
+    r"\s*no changes?(?: (?:is|are|needs? to be|should be))?(?: (?:needed|necessary|required|made))?(?: to the (?:image|picture))?"
+    rf"(?:(?: ?[.,:;–—-])?\s+{_REASON}(?:[.;]\s+{_REASON})*)?[.\s]*",
+    re.IGNORECASE,
+)
 _SEPARATOR = re.compile(r"[\[\],;/|+&]|\band\b")
 
 
@@ -49,7 +55,7 @@ def is_no_change(direction: str, instruction: str) -> bool:
     """Whether the instruction says that a second look found nothing to change."""
     if direction == "i2t":
         return not error_types(instruction)
-    return instruction.casefold().strip(" .") == NO_CHANGE
+    return _NO_CHANGE.fullmatch(instruction) is not None
 
 
 def _with_error_types(instruction: str) -> str:

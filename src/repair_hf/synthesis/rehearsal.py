@@ -49,6 +49,7 @@ class Protocol:
     Args:
         model: LLM, by whose provider's rules images are counted.
         candidates: M.
+        audited: Whether failures are audited first.
         attach_image: Whether the query image is shown to the editor of a caption.
         grouped: Whether the false positives of an image are audited in one call.
         together: Whether the M captions are asked for in one request.
@@ -57,6 +58,7 @@ class Protocol:
 
     model: str
     candidates: int = 3
+    audited: bool = True
     attach_image: bool = False
     grouped: bool = False
     together: bool = False
@@ -115,7 +117,9 @@ def _share_kept(
 ) -> float:
     """By how many audits an earlier run made, and how many instructions it asked for."""
     places = ("audit", direction), ("instruct", direction)
-    if not measured.keys() >= set(places) or places[0] not in rehearsed:  # nothing may be mined, or can be shown
+    if (
+        not measured.keys() >= set(places) or places[0] not in rehearsed
+    ):  # nothing may be mined, or can be shown, or is audited
         return 1.0
     audited = measured["audit", direction].calls * triplets[direction] / _asked(rehearsed["audit", direction])
     return min(1.0, measured["instruct", direction].calls / audited)
@@ -168,15 +172,16 @@ class _Cases:
         q = self._caption(rows[0]["q"])
         gt = self.sources.url(int(self.pairs.caption_image[rows[0]["q"]]))
         for fp in (self.sources.url(row["fp"]) for row in rows):
-            await audit(self.chat, "t2i", q=q, gt=gt, fp=fp)
+            if self.protocol.audited:
+                await audit(self.chat, "t2i", q=q, gt=gt, fp=fp)
             await instruct(self.chat, "t2i", q=q, fp=fp)
 
     async def _ask_i2t(self, rows: Sequence[Mapping[str, Any]]) -> None:
         q, gt = self.sources.url(rows[0]["q"]), self._caption(self.pairs.captions_of(rows[0]["q"])[0])
         fps = [self._caption(row["fp"]) for row in rows]
-        if self.protocol.grouped and len(fps) > 1:
+        if self.protocol.audited and self.protocol.grouped and len(fps) > 1:
             await audit_group(self.chat, q=q, gt=gt, fps=fps)
-        else:
+        elif self.protocol.audited:
             for fp in fps:
                 await audit(self.chat, "i2t", q=q, gt=gt, fp=fp)
         for fp in fps:

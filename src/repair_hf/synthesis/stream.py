@@ -112,7 +112,7 @@ class Stream:
         """
         queues = [iter(self._groups(repairs, direction)) for direction in DIRECTIONS]
         async with self.images.open():
-            await work_through(self.chat, [self._work(queue) for queue in queues for _ in range(workers)])
+            await work_through(self.chat, [self._work(queue) for queue in queues for _ in range(workers)], self.images)
 
     def _groups(self, repairs: Iterable[Repair], direction: str) -> list[list[Repair]]:
         """What one worker takes at a time: a failure, or all that are audited together."""
@@ -174,12 +174,10 @@ class Stream:
             return repair.drop("no_op", "the instruction finds nothing to change")
         if direction == "t2i":
             repair.candidates = await self.images.make(repair.at["fp"], repair.instruction)
-            reason = "editor_failed"
+            if not any(repair.candidates):
+                repair.drop("editor_failed", "no candidate could be made")
         else:
             repair.candidates = await self._edit_caption(repair)
-            reason = "llm_unparsed"
-        if not any(repair.candidates):
-            repair.drop(reason, "no candidate could be made")
 
     async def _edit_caption(self, repair: Repair) -> list[str | None]:
         return await edit_caption(
@@ -205,16 +203,20 @@ class Stream:
         self.bar.update()
 
 
-async def work_through(chat: ChatModel, workers: list[Coroutine]) -> None:
-    """Let workers work until all are through or one fails; then what is on its way may arrive, and all end."""
+async def work_through(chat: ChatModel, workers: list[Coroutine], *images: Candidates) -> None:
+    """Let workers work until all are through or one fails; then what is on its way may arrive, nothing new is sent, and all end."""
     tasks = [asyncio.create_task(worker) for worker in workers]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()  # raises what the worker raised
+    except BaseException:
+        for candidates in images:  # before the LLM's answers are waited for: meanwhile many an image could be bought
+            candidates.stop()
+        raise
     finally:
         with suppress(TimeoutError):
             await asyncio.wait_for(chat.drain(), GRACE)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()  # raises what the worker raised
