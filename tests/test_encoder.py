@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
 
 import numpy as np
@@ -122,6 +123,14 @@ def test_cache_serves_the_same_weights_and_data_alone(encoder, pairs, tmp_path, 
     assert not np.array_equal(tuned[0], first[0])
     np.testing.assert_array_equal(tuned[0], encoder.embed_images(pairs.images["image"]))
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_vectors_of_images_that_were_decoded_small_have_files_of_their_own(encoder, pairs, tmp_path):
+    encoder.embed_pairs(pairs, cache_folder=tmp_path / "vectors")
+    for draft, files in ((False, 2), (True, 3)):  # the captions' vectors are the same
+        store = PixelStore(pairs.images, "image", encoder.preprocessor, tmp_path, draft=draft)
+        encoder.embed_pairs(pairs, pixels=pickle.loads(pickle.dumps(store)), cache_folder=tmp_path / "vectors")
+        assert len(list((tmp_path / "vectors").iterdir())) == files
 
 
 def test_precision_is_of_the_products_alone(encoder, clip, pairs, tmp_path):

@@ -74,7 +74,8 @@ def test_fewer_candidates_than_asked_for():
 
 def test_one_direction_alone(embeddings):
     assert set(mine_false_positives(*embeddings, d_i2t=0)["direction"]) == {"t2i"}
-    assert len(mine_false_positives(*embeddings, d_i2t=0, d_t2i=0)) == 0
+    with pytest.raises(UserError, match="`d_i2t` and `d_t2i` are both 0"):
+        mine_false_positives(*embeddings, d_i2t=0, d_t2i=0)
 
 
 @pytest.mark.parametrize("options", [{"k_mine": 4}, {"d_t2i": 101}, {"d_i2t": -1}])

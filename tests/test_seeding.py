@@ -42,13 +42,26 @@ def test_queries_and_ground_truths_stay_and_answers_are_wrong_and_distinct(mined
         assert len(set(keys)) == len(keys)
 
 
-def test_scores_and_ranks_are_those_of_the_whole_ranking(mined):
-    _, images, texts, _ = mined
-    for row in drawn(mined):
-        query, candidates = (texts[row["q"]], images) if row["direction"] == "t2i" else (images[row["q"]], texts)
-        scores = [float(query @ candidate) for candidate in candidates]
-        assert row["fp_score"] == pytest.approx(scores[row["fp"]], abs=1e-6)
-        assert row["fp_rank"] == 1 + sum(score > scores[row["fp"]] + 1e-6 for score in scores)
+@pytest.mark.parametrize("at_once", [1024, 7])
+def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch, at_once):
+    monkeypatch.setattr("repair_hf.seeding.AT_ONCE", at_once)
+    monkeypatch.setattr("repair_hf.seeding.CELLS", 40 * at_once)  # candidates in several parts
+    rng = np.random.default_rng(0)
+    images, texts = (rng.normal(size=(n, 48)).astype(np.float32) for n in (60, 180))
+    images[20:40], texts[100:160:2] = images[:20], texts[:60:2]  # ties, also with positives
+    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    caption_image = np.arange(180) % 60
+    sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # all wrong answers there are
+    everything = {key(row): row for row in mine_false_positives(images, texts, caption_image, **sizes)}
+    failures = mine_false_positives(images, texts, caption_image, d_i2t=5, d_t2i=3)
+    rows = at_random(failures, images, texts, Positives.of(caption_image, 60)).to_list()
+    assert len(rows) == 60 * 5 + 180 * 3
+    for row in rows:
+        assert row == everything[key(row)]
+
+
+def key(row: dict) -> tuple[str, int, int]:
+    return row["direction"], row["q"], row["fp"]
 
 
 def test_every_wrong_answer_can_be_drawn_and_the_seed_decides(mined):

@@ -26,6 +26,7 @@ from transformers import (
 
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
+from repair_hf.pixels import PixelStore
 from repair_hf.preprocessing import Preprocessor
 from repair_hf.processes import processes
 from repair_hf.reach import settle_hub
@@ -169,7 +170,7 @@ class DualEncoder:
             pairs: The pairs.
             pixels: Their images, if they are decoded already.
             cache_folder: Where the vectors are kept, memory-mapped, and found when the same weights meet the same data
-                again; None keeps nothing.
+                again, decoded alike; None keeps nothing.
 
         Shape:
             Returns (N, D) and (M, D) float32, unit length. From a folder they are read-only.
@@ -190,12 +191,13 @@ class DualEncoder:
         shapes = (len(images), self.dim), (len(places), self.dim)
         if cache_folder is None:
             return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
-        name = digest([self.digest, self.precision, pairs.fingerprint])
+        data, folder = [self.digest, self.precision, pairs.fingerprint], Path(cache_folder)
+        drafted = [pixels.draft] if isinstance(pixels, PixelStore) and pixels.draft else []
+        files = folder / f"images-{digest(data + drafted)}.npy", folder / f"texts-{digest(data)}.npy"
         keep = {"dtype": np.float32, "remedy": "make room, or name another --output"}
-        folder = Path(cache_folder)
         return (
-            on_disk(folder / f"images-{name}.npy", shapes[0], parts=of_images, what="The images' vectors", **keep),
-            on_disk(folder / f"texts-{name}.npy", shapes[1], parts=of_texts, what="The captions' vectors", **keep),
+            on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
+            on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
         )
 
     def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:

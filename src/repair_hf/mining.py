@@ -76,7 +76,7 @@ def mine_false_positives(
         a tie counts against the positive. A query with fewer candidates than asked for has fewer rows.
 
     Raises:
-        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, or a d exceeds `k_mine`.
+        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, a d exceeds `k_mine`, or both are 0.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
@@ -208,10 +208,12 @@ def _checked(
     return images, captions, annotated_positives(caption_image, len(images), texts)
 
 
-def check_sizes(k_mine: int, **sizes: int) -> None:
-    for name, d in sizes.items():
+def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
+    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
         if not 0 <= d <= k_mine:
             raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
+    if d_i2t == d_t2i == 0:
+        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; give one of them more.")
 
 
 def _column(failures: Dataset, name: str) -> np.ndarray:

@@ -40,6 +40,9 @@ class PixelStore:
         draft: Decode large JPEGs at a fraction of their size, see `decode_small`. With `SPARE` times the encoder's size
             left, pixels differ by a few of 255 values.
 
+    Attributes:
+        draft: Names how JPEGs were decoded; None if whole.
+
     Raises:
         UserError: If an image cannot be decoded, or the disk has not the room.
 
@@ -59,7 +62,8 @@ class PixelStore:
         draft: bool = False,
     ) -> None:
         folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
-        named = [content_digest(images, column), preprocessor.image_digest, *([f"draft {SPARE}"] if draft else [])]
+        self.draft = f"draft {SPARE}" if draft else None
+        named = [content_digest(images, column), preprocessor.image_digest, *([self.draft] if draft else [])]
         self.path = folder / f"pixels-{digest(named)}.npy"
         least = SPARE * max(preprocessor.image_shape[1:])
         source = _Small(images, column, least) if draft else images[column]
@@ -91,11 +95,11 @@ class PixelStore:
             np.array(pixels, copy=isinstance(rows, slice) or None)
         )  # an array of rows has copied them
 
-    def __getstate__(self) -> dict[str, Path]:
-        return {"path": self.path}  # a memory map would be pickled with all that it maps
+    def __getstate__(self) -> tuple[Path, str | None]:
+        return self.path, self.draft  # a memory map would be pickled with all that it maps
 
-    def __setstate__(self, state: dict[str, Path]) -> None:
-        self.path = state["path"]
+    def __setstate__(self, state: tuple[Path, str | None]) -> None:
+        self.path, self.draft = state
         self._pixels = np.load(self.path, mmap_mode="r")
 
 

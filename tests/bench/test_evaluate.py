@@ -42,6 +42,7 @@ def test_table_of_the_command(capsys):
     [
         (["--images", "50", "--texts", "49"], r"`texts` must be at least `images` (50): each has a caption; got 49"),
         (["--images", "9"], "`images` must be at least 10, for Recall@10; got 9"),
+        (["--paper", "--images", "7"], "`paper` has sizes of its own; leave out it or `images`, got 7"),
         (["--resamples", "0"], "`resamples` must be at least 1, got 0"),
     ],
 )
@@ -51,5 +52,6 @@ def test_what_cannot_be_measured(words, reason, capsys):
 
 
 def test_paper_is_the_size_of_cocos_test_split():
-    options = EvaluateBenchOptions(paper=True)
-    assert (options.images, options.texts) == (5000, 25_000)
+    for paper, sizes in ((True, (5000, 25_000)), (False, (1000, 5000))):
+        options = EvaluateBenchOptions(paper=paper)
+        assert (options.images, options.texts) == sizes

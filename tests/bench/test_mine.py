@@ -33,7 +33,12 @@ def test_rows_take_turns():
     [
         (["--rows", "minne"], "`rows` takes product, mine"),
         (["--k", "0"], "`k` must be at least 1, got 0"),
-        (["--k", "5000"], "`k` must be less than `images`"),
+        (["--k", "5000"], "`k` must be less than the images (5000), got 5000"),
+        (["--paper", "--k", "29000"], "`k` must be less than the images (29000), got 29000"),
+        (["--growth", "--k", "5000"], "`k` must be less than the images (5000), got 5000"),
+        (["--paper", "--images", "50"], "`paper` has sizes of its own; leave out it or `images`, got 50"),
+        (["--growth", "--texts", "50"], "`growth` has sizes of its own; leave out it or `texts`, got 50"),
+        (["--images", "0"], "`images` must be at least 1, got 0"),
         (["--images", "10", "--texts", "9", "--k", "2"], "`texts` must be at least `images`"),
         (["--paper", "--growth"], "`paper` and `growth` exclude each other"),
     ],
@@ -65,4 +70,6 @@ def test_growth_tells_the_time_of_a_pair(capsys, monkeypatch):
 
 def test_paper_is_the_size_of_its_corpus():
     assert options.MineBenchOptions(paper=True).sizes == [(29_000, 145_000)]
+    assert options.MineBenchOptions(paper=True, k=6000).sizes == [(29_000, 145_000)]
     assert options.MineBenchOptions(images=200, texts=300).sizes == [(200, 300)]
+    assert options.MineBenchOptions().sizes == [(5000, 25_000)]

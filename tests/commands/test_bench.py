@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 
+from repair_hf.bench import embed, mine, train
 from repair_hf.cli import main
 
 
@@ -33,3 +35,10 @@ def test_llm(capsys, monkeypatch):
 def test_a_mistake_is_one_line(words, complaint, capsys):
     assert main(["bench", "llm", *words]) == 2
     assert capsys.readouterr().err == f"repair-hf bench: error: {complaint}\n"
+
+
+@pytest.mark.parametrize("part", [train, embed, mine], ids=["train", "embed", "mine"])
+def test_help_names_the_rows(part, capsys):
+    with contextlib.suppress(SystemExit):
+        main(["bench", part.__name__.rpartition(".")[2], "--help"])
+    assert f"Which rows to measure: {', '.join(part.ROWS)}; " in " ".join(capsys.readouterr().out.split())

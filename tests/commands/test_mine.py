@@ -91,6 +91,7 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
     ("words", "message"),
     [
         (["--d-i2t", "101"], "`d_i2t` must lie between 0 and `k_mine` (100), got 101"),
+        (["--d-i2t", "0", "--d-t2i", "0"], "`d_i2t` and `d_t2i` are both 0, and nothing would be mined"),
         (["--max-queries", "0"], "`max_queries` must be at least 1, got 0"),
         (["--model", "/nowhere"], "`/nowhere` is no folder here, and cannot be loaded as a dual encoder"),
         (
@@ -107,8 +108,9 @@ def test_a_mistake_is_one_line(flags, words, message, capsys):
     assert error.startswith("repair-hf mine: error: ") and message in error
 
 
-def test_sizes_are_checked_before_anything_is_embedded(flags, tmp_path):
-    assert main([*flags, "--d-i2t", "101"]) == 2
+@pytest.mark.parametrize("words", ["--d-i2t 101", "--d-i2t 0 --d-t2i 0"])
+def test_sizes_are_checked_before_anything_is_embedded(flags, tmp_path, words):
+    assert main([*flags, *words.split()]) == 2
     assert not (tmp_path / "out").exists()
 
 
@@ -136,6 +138,7 @@ def exact_fps(flags, tmp_path) -> list[int]:
     return [row["fp"] for row in rows(tmp_path / "exact")]
 
 
-def test_an_effort_of_nothing_is_refused(flags, capsys):
-    assert main([*flags, "--search", "ivf", "--search-effort", "0"]) == 2
-    assert "`search_effort` must be more than 0, got 0" in capsys.readouterr().err
+@pytest.mark.parametrize("effort", ["0", "nan", "inf"])
+def test_an_effort_of_nothing_is_refused(flags, effort, capsys):
+    assert main([*flags, "--search", "ivf", "--search-effort", effort]) == 2
+    assert f"`search_effort` must be more than 0 and finite, got {effort}" in capsys.readouterr().err

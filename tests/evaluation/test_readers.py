@@ -241,7 +241,7 @@ def test_a_dataset_must_have_a_test_split_and_its_columns(photographs, tmp_path)
 def test_files_that_are_not_what_they_should_be(photographs, tmp_path):
     path = tmp_path / "visual_genome_relation.json"
     path.write_text("[{}]")
-    with pytest.raises(UserError, match="case 0: needs image_path, true_caption, .*got {}"):
+    with pytest.raises(UserError, match="case 0: needs the texts image_path, true_caption, .*got {}"):
         aro.load_visual_genome("vg_relation", str(tmp_path), [])
     path.write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
@@ -257,6 +257,37 @@ def test_files_that_are_not_what_they_should_be(photographs, tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"filename": "x.png", "caption": "a"}] * count))
     with pytest.raises(UserError, match="replace_att.json, case 0: needs the texts filename, caption, caption2, neg"):
         sugarcrepe.load_sugarcrepe_pp(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "key", "value"),
+    [
+        ("vg_relation", "relation_name", None),
+        ("vg_attribution", "attributes", ["red", None]),
+        ("vg_relation", "image_path", None),
+        ("vg_relation", "true_caption", None),
+        ("vg_relation", "bbox_w", None),
+        ("vg_relation", "bbox_x", "10"),
+    ],
+)
+def test_a_case_that_lacks_a_text_or_a_number_is_named(photographs, tmp_path, benchmark, key, value):
+    kind = aro.KIND[benchmark]
+    rows = vg_rows(kind, ["on", "on"] if benchmark == "vg_relation" else [["red", "old"]] * 2)
+    rows[1][key] = value
+    (tmp_path / aro.FILES[benchmark]).write_text(json.dumps(rows))
+    with pytest.raises(
+        UserError, match=rf"{benchmark.removeprefix('vg_')}.json, case 1: needs the texts .*, {kind} \(a text or"
+    ):
+        aro.load_visual_genome(benchmark, str(tmp_path), [photographs], subset=True)
+
+
+def test_a_dataset_whose_captions_have_gaps(photographs, tmp_path):
+    rows = vg_rows("relation_name", ["eating", "on", "riding", "on"])
+    columns = {name: [row[name] for row in rows] for name in ("true_caption", "false_caption", "relation_name")}
+    columns["true_caption"][2] = None
+    with_images(photographs, columns | {"image": list(COLORS)}, ["image"]).save_to_disk(str(tmp_path / "dataset"))
+    with pytest.raises(UserError, match="dataset, case 2: needs the texts true_caption, false_caption, relation_name"):
+        aro.load_visual_genome("vg_relation", str(tmp_path / "dataset"), [], subset=True)
 
 
 def test_a_file_may_not_name_what_lies_outside(photographs, tmp_path):

@@ -122,6 +122,47 @@ def test_rows_of_a_dataset_without_ids_stay_apart(tmp_path):
     assert list(content(load_pairs(tmp_path / "data", split="all")).values()) == [["a"], ["b"]]
 
 
+def test_a_row_without_a_name_among_others_with_one_is_an_image_of_its_own(tmp_path):
+    colors = ("red", "green", "blue", "white", "red")
+    columns = {
+        "image": [PIL.Image.new("RGB", (8, 8), color) for color in colors],
+        "caption": list(colors),
+        "image_id": ["x", None, "", None, "x"],
+    }
+    Dataset.from_dict(columns).save_to_disk(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", split="all", strict=True)
+    assert content(pairs) == {
+        "x": ["red", "red"],
+        "train-0000001": ["green"],
+        "train-0000002": ["blue"],
+        "train-0000003": ["white"],
+    }
+
+
+@pytest.mark.parametrize("form", ["splits", "a column of splits"])
+def test_ids_that_are_numbered_in_each_split_name_different_images(tmp_path, form):
+    def part(split: str, colors: dict[int, str]) -> Dataset:
+        columns = {
+            "image": [PIL.Image.new("RGB", (8, 8), color) for color in colors.values()],
+            "caption": [f"{color} of {split}" for color in colors.values()],
+            "image_id": list(colors),
+        }
+        return Dataset.from_dict(columns | ({} if form == "splits" else {"split": [split] * len(colors)}))
+
+    parts = {"train": part("train", {0: "red", 1: "green", 2: "blue"}), "test": part("test", {0: "white", 2: "blue"})}
+    if form != "splits":
+        parts = {"train": concatenate_datasets(list(parts.values()))}
+    DatasetDict(parts).save_to_disk(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", split="all", strict=True)
+    assert content(pairs) == {
+        "train/0": ["red of train"],
+        "1": ["green of train"],
+        "2": ["blue of train", "blue of test"],  # the same image
+        "test/0": ["white of test"],
+    }
+    assert [image.getpixel((0, 0)) for image in pairs.images["image"]][::3] == [(255, 0, 0), (255, 255, 255)]
+
+
 def test_images_are_upright_rgb_and_transparent_ones_lie_on_white(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (8, 12, 4), dtype=np.uint8)
     clear = PIL.Image.fromarray(noise, "RGBA")

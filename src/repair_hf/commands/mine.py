@@ -11,6 +11,7 @@ some false positives may be missed, and ranks are lower bounds: `summary.json` t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,11 @@ class MineOptions(EmbeddingOptions):
     _argument_group_name = "mine"
 
     model: str = need("The retriever: Hub id or folder of a dual encoder, or world/base.")
-    k_mine: int = opt(100, "Candidates of each query that form its pool of false positives.")
+    k_mine: int = opt(
+        100,
+        "Size of each query's pool of false positives, of which the best are kept. With `search` exact it bounds `d_i2t` and `d_t2i` and "
+        "changes nothing else; with an index it is how far the rank of a gt is told.",
+    )
     d_i2t: int = opt(5, "False positive captions kept for each image.")
     d_t2i: int = opt(1, "False positive images kept for each caption; each costs an image edit.")
     max_queries: int | None = opt(
@@ -47,8 +52,8 @@ class MineOptions(EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.search_effort <= 0:
-            raise UserError(f"`search_effort` must be more than 0, got {self.search_effort:g}.")
+        if not (isfinite(self.search_effort) and self.search_effort > 0):
+            raise UserError(f"`search_effort` must be more than 0 and finite, got {self.search_effort:g}.")
         if self.max_queries is not None and self.max_queries < 1:
             raise UserError(
                 f"`max_queries` must be at least 1, got {self.max_queries}; leave it out to mine all queries."

@@ -109,10 +109,7 @@ def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[li
         raise UserError(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, list):
         raise UserError(f"{path} must hold a list of cases, got {ascii(content)[:100]}.")
-    needed = ("image_path", *CAPTIONS, kind, *(f"bbox_{side}" for side in SIDES))
-    for place, row in enumerate(content):
-        if not isinstance(row, dict) or not all(name in row for name in needed):
-            raise UserError(f"{path}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:100]}.")
+    _check_rows(str(path), content, ("image_path", *CAPTIONS), kind, [f"bbox_{side}" for side in SIDES])
     found = find_photographs([row["image_path"] for row in content], [path.parent / "images", *image_folders])
     rows, parts = [], {}  # many cases are about the same part of the same photograph
     for place, row in enumerate(content):
@@ -129,9 +126,22 @@ def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
     dataset: Dataset = load_test_rows(source, ("image", *CAPTIONS, kind))
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
+    _check_rows(source, content, CAPTIONS, kind)
     boxes = [_box(row["bbox"]) for row in content] if has_boxes else None
     rows = [_row(place, row, kind, str(place), place) for place, row in enumerate(content)]
     return rows, Photographs(EncodedImages(dataset, ["image"]), boxes)
+
+
+def _check_rows(source: str, rows: list, texts: Sequence[str], kind: str, numbers: Sequence[str] = ()) -> None:
+    for place, row in enumerate(rows):
+        if isinstance(row, dict):
+            words = row.get(kind) if isinstance(row.get(kind), list) else [row.get(kind)]
+            is_text = all(isinstance(value, str) for value in (*words, *map(row.get, texts)))
+            if is_text and all(isinstance(row.get(name), int | float) for name in numbers):
+                continue
+        needed = [f"the texts {', '.join(texts)}", f"{kind} (a text or several)"]
+        needed += [f"the numbers {', '.join(numbers)}"] if numbers else []
+        raise UserError(f"{source}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:200]}.")
 
 
 def _row(place: int, row: dict, kind: str, photograph: str, part: int) -> dict:

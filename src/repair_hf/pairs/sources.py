@@ -85,9 +85,10 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
 def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_column: str) -> Listing:
     """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
 
-    A column `image_id` names the images, else one `filename`: rows of one name are one image with all their captions. Without
-    either every row is an image of its own, named by split and row. A column `split` tells the splits of a dataset that is all in one; a
-    lone split named `train` is what `datasets` calls data without splits, and counts as such.
+    A column `image_id` names the images, else one `filename`: rows of one name are one image with all their captions, unless
+    splits give the name to different images, which are then named by split and name. A row without a name is an image of its own,
+    named by split and row. A column `split` tells the splits of a dataset that is all in one; a lone split named `train` is what
+    `datasets` calls data without splits, and counts as such.
     """
     parts = _load(source)
     wanted = (
@@ -99,8 +100,6 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
         [part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()]
     )
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
-    id_column = next((name for name in ID_COLUMNS if name in rows.features), None)
-    ids = [f"{name}-{row:07d}" for name, row in names] if id_column is None else map(str, rows[id_column][:])
     of_rows: list[str | None] | None = [name for name, _ in names]
     if len(parts) == 1 and "split" in rows.features:
         of_rows = _plain_texts(rows, "split")
@@ -111,7 +110,13 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
         .rename_columns({image_column: "image"})
         .cast_column("image", Image(decode=False))
     )
-    images = images.add_column("image_id", list(ids)).select_columns(["image_id", "image"])
+    ids = [f"{name}-{row:07d}" for name, row in names]
+    id_column = next((name for name in ID_COLUMNS if name in rows.features), None)
+    if id_column is not None:
+        given = rows[id_column][:]
+        ids = [own if name in (None, "") else str(name) for own, name in zip(ids, given, strict=True)]
+        ids = ids if of_rows is None else _told_apart(ids, of_rows, images)
+    images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     is_list = rows.features[caption_column] not in TEXTS
     captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
     listing = Listing(images, captions, of_rows)
@@ -202,6 +207,24 @@ def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
     """A column of strings or of class labels, as strings."""
     feature, values = rows.features[column], rows[column][:]
     return values if feature in TEXTS else [None if value is None else feature.int2str(value) for value in values]
+
+
+def _told_apart(ids: list[str], splits: list[str | None], images: Dataset) -> list[str]:
+    """The ids, with the split before those that splits give to different images."""
+    first: dict[str, dict[str | None, int]] = {}  # the row that each id has in each split
+    for row, (image_id, split) in enumerate(zip(ids, splits, strict=True)):
+        first.setdefault(image_id, {}).setdefault(split, row)
+    shared = {
+        image_id
+        for image_id, rows in first.items()
+        if len(rows) > 1 and len({_content(images[row]["image"]) for row in rows.values()}) > 1
+    }
+    named = zip(ids, splits, strict=True)
+    return [f"{split}/{image_id}" if image_id in shared else image_id for image_id, split in named]
+
+
+def _content(image: dict | None) -> bytes | str | None:
+    return None if image is None else image["bytes"] or image["path"]
 
 
 def _grouped(listing: Listing) -> Listing:
