@@ -21,10 +21,8 @@ from repair_hf.config import RepairConfig
 from repair_hf.options import UserError
 from repair_hf.runs import differences, write_atomically
 
-RUN, SPENT = (
-    "repair_run.json",
-    "repair_spent.json",
-)  # in each checkpoint: what its run is known by, and what it has taken
+# In each checkpoint: what its run is known by, and what that has taken.
+RUN, SPENT = "repair_run.json", "repair_spent.json"
 
 
 @dataclass(frozen=True)

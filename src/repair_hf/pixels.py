@@ -91,9 +91,8 @@ class PixelStore:
     def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
         """Rows as a (n, 3, H, W) uint8 tensor of their own."""
         pixels = self._pixels[rows]
-        return torch.from_numpy(
-            np.array(pixels, copy=isinstance(rows, slice) or None)
-        )  # an array of rows has copied them
+        # an array of rows has copied them
+        return torch.from_numpy(np.array(pixels, copy=isinstance(rows, slice) or None))
 
     def __getstate__(self) -> tuple[Path, str | None]:
         return self.path, self.draft  # a memory map would be pickled with all that it maps

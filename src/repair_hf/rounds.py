@@ -11,7 +11,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from repair_hf.llm.journal import read_entries, shards
+from repair_hf.llm.journal import bills, read_entries, total
 from repair_hf.options import UserError
 from repair_hf.records import load_dropped, load_kept
 
@@ -55,9 +55,7 @@ class EarlierRounds:
 
 def paid_by(rounds: Iterable[Path]) -> tuple[float, int]:
     """Dollars and LLM answers of the folders of records of some rounds, as ceilings count them."""
-    files = [path for folder in rounds for path in (*shards(folder), *shards(folder, "images"))]
-    entries = list(read_entries(files))
-    return sum(entry.spent for entry in entries), sum(not entry.is_image for entry in entries)
+    return total(read_entries(path for folder in rounds for path in bills(folder)))
 
 
 def ceilings_left(max_usd: float | None, max_calls: int | None, others: Sequence[Path]) -> dict[str, float | int]:

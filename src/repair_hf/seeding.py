@@ -81,10 +81,8 @@ def _ranked(
     vectors = queries[distinct]  # (Q, D)
     panel = torch.from_numpy(vectors.astype(np.float64))
     score, rank = exact_scores(candidates, fp, panel, place), np.ones(len(q), np.int64)
-    low, high = (
-        score[:, None] - np.float32(eps),
-        score[:, None] + np.float32(eps),
-    )  # between them the screen cannot tell
+    # between them the screen cannot tell
+    low, high = score[:, None] - np.float32(eps), score[:, None] + np.float32(eps)
     step = max(1, CELLS // max(AT_ONCE, candidates.shape[1]))
     for start in range(0, len(candidates), step):
         screened = (vectors @ candidates[start : start + step].T)[place]  # (P, c)

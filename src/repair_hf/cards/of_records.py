@@ -23,7 +23,7 @@ from repair_hf.analysis.material import read_labels
 from repair_hf.analysis.people import told_by_people
 from repair_hf.cards.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import read_entries, shards
+from repair_hf.llm.journal import bills, read_entries
 from repair_hf.markup import code, fenced, table, without_folders
 from repair_hf.records import summarize
 from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
@@ -226,11 +226,7 @@ def _made_by(records: Dataset) -> str:
 
 def _answered_by(folder: Path) -> str:
     """The model that answered, in the provider's words: an id such as gpt-4o stands for another one next year."""
-    found = Counter(
-        (entry.model, entry.answered_by)
-        for entry in read_entries([*shards(folder), *shards(folder, "images")])
-        if not entry.is_lost
-    )
+    found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if not entry.is_lost)
     if not found:
         return "Which version of the models answered is not on record."
     told = "; ".join(

@@ -9,11 +9,13 @@ The ceilings hold for a folder, over all runs of the command: what its journal h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.provider import Reply
 from repair_hf.options import UserError
 from repair_hf.runs import RunStopped
 
@@ -34,6 +36,28 @@ class Hold:
     """What is set aside for one request; `paid` is what it did cost, or may have cost, and None as long as nothing came of it."""
 
     paid: float | None = None
+
+    async def settle(
+        self, reply: Awaitable[Reply], worst: Callable[[], float], lose: Callable[[float | None], None]
+    ) -> Reply:
+        """The reply with its bill; where none comes with it, or no reply comes at all, the most that it may be is taken as paid.
+
+        Args:
+            reply: Of one attempt.
+            worst: US dollars that it may cost; 0 where no price is known.
+            lose: Told if the answer was lost though it may be billed: what it cost at most, None without a price.
+        """
+        try:
+            found = await reply
+        except PassingFailure as failure:
+            if failure.may_be_billed:
+                self.paid = worst()
+                lose(self.paid or None)
+            raise
+        if found.dollars is None:
+            found = replace(found, at_most=worst())
+        self.paid = found.at_most if found.dollars is None else found.dollars
+        return found
 
 
 class Budget:

@@ -236,7 +236,7 @@ class ChatModel:
                     self._sender.circuit.note(str(error))
                 raise RefusedAnswer(str(error)) from error
             except FailedRequest as error:
-                raise FailedAnswer(error.reason) from error
+                raise FailedAnswer(str(error)) from error
         if not is_new:
             self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=True)
         return entry, is_new

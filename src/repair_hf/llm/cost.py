@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from repair_hf.llm.journal import Entry, read_entries, shards
+from repair_hf.llm.journal import Entry, bills, read_entries
 from repair_hf.llm.loading import load_litellm
 from repair_hf.options import UserError
 
@@ -165,7 +165,7 @@ def price_per_image(model: str) -> float | None:
 def paid_in(folder: Path) -> dict[tuple[str, str], Usage]:
     """What all runs in a folder have paid so far, by stage and direction: the LLM's answers, and the images of a provider."""
     found: dict[tuple[str, str], Usage] = {}
-    for entry in read_entries([*shards(folder), *shards(folder, "images")]):
+    for entry in read_entries(bills(folder)):
         found.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
     return found
 

@@ -5,7 +5,7 @@ Out: the same as an exception of ours, in the provider's words and without secre
      - `PassingFailure`: another attempt may succeed (no connection, a broken one, time-out, 429, 5xx, a body that cannot be read);
      - `ProviderError`: none will (a wrong key, no credit, no such model); the run stops;
      - `RejectedRequest`: this very request is not accepted, though others may be;
-     - `FailedRequest`: every attempt at this very request failed, though others may be answered;
+     - `FailedRequest`: every attempt at this very request failed, though others are answered;
      - `Blocked`: the provider's filter refused the content.
 
 LiteLLM's status is a guess in places: it gives a broken connection 500, a missing key 500, a cut-off body 422 or, of an image, 200, and
@@ -51,15 +51,7 @@ class RejectedRequest(ProviderError):
 
 
 class FailedRequest(ProviderError):
-    """Every attempt at this very request failed. Where the provider has answered others, the fault is the request's alone.
-
-    Args:
-        reason: What happened; what to do about it is said after it.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}. {LATER}")
-        self.reason = reason
+    """Every attempt at this very request failed, and the run can do without its reply."""
 
 
 class PassingFailure(Exception):
@@ -98,9 +90,8 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
     litellm = load_litellm()
     reason, everything = reason_of(error), f"{error} {vars(error).get('body')}"
     status = error.status_code
-    if (
-        not isinstance(status, int) or status < 400
-    ):  # an error that came as a success, or a success that cannot be read
+    # an error that came as a success, or a success that cannot be read
+    if not isinstance(status, int) or status < 400:
         status = 500
     if isinstance(error, litellm.ContentPolicyViolationError) or (status == 400 and _FILTERED.search(everything)):
         return Blocked(reason)

@@ -243,6 +243,17 @@ def shards(folder: Path, name: str = "journal") -> list[Path]:
     return sorted([*folder.glob(f"{name}.jsonl"), *folder.glob(f"{name}-*.jsonl")])
 
 
+def bills(folder: Path) -> list[Path]:
+    """The journals of a run that tell what it paid: for the LLM's answers, and for a provider's images."""
+    return [*shards(folder), *shards(folder, "images")]
+
+
+def total(entries: Iterable[Entry]) -> tuple[float, int]:
+    """Dollars and answers of the LLM, as ceilings count them."""
+    spent = [(entry.spent, not entry.is_image) for entry in entries]
+    return sum(dollars for dollars, _ in spent), sum(is_answer for _, is_answer in spent)
+
+
 def read_entries(paths: Iterable[Path]) -> Iterator[Entry]:
     """The answers in some journals, whoever may be writing into them."""
     for path in paths:

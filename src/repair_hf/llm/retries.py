@@ -39,12 +39,20 @@ class Retries:
     patience: float = 120.0
 
 
-async def insist(send: Callable[[], Awaitable[Reply]], retries: Retries, model: str) -> Reply:
+async def insist(
+    send: Callable[[], Awaitable[Reply]], retries: Retries, model: str, may_drop: Callable[[], bool] | None = None
+) -> Reply:
     """Send until a reply comes.
 
+    Args:
+        send: Sends once.
+        retries: How long to believe in the provider.
+        model: What is asked; for the messages.
+        may_drop: Tells, when patience ends, whether the run can do without this reply; None where it never can.
+
     Raises:
-        FailedRequest: If none came in `retries.attempts` attempts.
-        ProviderError: If none came because too much is asked at once, or the provider asks for too long a wait.
+        FailedRequest: If none came in `retries.attempts` attempts, and it may be dropped.
+        ProviderError: If none came and it may not, because too much is asked at once, or the provider asks for too long a wait.
     """
     attempt = 1
     while True:
@@ -53,9 +61,12 @@ async def insist(send: Callable[[], Awaitable[Reply]], retries: Retries, model: 
         except PassingFailure as failure:
             if attempt == retries.attempts:
                 reason = f"{model} failed {attempt} times in a row, at last with: {failure}"
-                raise (
-                    ProviderError(f"{reason}. {LATER}") if failure.is_rate_limit else FailedRequest(reason)
-                ) from failure
+                if failure.is_rate_limit or may_drop is None:
+                    raise ProviderError(f"{reason}. {LATER}") from failure
+                if not may_drop():
+                    hint = "To leave out what fails, give --max-error-rate 1."
+                    raise ProviderError(f"{reason}. {LATER} {hint}") from failure
+                raise FailedRequest(reason) from failure
             if failure.named_wait is not None and failure.named_wait > retries.patience:
                 raise ProviderError(
                     f"{model} asks to wait {failure.named_wait:.0f} s: {failure}. {LATER}"

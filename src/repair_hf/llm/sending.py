@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from repair_hf.llm.budget import Budget, Hold, PromptSize, guess_tokens
-from repair_hf.llm.failures import FailedRequest, PassingFailure, ProviderError
+from repair_hf.llm.budget import Budget, PromptSize, guess_tokens
+from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.provider import Provider, Reply
 from repair_hf.llm.retries import Retries, insist
@@ -82,13 +81,8 @@ class Sender:
             FailedRequest: If no attempt at this very request brings a reply, though others got theirs.
             RunStopped: If no request gets a reply, if too much fails, or if the budget is spent.
         """
-        try:
-            async with self._places():
-                return await insist(lambda: self._attempt(request, lose), self._retries, self._model)
-        except FailedRequest as failure:
-            if self._has_served or self.circuit.max_error_rate == 1:
-                raise
-            raise ProviderError(f"{failure} To leave out what fails, give --max-error-rate 1.") from failure
+        async with self._places():
+            return await insist(lambda: self._attempt(request, lose), self._retries, self._model, self._may_drop)
 
     def worst_case(self, request: dict[str, Any]) -> float:
         """US dollars that a request may cost. Its tokens are counted, which takes milliseconds and teaches as much as a bill."""
@@ -105,7 +99,8 @@ class Sender:
                 self._limits.slot(self.prompts.bound(guess) + answers) as slot,
                 self._budget.hold(lambda: self._cost(guess, answers)) as hold,
             ):
-                reply = await self._paid(request, hold, lose)
+                reply = await hold.settle(self._on_the_wire(request), lambda: self.worst_case(request), lose)
+                self._has_served = True
                 slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
                 self.prompts.learn(guess, reply.prompt_tokens)
                 return reply
@@ -114,20 +109,8 @@ class Sender:
                 self.circuit.note(str(failure))
             raise
 
-    async def _paid(self, request: dict[str, Any], hold: Hold, lose: Callable[[float | None], None]) -> Reply:
-        """The reply with its bill; where none comes with it, or no reply comes at all, the most that it may be is taken as paid."""
-        try:
-            reply = await self._on_the_wire(request)
-        except PassingFailure as failure:
-            if failure.may_be_billed:
-                hold.paid = self.worst_case(request)
-                lose(hold.paid if any(self._price) else None)
-            raise
-        self._has_served = True
-        if reply.dollars is None:
-            reply = replace(reply, at_most=self.worst_case(request))
-        hold.paid = reply.at_most if reply.dollars is None else reply.dollars
-        return reply
+    def _may_drop(self) -> bool:
+        return self._has_served or self.circuit.max_error_rate == 1
 
     async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
         task = asyncio.current_task()

@@ -25,7 +25,7 @@ from repair_hf.baselines.samples import DROPPED, SAMPLES
 from repair_hf.baselines.workshop import Workshop
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
-from repair_hf.llm.journal import open_journal, read_entries, shards
+from repair_hf.llm.journal import bills, open_journal, read_entries, shards, total
 from repair_hf.models import LLMOptions, local_weights, open_chat, open_editor
 from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
@@ -193,12 +193,11 @@ def products_in(folder: Path) -> list[Path]:
 
 def paid(folders: Iterable[Path]) -> tuple[float, int]:
     """Dollars and LLM answers that some products have paid for; a copy of what another of them holds was paid there."""
-    files = [path for folder in folders for path in (*shards(folder), *shards(folder, "images"))]
+    files = [path for folder in folders for path in bills(folder)]
     own = list(read_entries(path for path in files if not is_inherited(path)))
     known = {entry.key for entry in own}
     copies = {entry.key: entry for entry in read_entries(filter(is_inherited, files)) if entry.key not in known}
-    entries = [*own, *copies.values()]
-    return sum(entry.spent for entry in entries), sum(not entry.is_image for entry in entries)
+    return total([*own, *copies.values()])
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:

@@ -7,7 +7,8 @@ Out: what was made of each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,22 +47,19 @@ class Turns:
             Of each part, in the order of `parts`.
         """
         made: dict[str, Part] = {}
-        left = list(parts)
-        while left:
-            taken = [name for name in left if not self._made(name, parts, made, waits=False)]
-            if taken == left:
+        while left := [name for name in parts if name not in made]:
+            for name in left:
+                with suppress(filelock.Timeout), self._not_waiting():
+                    made[name] = parts[name]()
+            if made.keys().isdisjoint(left):
                 logger.info("Other processes are at all that is left; waiting for %s.", left[0])
-                self._made(left[0], parts, made, waits=True)
-            left = [name for name in left if name not in made]
+                made[left[0]] = parts[left[0]]()
         return {name: made[name] for name in parts}
 
-    def _made(self, name: str, parts: Mapping[str, Callable[[], Part]], made: dict[str, Part], *, waits: bool) -> bool:
-        """Make a part; False where it would have to wait and is not to."""
-        before, self._waits = self._waits, waits
+    @contextmanager
+    def _not_waiting(self) -> Iterator[None]:
+        self._waits = False
         try:
-            made[name] = parts[name]()
-        except filelock.Timeout:
-            return False
+            yield
         finally:
-            self._waits = before
-        return True
+            self._waits = True

@@ -14,12 +14,11 @@ import base64
 import binascii
 import io
 import logging
-from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from PIL import Image
 
-from repair_hf.llm.budget import Budget, Hold
+from repair_hf.llm.budget import Budget
 from repair_hf.llm.failures import Blocked, FailedRequest, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
@@ -118,11 +117,11 @@ class HostedEditor:
         image = await asyncio.to_thread(self._resized, source)
         prompt = image_prompt(instruction)
         try:
-            return await insist(lambda: self._attempt(image, prompt, budget, journal), self._retries, self.model)
+            return await insist(
+                lambda: self._attempt(image, prompt, budget, journal), self._retries, self.model, self._may_drop
+            )
         except FailedRequest as failure:
-            if not (self._has_served or self._circuit.max_error_rate == 1):
-                raise ProviderError(f"{failure} To leave out what fails, give --max-error-rate 1.") from failure
-            logger.warning("An image is left out: %s", failure.reason)
+            logger.warning("An image is left out: %s", failure)
             return None
 
     def opened(self, reply: Reply) -> Image.Image | None:
@@ -164,29 +163,21 @@ class HostedEditor:
                 self._limits.slot(0),
                 budget.hold(self._worst_case, calls=0) as hold,
             ):
-                return await self._paid(image, prompt, hold, journal)
+                reply = await hold.settle(self._send(image, prompt), self._worst_case, partial(self._lose, journal))
+                self._dearest = max(self._dearest, hold.paid)
+                if reply.finish == _ADDRESS:  # so it would be with all, each of them paid
+                    self._lose(journal, hold.paid or None)
+                    raise ProviderError(
+                        f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor."
+                    )
+                return reply
         except PassingFailure as failure:
             if not failure.is_rate_limit:  # the limits take care of those
                 self._circuit.note(str(failure))
             raise
 
-    async def _paid(self, image: bytes, prompt: str, hold: Hold, journal: Journal | None) -> Reply:
-        """The reply with its bill; where none comes with it, or no image arrives, the most that it may be is taken as paid."""
-        try:
-            reply = await self._send(image, prompt)
-        except PassingFailure as failure:
-            if failure.may_be_billed:
-                hold.paid = self._worst_case()
-                self._lose(journal, hold.paid or None)
-            raise
-        if reply.dollars is None:
-            reply = replace(reply, at_most=self._worst_case())
-        hold.paid = reply.at_most if reply.dollars is None else reply.dollars
-        self._dearest = max(self._dearest, hold.paid)
-        if reply.finish == _ADDRESS:  # so it would be with all, each of them paid
-            self._lose(journal, hold.paid or None)
-            raise ProviderError(f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor.")
-        return reply
+    def _may_drop(self) -> bool:
+        return self._has_served or self._circuit.max_error_rate == 1
 
     def _lose(self, journal: Journal | None, dollars: float | None) -> None:
         if journal is not None:

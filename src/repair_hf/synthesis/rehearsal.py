@@ -117,9 +117,8 @@ def _share_kept(
 ) -> float:
     """By how many audits an earlier run made, and how many instructions it asked for."""
     places = ("audit", direction), ("instruct", direction)
-    if (
-        not measured.keys() >= set(places) or places[0] not in rehearsed
-    ):  # nothing may be mined, or can be shown, or is audited
+    # nothing may be mined, or can be shown, or is audited
+    if not measured.keys() >= set(places) or places[0] not in rehearsed:
         return 1.0
     audited = measured["audit", direction].calls * triplets[direction] / _asked(rehearsed["audit", direction])
     return min(1.0, measured["instruct", direction].calls / audited)
