@@ -96,7 +96,7 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
         (["--model", "/nowhere"], "`/nowhere` is no folder here, and cannot be loaded as a dual encoder"),
         (
             ["--model", "world/bse"],
-            "`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k.",
+            "`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k, world/narrow-12k.",
         ),
         (["--split", "dev"], "has no image in split `dev`"),
         (["--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1"),

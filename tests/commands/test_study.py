@@ -86,6 +86,14 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     assert "after 1 of 1 seeds" in shown[0] and "Against plain training" in shown[0]
 
 
+def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["world", "build", "--train", "4", "--validation", "2", "--test", "2"]) == 0
+    shown = study("--pairs", "runs/world", "--dry-run")
+    assert "left out: other-backbone-vanilla (needs `other_model`), other-backbone (needs `other_model`)" in shown
+    assert "\n weak-llm " in shown and "\n other-backbone" not in shown
+
+
 def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
     folder, shown, before = tiny
     assert len(before) > 20 and stamps(folder) == before
@@ -150,7 +158,7 @@ def test_calls_of_a_sample_are_the_papers(tiny):
         ("--grid-weights 1 -1", "`grid_weights` must not be negative, got -1"),
         ("--max-queries 0", "`max_queries` must be at least 1, got 0"),
         ("--batch-size 0", "`batch_size` must be at least 1, got 0"),
-        ("--methods other-backbone", "`other-backbone` needs `other_model`"),
+        ("--methods other-backbone --pairs x", "`other-backbone` needs `other_model`"),
         ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         ("--batch", "`batch` answers within a day"),
         ('--training {"seed":3}', "'seed', which the study sets itself"),
@@ -177,9 +185,9 @@ def test_recipe_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
     before = set(tmp_path.rglob("*"))
     shown = study("--config", str(path), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
-    for name in recipe.get("methods") or [name for name in load_methods() if not name.startswith("other-backbone")]:
+    for name in recipe.get("methods") or load_methods():
         assert f"\n {name} " in shown
-    assert "unknown" not in shown and ("left out: other-backbone" in shown) == (path.stem == "toy")
+    assert "unknown" not in shown and "left out" not in shown
     counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
     assert f"{counts[path.stem]} captions" in shown
     readme = (path.parent / "README.md").read_text()
@@ -215,9 +223,9 @@ def test_every_method_runs_end_to_end(tmp_path):
         "--size", "tiny", "--seeds", "2", "--shares", "0.5", "--tune", "--grid-weights", "1", "0.5", "--compositional", "world",
         "--paper", "coco30k", "--output", str(tmp_path),
     )  # fmt: skip
-    assert "left out: other-backbone-vanilla (needs `other_model`), other-backbone" in shown
+    assert "left out" not in shown
     table = pd.read_csv(tmp_path / "overhead.csv").set_index("method")
-    assert list(table.index) == [name for name in load_methods() if not name.startswith("other-backbone")]
+    assert list(table.index) == list(load_methods())
     for name, calls in PER_SAMPLE.items():
         assert tuple(table.loc[name, ["llm_per_sample", "images_per_sample"]]) == pytest.approx(calls), name
     for name in ("regime", "scores", "gains", "compositional", "value", "training", "tuning", "sweep"):

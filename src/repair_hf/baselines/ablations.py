@@ -9,7 +9,7 @@
 | `full-matrix` | the grid | see `GlobalMatrix` |
 | `hard-neg-only` | what stands opposite the negatives | see `HardNegativesOnly` |
 | `weak-editor`, `weak-llm` | the models | the study's options name them; in the toy world faults at a rate |
-| `other-backbone`, `other-backbone-vanilla` | the retriever | repaired, and plainly trained |
+| `other-backbone`, `other-backbone-vanilla` | the retriever | repaired, and plainly trained, with hyperparameters of their own |
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ METHODS = (
     Repair("hard-neg-only", train={"negatives": "alone"}),
     Repair("weak-editor", weak="editor"),
     Repair("weak-llm", weak="llm"),
-    Repair("other-backbone-vanilla", other_model=True, records=False, tuned_as="vanilla"),
-    Repair("other-backbone", other_model=True),
+    Repair("other-backbone-vanilla", other_model=True, records=False, tuned_as="other-backbone-vanilla"),
+    Repair("other-backbone", other_model=True, tuned_as="other-backbone"),
 )

@@ -56,10 +56,12 @@ class StudyOptions:
         "Of the toy world, where no --pairs are given; full by default. `tiny` shows in seconds that every part runs; its numbers mean nothing.",
     )
     model: str = opt(
-        "world/base-12k", "The retriever: Hub id or folder of a dual encoder, world/base-12k, or world/base."
+        "world/base-12k",
+        "The retriever: Hub id or folder of a dual encoder, or world/base-12k, world/narrow-12k or world/base.",
     )
     other_model: str | None = opt(
-        None, "Another retriever, for the methods other-backbone and other-backbone-vanilla."
+        None,
+        "Another retriever, for the methods other-backbone and other-backbone-vanilla. In the toy world, world/narrow-12k.",
     )
     weak_llm: str | None = opt(
         None, "A weaker LLM, for the method weak-llm. In the toy world, the oracle that errs in a fifth of its audits."

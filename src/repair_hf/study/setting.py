@@ -23,6 +23,7 @@ from repair_hf.pairs import Pairs, load_wanted
 from repair_hf.parsing import MODEL as PARSER
 from repair_hf.study.options import Size, StudyOptions, size_of
 from repair_hf.study.turns import Turns
+from repair_hf.toyworld.shipped import NARROW
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
@@ -196,7 +197,7 @@ def settle(
         type_command=type_command,
         weak_llm=_weak_llm(options, llm),
         weak_editor=_weak_editor(options, editor),
-        other_model=options.other_model,
+        other_model=options.other_model or (NARROW if size.world else None),
         split=options.test_split,
         validation_split=options.validation_split,
         compositional=compositional,

@@ -5,7 +5,7 @@ Out: `Choice`s: what was chosen for each, and all that was tried.
 
 Every method is given the same values to choose from, with one seed: first the learning rate, with the first of all other values; then, with the
 rate that won, the passes over the data; then lambda, for those alone that have grids. What wins has the highest R@1, mean of both directions;
-of equals the one tried first. An ablation takes what RePair has chosen: it changes one thing, and not these too.
+of equals the one tried first. An ablation takes what RePair has chosen, since it changes one thing and not these too; another retriever has its own.
 """
 
 from __future__ import annotations

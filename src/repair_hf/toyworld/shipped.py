@@ -12,13 +12,14 @@ from pathlib import Path
 from repair_hf.options import UserError
 
 RETRIEVERS = {
-    f"world/{name}": Path(str(files("repair_hf.toyworld") / "retrievers" / name)) for name in ("base", "base-12k")
+    f"world/{name}": Path(str(files("repair_hf.toyworld") / "retrievers" / name))
+    for name in ("base", "base-12k", "narrow-12k")
 }
-BASE = RETRIEVERS["world/base"]
+BASE, NARROW = RETRIEVERS["world/base"], "world/narrow-12k"
 
 
 def locate(model: str | Path) -> str:
-    """The folder of `world/base` or `world/base-12k`; any other id or folder unchanged.
+    """The folder of one of `RETRIEVERS`; any other id or folder unchanged.
 
     Raises:
         UserError: If it is said to be the toy world's, and is not.
