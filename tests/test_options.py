@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt, parse
+from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, flags, need, opt, parse
 
 
 @dataclass
@@ -161,6 +161,20 @@ def test_a_list_is_not_shared_between_instances():
     first, second = Options("soup"), Options("soup")
     first.sizes.append(9)
     assert second.sizes == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "values, line",
+    [
+        ({"max_queries": 5, "d_i2t": None}, "--max-queries 5"),
+        ({"audited": False, "fp16": True}, "--no-audited --fp16"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 1}}, '--lr-scheduler-kwargs={"num_cycles": 1}'),
+        ({"rates": [0.1, 2]}, "--rates 0.1 2"),
+        ({}, ""),
+    ],
+)
+def test_flags_of_values_are_the_words_of_a_command_line(values, line):
+    assert " ".join(flags(values)) == line
 
 
 def test_flags_of_options_fill_the_same_options():

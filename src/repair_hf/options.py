@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -128,15 +128,24 @@ def parse(
 
 def as_flags(options: Any) -> list[str]:
     """The words of a command line that fill a dataclass as `options` is: what is needed, and what differs from its default."""
-    words = []
+    values = {}
     for each in fields(options):
-        value, flag = vars(options)[each.name], f"--{each.name.replace('_', '-')}"
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        if value == default or value is None:
-            continue
+        if (value := vars(options)[each.name]) != default:
+            values[each.name] = value
+    return flags(values)
+
+
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Values by the names of their options, as the words of a command line; None is left out."""
+    words = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
+        elif isinstance(value, dict):
+            words.append(f"{flag}={json.dumps(value)}")
+        elif value is not None:
             words += [flag, *map(str, value if isinstance(value, list) else [value])]
     return words
 
@@ -200,19 +209,19 @@ class _Parser(argparse.ArgumentParser):
         recipe = _read_recipe(path)
         if unknown := sorted(set(recipe) - set(self.known)):
             raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
-        flags: list[str] = []
+        words: list[str] = []
         for key, value in recipe.items():
             if value is None or value == []:  # no flag can say these
                 self._set_default(key, value)
             elif isinstance(value, list):
                 if len(value) > 1 and self._option_string_actions[f"--{key}"].nargs != "+":
                     raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
-                flags += [f"--{key}", *map(str, value)]
+                words += [f"--{key}", *map(str, value)]
             elif isinstance(value, dict):
-                flags.append(f"--{key}={json.dumps(value)}")
+                words.append(f"--{key}={json.dumps(value)}")
             else:
-                flags.append(f"--{key}={value}")
-        return flags
+                words.append(f"--{key}={value}")
+        return words
 
     def _set_default(self, key: str, value: Any) -> None:
         if is_needed(self.known[key]):

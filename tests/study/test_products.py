@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from datasets import Dataset
 
 from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Baseline
 from repair_hf.llm.journal import Entry, Journal
 from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in, wording_digest
-from repair_hf.study.variants import _sum_up, inherit, mirror_failures, shares_answers, words
+from repair_hf.study.variants import _sum_up, inherit, mirror_failures, shares_answers
 from repair_hf.synthesis import prompts
 
 METHODS = load_methods()
@@ -117,19 +116,6 @@ def test_calls_per_record_are_the_papers():
         (rows[:2], False, (4, 0)),
     ):
         assert calls_per_record(Dataset.from_list(some), is_audited=audited) == calls
-
-
-@pytest.mark.parametrize(
-    "options, line",
-    [
-        ({"max_queries": 5, "d_i2t": None}, "--max-queries 5"),
-        ({"audited": False, "fp16": True}, "--no-audited --fp16"),
-        ({"lr_scheduler_kwargs": {"num_cycles": 1}}, '--lr-scheduler-kwargs={"num_cycles": 1}'),
-        ({}, ""),
-    ],
-)
-def test_options_as_words(options, line):
-    assert " ".join(words(options)) == line
 
 
 def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):

@@ -39,7 +39,8 @@ def test_an_unknown_retriever_of_the_toy_world_is_refused():
     from repair_hf.encoder import DualEncoder
 
     with pytest.raises(
-        UserError, match="`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k, world/narrow-12k."
+        UserError,
+        match="`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k, world/narrow-12k.",
     ):
         DualEncoder.from_pretrained("world/bse")
 

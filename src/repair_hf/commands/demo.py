@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from repair_hf.options import UserError, opt
+from repair_hf.options import UserError, flags, opt
 from repair_hf.processes import refuse_several
 from repair_hf.runs import write_atomically
 from repair_hf.steps import print_command, run_command
@@ -82,7 +82,7 @@ def run(options: DemoOptions) -> None:
     world, records = folder / "world", folder / "records"
     type_command = print_command if options.dry_run else run_command
     pairs = ["--pairs", str(world)]
-    type_command("world", "build", "--output", str(world), *_flags(size.world))
+    type_command("world", "build", "--output", str(world), *flags(size.world))
     type_command(
         "mine",
         *pairs,
@@ -90,7 +90,7 @@ def run(options: DemoOptions) -> None:
         "world/base",
         "--output",
         str(folder / "failures"),
-        *_flags({"max_queries": size.queries, "d_i2t": size.d_i2t}),
+        *flags({"max_queries": size.queries, "d_i2t": size.d_i2t}),
     )
     type_command(
         "synthesize", *pairs, "--model", "world/base", "--failures", str(folder / "failures"),
@@ -113,10 +113,6 @@ def run(options: DemoOptions) -> None:
     if not options.dry_run:
         _report(folder, options.seeds)
         print(f"\nall of it took {time.perf_counter() - start:,.0f} s   -> {folder}")
-
-
-def _flags(values: dict[str, int]) -> list[str]:
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _same_compute_steps(folder: Path, seed: int) -> int:

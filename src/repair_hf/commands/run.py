@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repair_hf.options import UserError, need, opt, parse
+from repair_hf.options import UserError, flags, need, opt, parse
 from repair_hf.processes import refuse_several
 from repair_hf.steps import print_command, run_command, suggest
 
@@ -159,8 +159,7 @@ class _Stages:
         from repair_hf.rounds import ceilings_left
 
         recipe = _read(self.recipe, "synthesize")
-        left = ceilings_left(recipe.max_usd, recipe.max_calls, others)
-        return [word for name, most in left.items() for word in (f"--{name.replace('_', '-')}", str(most))]
+        return flags(ceilings_left(recipe.max_usd, recipe.max_calls, others))
 
     def _stage(self, name: str, model: str, output: Path, *words: str) -> None:
         config = ["--config", str(self.recipe / f"{name}.yaml")]

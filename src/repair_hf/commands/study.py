@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.options import UserError
+from repair_hf.options import UserError, flags
 from repair_hf.processes import refuse_several
 from repair_hf.steps import run_command, suggest
 from repair_hf.study.options import (
@@ -67,7 +67,7 @@ def run(
         return _dry_run(setting, size, [methods[name] for name in wanted])
     if size.world is not None:
         with setting.turns.alone("world"):
-            run_command("world", "build", "--output", setting.pairs_options.pairs, *_flags(size.world))
+            run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
     grid = Grid(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,
@@ -150,10 +150,6 @@ def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list
     if missing := {name: option for name, option in lacks.items() if option}:
         print("left out: " + ", ".join(f"{name} (needs `{option}`)" for name, option in missing.items()))
     return [name for name in methods if not lacks[name]]
-
-
-def _flags(values: dict[str, int]) -> list[str]:
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> None:

@@ -25,7 +25,7 @@ from repair_hf.baselines.method import Repair
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.llm.journal import shards
 from repair_hf.models import LLMOptions
-from repair_hf.options import as_flags
+from repair_hf.options import as_flags, flags
 from repair_hf.records import load_records
 from repair_hf.runs import digest
 from repair_hf.study.setting import Knobs, Setting
@@ -88,7 +88,7 @@ class Variants:
             **variant.mine,
             **{f"d_{side}": 0 for side in DIRECTIONS if side not in variant.directions},
         }
-        setting.type_command("mine", *pairs, "--output", str(failures), *words(mine))
+        setting.type_command("mine", *pairs, "--output", str(failures), *flags(mine))
         llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
         editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
         if variant.reciprocal:
@@ -103,7 +103,7 @@ class Variants:
         setting.type_command(
             "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
             *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
-            *words(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
+            *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
         )  # fmt: skip
 
     def _retriever(self, variant: Repair, knobs: Knobs, folders: list[Path], number: int) -> Path:
@@ -111,7 +111,7 @@ class Variants:
         setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
         setting.type_command(
             "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
-            "--records", *map(str, folders), *words({**setting.training, **variant.train, **knobs.as_options()}),
+            "--records", *map(str, folders), *flags({**setting.training, **variant.train, **knobs.as_options()}),
         )  # fmt: skip
         return output
 
@@ -195,20 +195,6 @@ def is_inherited(journal: Path) -> bool:
 def _link(source: str, target: str) -> None:
     if not os.path.exists(target):  # else another source has the same image
         os.link(source, target)
-
-
-def words(options: Mapping[str, Any]) -> list[str]:
-    """Options as the words of a command line."""
-    found = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            found.append(flag if value else flag.replace("--", "--no-", 1))
-        elif isinstance(value, dict):
-            found.append(f"{flag}={json.dumps(value)}")
-        elif value is not None:
-            found += [flag, str(value)]
-    return found
 
 
 def _sum_up(records: Dataset, folders: Sequence[Path]) -> Found:
