@@ -375,7 +375,7 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_pat
         learning_rate=1e-4,
         use_cpu=True,
     )
-    objective = method.objective(encoder.model.config.vision_config.hidden_size) if method.objective else None
+    objective = method.objective(encoder) if method.objective else None
     train(encoder, pairs, None, config, data=data, objective=objective)
     lines = [
         line

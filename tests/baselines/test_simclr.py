@@ -26,6 +26,7 @@ def head(monkeypatch):
     """A head of a few units, so that a test does not train 34 million."""
     monkeypatch.setattr(simclr, "HIDDEN", 8)
     monkeypatch.setattr(simclr, "OUT", 4)
+    monkeypatch.setattr(simclr, "SMALLEST", 1)
 
 
 def unit(n: int, seed: int) -> torch.Tensor:
@@ -54,6 +55,11 @@ def test_two_views_is_the_loss_of_slip():
         for a, b in ((one, other), (other, one))
     ]
     assert two_views(one, other, 0.1).item() == pytest.approx(float(sum(crosses) / 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("width, hidden", [(768, 4096), (384, 4096), (96, 1024)])
+def test_a_narrow_tower_has_a_narrower_head(width, hidden):
+    assert TwoViews(width).head[3].weight.shape == (hidden, hidden)
 
 
 def test_the_gradient_reaches_head_and_features(head):

@@ -89,9 +89,34 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
 def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["world", "build", "--train", "4", "--validation", "2", "--test", "2"]) == 0
-    shown = study("--pairs", "runs/world", "--dry-run")
-    assert "left out: other-backbone-vanilla (needs `other_model`), other-backbone (needs `other_model`)" in shown
-    assert "\n weak-llm " in shown and "\n other-backbone" not in shown
+    Path("runs/world/world.json").unlink()  # somebody's own pictures then, which the toy world's LLM does not know
+    shown = study("--pairs", "runs/world", "--model", "me/clip", "--dry-run")
+    assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
+    assert "\n negclip " in shown and "\n laclip" not in shown
+
+
+def test_without_choosing_no_validation_split_is_needed(tmp_path):
+    words = [
+        "--size",
+        "tiny",
+        "--seeds",
+        "1",
+        "--methods",
+        "vanilla",
+        "--validation-split",
+        "none",
+        "--output",
+        str(tmp_path),
+    ]
+    assert "after 1 of 1 seeds" in study(*words)
+
+
+def test_samples_stay_when_an_option_changes_that_has_no_part_in_them(tmp_path):
+    words = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "--output", str(tmp_path)]
+    study(*words)
+    before = stamps(tmp_path)
+    study(*words, "--artifacts", "0.5")  # the editor's, which rewrites no captions
+    assert stamps(tmp_path) == before
 
 
 def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
@@ -158,7 +183,10 @@ def test_calls_of_a_sample_are_the_papers(tiny):
         ("--grid-weights 1 -1", "`grid_weights` must not be negative, got -1"),
         ("--max-queries 0", "`max_queries` must be at least 1, got 0"),
         ("--batch-size 0", "`batch_size` must be at least 1, got 0"),
-        ("--methods other-backbone --pairs x", "`other-backbone` needs `other_model`"),
+        (
+            "--methods other-backbone --pairs x --model me/clip",
+            "`other-backbone` needs `editor` and `llm` and `other_model`",
+        ),
         ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
         ("--batch", "`batch` answers within a day"),
         ('--training {"seed":3}', "'seed', which the study sets itself"),
@@ -233,7 +261,8 @@ def test_every_method_runs_end_to_end(tmp_path):
     scores = pd.read_csv(tmp_path / "scores.csv")
     assert set(scores["seed"]) == {0, 1} and scores[["i2t_R@1", "t2i_MRR"]].notna().all(axis=None)
     assert (tmp_path / "sweep.png").is_file()
-    between = yaml.safe_load((tmp_path / "products" / "repair-2-rounds-retriever-1" / "config.yaml").read_text())
+    [between] = (tmp_path / "products").glob("repair-2-rounds-round-2--*-retriever")
+    between = yaml.safe_load((between / "config.yaml").read_text())
     chosen = pd.read_csv(tmp_path / "training.csv").set_index("method").loc["repair"]
     knobs = {"learning_rate": "learning_rate", "num_train_epochs": "epochs", "grid_weight": "grid_weight"}
     assert {name: between[name] for name in knobs} == {name: chosen[column] for name, column in knobs.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 from datasets import Dataset
@@ -11,8 +12,12 @@ from datasets import Dataset
 from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Baseline
 from repair_hf.llm.journal import Entry, Journal
+from repair_hf.models import EditorOptions, LLMOptions
+from repair_hf.options import PairsOptions
+from repair_hf.study import variants
 from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in, wording_digest
-from repair_hf.study.variants import _sum_up, inherit, mirror_failures, shares_answers
+from repair_hf.study.setting import Knobs
+from repair_hf.study.variants import _sum_up, has_edit, inherit, mirror_failures, share_of_records, shares_answers
 from repair_hf.synthesis import prompts
 
 METHODS = load_methods()
@@ -116,6 +121,37 @@ def test_calls_per_record_are_the_papers():
         (rows[:2], False, (4, 0)),
     ):
         assert calls_per_record(Dataset.from_list(some), is_audited=audited) == calls
+
+
+def test_a_share_of_records_keeps_what_points_at_them():
+    """Captions 0 to 9 were taken for images 0 to 9; of each pair a record, and a pointer from the other side."""
+    own = [
+        {"record_id": f"r{i}", "q_id": f"i{i}", "fp_id": f"c{i}", "candidate_similarities": [0.5]} for i in range(10)
+    ]
+    pointers = [
+        {"record_id": f"p{i}", "q_id": f"c{i}", "fp_id": f"i{i}", "candidate_similarities": None} for i in range(10)
+    ]
+    kept = share_of_records(Dataset.from_list([*own, *pointers]), 0.4)["record_id"][:]
+    numbers = [{name[1:] for name in kept if name[0] == kind} for kind in "rp"]
+    assert len(kept) == 8 and numbers[0] == numbers[1] and len(numbers[0]) == 4
+    assert share_of_records(Dataset.from_list(own), 0.4)["record_id"][:] == kept[:4]
+    assert has_edit(Dataset.from_list([*own, *pointers])).tolist() == [True] * 10 + [False] * 10
+
+
+def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(monkeypatch, tmp_path):
+    """Chosen otherwise after all, the second round is mined and repaired anew; the first stays."""
+    typed = []
+    setting = SimpleNamespace(
+        pairs_options=PairsOptions("x"), model="m", model_of=lambda variant: "m", mine={}, training={}, llm=LLMOptions("o"),
+        editor=EditorOptions("world"), type_command=lambda *words: typed.append(words),
+    )  # fmt: skip
+    monkeypatch.setattr(variants, "load_records", lambda folders: folders)
+    monkeypatch.setattr(variants, "_sum_up", lambda records, folders: folders)
+    made = variants.Variants(setting, tmp_path, lambda llm, folder: llm)
+    one, other = (made.records(METHODS["repair-2-rounds"], Knobs(rate, 1.0, 1.0)) for rate in (1e-4, 3e-4))
+    assert one[0] == other[0] and one[1] != other[1]
+    outputs = [words[words.index("--output") + 1] for words in typed]
+    assert len(set(outputs)) == 8 and len(outputs) == 10  # five commands each, of which the first two are the same
 
 
 def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):

@@ -68,7 +68,7 @@ def results(measure):
             for name, right in (("vanilla", short), ("repair", 0.95))
         )
         data = Dataset.from_dict({"record_id": ["a", "b", "c"]})
-        made = {"records": Made(data, 20, 9, 5.0, 3.0, None, "x")}
+        made = {"records": Made(data, len(data), 20, 9, 5.0, 3.0, None, "x")}
         rows = {
             "vanilla": Row(plain, plain, plain, 1.0, {}),
             "repair": Row(better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made),
@@ -160,7 +160,7 @@ def test_the_papers_figures_stand_in_columns_of_their_own(results):
 
 
 def test_overhead_adds_parts_up_and_divides_by_repair(results):
-    one, other = (Made(Dataset.from_dict({"a": range(n)}), llm, images, each, 0.5, 1.0, "x") for n, llm, images, each in ((10, 12, 5, 1.0), (30, 90, 15, 3.0)))  # fmt: skip
+    one, other = (Made(Dataset.from_dict({"a": range(n)}), n, llm, images, each, 0.5, 1.0, "x") for n, llm, images, each in ((10, 12, 5, 1.0), (30, 90, 15, 3.0)))  # fmt: skip
     both = calls([one, other])
     assert (both["samples"], both["llm_calls"], both["image_calls"], both["dollars"]) == (40, 102, 20, 2.0)
     assert both["llm_per_sample"] == 2.5 and both["images_per_sample"] == 0.5

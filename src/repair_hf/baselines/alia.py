@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.baselines.choosing import as_cell, embed_files
+from repair_hf.baselines.choosing import CANDIDATES, as_cell, embed_files
 from repair_hf.baselines.method import Baseline, Maker
 from repair_hf.baselines.workshop import Workshop
 
-CANDIDATES = 3
 WITHIN = 100
+AT_ONCE = 256  # candidates that are compared with all captions
 GENERIC = (
     "a photo",
     "an image",
@@ -49,17 +49,18 @@ async def make(workshop: Workshop) -> list[dict[str, Any]]:
         return []
     texts = workshop.encoder.embed_texts(workshop.captions)  # (M, D)
     generic = workshop.encoder.embed_texts(list(GENERIC))  # (G, D)
-    every = embed_files(workshop, [path for _, files in edited for path in files])
-    vectors = np.split(every, np.cumsum([len(files) for _, files in edited])[:-1])  # (C, D) each
+    vectors = embed_files(workshop, [path for _, files in edited for path in files])  # (n, D)
+    counts = [len(files) for _, files in edited]
+    own = (vectors * texts[np.repeat([row for row, _ in edited], counts)]).sum(1)  # (n,)
+    blocks = [slice(start, start + AT_ONCE) for start in range(0, len(vectors), AT_ONCE)]
+    is_kept = np.concatenate([is_variant(vectors[block], own[block], texts, generic) for block in blocks])
+    scores = np.split(np.where(is_kept, own, -np.inf), np.cumsum(counts)[:-1])  # (C,) each
     rows = []
-    for (row, files), candidates in zip(edited, vectors, strict=True):
-        own = candidates @ texts[row]  # (C,)
-        is_kept = is_variant(candidates, own, texts, generic)
-        if not is_kept.any():
+    for (row, files), score in zip(edited, scores, strict=True):
+        if score.max() == -np.inf:
             workshop.drop(row, "filtered", "no candidate passes both filters")
-            continue
-        best = int(np.where(is_kept, own, -np.inf).argmax())
-        rows.append(workshop.of_caption(row) | {"edit_image": as_cell(files[best])})
+        else:
+            rows.append(workshop.of_caption(row) | {"edit_image": as_cell(files[int(score.argmax())])})
     return rows
 
 
@@ -67,7 +68,7 @@ def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic:
     """Which candidates pass both filters.
 
     Shape:
-        vectors: (C, D). own: (C,) cosine with their caption. texts: (M, D). generic: (G, D). Returns (C,).
+        vectors: (n, D). own: (n,) cosine with their caption. texts: (M, D). generic: (G, D). Returns (n,).
     """
     is_right = own >= (vectors @ generic.T).max(1)
     return is_right & ((vectors @ texts.T > own[:, None]).sum(1) < WITHIN)

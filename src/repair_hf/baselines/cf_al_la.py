@@ -16,4 +16,4 @@ from repair_hf.baselines.losses import WithNegatives, union
 from repair_hf.baselines.method import Baseline
 
 PARTS = {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES}
-METHODS = (Baseline("cf+al+la", PARTS, lambda width: WithNegatives(union)),)
+METHODS = (Baseline("cf+al+la", PARTS, WithNegatives.of(union)),)

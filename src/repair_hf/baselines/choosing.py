@@ -16,6 +16,8 @@ from repair_hf.baselines.workshop import Workshop
 from repair_hf.synthesis.selection import choose_captions
 from repair_hf.synthesis.sources import open_picture
 
+CANDIDATES = 3
+
 
 def nearest_captions(workshop: Workshop, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
     """Of each caption's candidates the one nearest to it. Where all say what it says, it is dropped."""

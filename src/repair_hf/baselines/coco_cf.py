@@ -13,13 +13,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from repair_hf.baselines.choosing import as_cell, image_scores, nearest_captions
+from repair_hf.baselines.choosing import CANDIDATES, as_cell, image_scores, nearest_captions
 from repair_hf.baselines.losses import WithNegatives, union
 from repair_hf.baselines.method import Baseline, Maker
 from repair_hf.baselines.workshop import Workshop
 from repair_hf.synthesis.prompts import fit_instruction
-
-CANDIDATES = 3
 
 
 async def make(workshop: Workshop) -> list[dict[str, Any]]:
@@ -43,4 +41,4 @@ async def make(workshop: Workshop) -> list[dict[str, Any]]:
 
 
 COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)
-METHODS = (Baseline("coco-cf", {"negative": COUNTERFACTUALS}, lambda width: WithNegatives(union)),)
+METHODS = (Baseline("coco-cf", {"negative": COUNTERFACTUALS}, WithNegatives.of(union)),)

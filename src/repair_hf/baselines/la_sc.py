@@ -14,4 +14,4 @@ from repair_hf.baselines.method import Baseline
 from repair_hf.baselines.sugarcrepe import HARD_NEGATIVES
 
 PARTS = {"rewrite": REWRITES, "negative": HARD_NEGATIVES}
-METHODS = (Baseline("la+sc", PARTS, lambda width: WithNegatives(negative_captions)),)
+METHODS = (Baseline("la+sc", PARTS, WithNegatives.of(negative_captions)),)

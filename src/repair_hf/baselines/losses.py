@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from repair_hf.encoder import DualEncoder
 from repair_hf.gathering import gather
 from repair_hf.objectives import Objective, Term, Vectors, pick
 
@@ -101,11 +102,19 @@ class WithNegatives(Objective):
 
     Args:
         loss: `negative_captions`, `triplet` or `union`.
+
+    Example:
+        >>> objective = WithNegatives.of(union)(encoder)  # the same for every retriever
     """
 
     def __init__(self, loss: Callable[..., Tensor]) -> None:
         super().__init__()
         self.loss = loss
+
+    @classmethod
+    def of(cls, loss: Callable[..., Tensor]) -> Callable[[DualEncoder], WithNegatives]:
+        """What gives the objective for a retriever."""
+        return lambda encoder: cls(loss)
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
         images, texts = vectors.images[inputs["anchor_images"]], vectors.texts[inputs["anchor_texts"]]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from repair_hf.baselines.samples import Part
 from repair_hf.baselines.workshop import Workshop
+from repair_hf.encoder import DualEncoder
 from repair_hf.objectives import Objective
 
 
@@ -26,6 +27,7 @@ class Maker:
         asks: Prompt -> how many answers it asks for, of each caption; what a dry run counts.
         edits: M, candidates of an edited image; 0 where no image is edited.
         draws: Whether images are drawn anew.
+        parses: Whether captions are parsed.
     """
 
     name: str
@@ -33,6 +35,13 @@ class Maker:
     asks: Mapping[str, int] = field(default_factory=dict)
     edits: int = 0
     draws: bool = False
+    parses: bool = False
+
+    @property
+    def means(self) -> frozenset[str]:
+        """What it works with: `llm`, `editor`, `spacy_model`."""
+        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses}
+        return frozenset(name for name, is_used in used.items() if is_used)
 
 
 @dataclass(frozen=True)
@@ -42,19 +51,24 @@ class Baseline:
     Args:
         name: As `repair-hf study --list` prints it.
         parts: Who makes the samples of each part.
-        objective: Gives the objective, told the width of the image tower's features; None is plain InfoNCE.
+        objective: Gives the objective for a retriever; None is plain InfoNCE.
         needs: Packages of the extra `repair-hf[study]` that it uses.
     """
 
     name: str
     parts: Mapping[Part, Maker] = field(default_factory=dict)
-    objective: Callable[[int], Objective] | None = None
+    objective: Callable[[DualEncoder], Objective] | None = None
     needs: tuple[str, ...] = ()
 
     @property
     def tuned_as(self) -> str:
         """The method whose hyperparameters it takes: its own."""
         return self.name
+
+    @property
+    def means(self) -> frozenset[str]:
+        """What its makers work with."""
+        return frozenset().union(*(maker.means for maker in self.parts.values()))
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,15 @@ class Repair:
         """Names the records: equal for variants that differ in training alone."""
         differs = self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal
         return self.name if differs or self.rounds > 1 or len(self.directions) == 1 else "repair"
+
+    @property
+    def means(self) -> frozenset[str]:
+        """What it works with: options of the study that it cannot do without."""
+        makes_images = self.records and "t2i" in self.directions and not self.reciprocal
+        used = {"llm": self.records, "editor": makes_images, "other_model": self.other_model}
+        return frozenset(name for name, is_used in used.items() if is_used) | (
+            {f"weak_{self.weak}"} if self.weak else set()
+        )
 
 
 Method = Baseline | Repair

@@ -82,5 +82,5 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
         yield [cut for token, cut in words if token.pos_ == pos]
 
 
-SWAPS = Maker("negclip", make)
-METHODS = (Baseline("negclip", {"negative": SWAPS}, lambda width: WithNegatives(negative_captions), needs=("spacy",)),)
+SWAPS = Maker("negclip", make, parses=True)
+METHODS = (Baseline("negclip", {"negative": SWAPS}, WithNegatives.of(negative_captions), needs=("spacy",)),)

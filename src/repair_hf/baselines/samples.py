@@ -124,12 +124,14 @@ class _Choices:
 
 
 def take_share(samples: Dataset, share: float) -> Dataset:
-    """Some of the samples, drawn by chance: the same ones for the same share, and of a larger share all of a smaller one."""
-    if share >= 1:
-        return samples
-    places = np.arange(len(samples))
-    chance = uniforms(0, np.full(len(samples), EPOCH), places, KEEP_STREAM)
-    return samples.select(np.sort(np.argsort(chance, kind="stable")[: round(share * len(samples))]))
+    """Some of the samples, drawn by chance."""
+    return samples if share >= 1 else samples.select(places_of_share(len(samples), share))
+
+
+def places_of_share(n: int, share: float) -> np.ndarray:
+    """The places of a share of n samples: the same ones for the same share, and of a larger share all of a smaller one."""
+    chance = uniforms(0, np.full(n, EPOCH), np.arange(n), KEEP_STREAM)
+    return np.sort(np.argsort(chance, kind="stable")[: round(share * n)])
 
 
 def _has_images(samples: Dataset) -> bool:

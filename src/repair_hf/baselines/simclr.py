@@ -4,7 +4,8 @@ Data: two random views of each image, drawn anew each time; nothing is made befo
 Loss: InfoNCE on the pairs, and `two_views` on a projection of what the image tower gives before its own, at temperature 0.1 and weight 1.
 
 Our reading, for RePair's paper gives no recipe: the image itself is CLIP's view, uncropped, so that retrieval trains on what it is measured on; the
-views are normalised as the retriever's own images are; the head is SLIP's in width (4,096, 4,096, 256). It starts at random, so much of a short
+views are normalised as the retriever's own images are; the head is SLIP's (4,096, 4,096, 256), and narrower for
+a tower that is narrower than SLIP's smallest. It starts at random, so much of a short
 fine-tuning goes by before it is of use. It takes part in no evaluation and is not saved. One process only: see `objectives.attach`.
 """
 
@@ -19,10 +20,12 @@ from torch import Tensor, nn
 
 from repair_hf.baselines.losses import projection_head, two_views
 from repair_hf.baselines.method import Baseline
+from repair_hf.encoder import DualEncoder
 from repair_hf.losses import ContrastiveLoss
 from repair_hf.objectives import Objective, Term, Vectors, anchor_pairs
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1
+SMALLEST = 384  # width of SLIP's smallest tower
 
 
 class TwoViews(Objective):
@@ -38,7 +41,7 @@ class TwoViews(Objective):
     def __init__(self, width: int, weight: float = 1.0) -> None:
         super().__init__()
         self.weight, self.contrastive_loss = weight, ContrastiveLoss()
-        self.head = projection_head(width, HIDDEN, OUT)
+        self.head = projection_head(width, min(HIDDEN, HIDDEN * width // SMALLEST), OUT)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Add two views of each anchor's image behind the batch's images."""
@@ -74,4 +77,8 @@ def _views(height: int, width: int) -> nn.Module:
     )
 
 
-METHODS = (Baseline("simclr", objective=TwoViews, needs=("kornia",)),)
+def _objective(encoder: DualEncoder) -> TwoViews:
+    return TwoViews(encoder.model.config.vision_config.hidden_size)
+
+
+METHODS = (Baseline("simclr", objective=_objective, needs=("kornia",)),)

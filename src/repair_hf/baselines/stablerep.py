@@ -54,4 +54,4 @@ class MultiPositive(Objective):
 
 
 DRAWN = Maker("stablerep", make, draws=True)
-METHODS = (Baseline("stablerep", {"drawn": DRAWN}, lambda width: MultiPositive()),)
+METHODS = (Baseline("stablerep", {"drawn": DRAWN}, lambda encoder: MultiPositive()),)

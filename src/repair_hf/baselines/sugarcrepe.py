@@ -14,12 +14,11 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from repair_hf.baselines.choosing import nearest_captions
+from repair_hf.baselines.choosing import CANDIDATES, nearest_captions
 from repair_hf.baselines.losses import WithNegatives, negative_captions
 from repair_hf.baselines.method import Baseline, Maker
 from repair_hf.baselines.workshop import NoSample, Workshop
 
-CANDIDATES = 3
 MOST_NEW = 0.5  # share of words
 
 
@@ -48,4 +47,4 @@ def is_small(caption: str, text: str) -> bool:
 
 
 HARD_NEGATIVES = Maker("sugarcrepe", make, asks={"hard_negative": CANDIDATES})
-METHODS = (Baseline("sugarcrepe", {"negative": HARD_NEGATIVES}, lambda width: WithNegatives(negative_captions)),)
+METHODS = (Baseline("sugarcrepe", {"negative": HARD_NEGATIVES}, WithNegatives.of(negative_captions)),)

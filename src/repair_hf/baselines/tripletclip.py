@@ -31,4 +31,4 @@ async def make(workshop: Workshop) -> list[dict[str, Any]]:
 
 
 NEGATIVE_PAIRS = Maker("tripletclip", make, asks={"hard_negative": 1}, draws=True)
-METHODS = (Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, lambda width: WithNegatives(triplet)),)
+METHODS = (Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, WithNegatives.of(triplet)),)

@@ -49,6 +49,7 @@ def run(
 ) -> None:
     """Run the study, or say what it would take."""
     from repair_hf.baselines import check_installed, load_methods
+    from repair_hf.parsing import load_parser
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
     from repair_hf.study.tuning import Grid
@@ -65,6 +66,8 @@ def run(
     check_installed([methods[name] for name in wanted])
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
+    if setting.spacy_model != "world" and any("spacy_model" in methods[name].means for name in wanted):
+        load_parser(setting.spacy_model, noun_chunks=True)  # before anything is made or paid
     if size.world is not None:
         with setting.turns.alone("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
@@ -133,23 +136,25 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
 
 def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list[str]:
     """The methods of the study: those that are named, or all that the study has the means for."""
-    from repair_hf.study.setting import lacking
-
     if unknown := [name for name in names if name not in methods]:
         near = difflib.get_close_matches(unknown[0], methods, n=1)
         meant = f"Did you mean `{near[0]}`? " if near else ""
         raise UserError(f"`methods` has {unknown[0]!r}, which is none. {meant}`repair-hf study --list` tells all.")
-    lacks = {name: lacking(methods[name], lambda option: getattr(setting, option) is not None) for name in methods}
+    lacks = {name: setting.lacks(method) for name, method in methods.items()}
     for name in names:
         if lacks[name]:
             raise UserError(
-                f"The method `{name}` needs `{lacks[name]}`, which is not set; give it, or leave the method out."
+                f"The method `{name}` needs {_quoted(lacks[name])}; give what is meant for your data, or leave the method out."
             )
     if names:
         return list(names)
-    if missing := {name: option for name, option in lacks.items() if option}:
-        print("left out: " + ", ".join(f"{name} (needs `{option}`)" for name, option in missing.items()))
+    if missing := {name: options for name, options in lacks.items() if options}:
+        print("left out: " + ", ".join(f"{name} (needs {_quoted(options)})" for name, options in missing.items()))
     return [name for name in methods if not lacks[name]]
+
+
+def _quoted(options: Sequence[str]) -> str:
+    return " and ".join(f"`{option}`" for option in options)
 
 
 def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from transformers import set_seed
 
 from repair_hf.baselines.method import Baseline, Method
-from repair_hf.baselines.samples import SampleRows, take_share
+from repair_hf.baselines.samples import SampleRows
 from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
@@ -29,6 +29,7 @@ from repair_hf.pixels import PixelStore
 from repair_hf.runs import finish_stage, finished, open_stage
 from repair_hf.study.products import Made, Products
 from repair_hf.study.setting import Knobs, Setting
+from repair_hf.study.variants import share_of_records
 from repair_hf.training import train
 
 BASE = "base"
@@ -58,10 +59,8 @@ class Cell:
         """Names its folder."""
         if self.knobs is None:
             return f"{self.method}--{self.split}"
-        how = f"lr{self.knobs.learning_rate:g}--epochs{self.knobs.epochs:g}"
-        how += f"--lambda{self.knobs.grid_weight:g}" if self.knobs.grid_weight else ""
-        how += f"--share{self.share:g}" if self.share < 1 else ""
-        return f"{self.method}--{self.split}--{how}--seed{self.seed}"
+        share = f"--share{self.share:g}" if self.share < 1 else ""
+        return f"{self.method}--{self.split}--{self.knobs.name}{share}--seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,12 @@ def run_cell(
             encoder, training = _retriever(cell, method, made, setting)
             metrics = _measure(encoder, cell, setting, folder)
             finish_stage(folder, {"metrics": metrics, "training": training})
-            if not (keep_weights or setting.keep_models):
-                for measured in (folder, _folder(_twin(cell, setting), setting)):
-                    forget_weights(measured)
             summary = finished(folder, resolved)
+        if not (
+            keep_weights or setting.keep_models
+        ):  # also those that a process left behind that was killed just here
+            for measured in (folder, _folder(_twin(cell, setting), setting)):
+                forget_weights(measured)
     return Measured(cell, folder, summary["metrics"], summary["training"])
 
 
@@ -147,8 +148,8 @@ def _retriever(
         return setting.encoder(setting.model), {}
     folder, twin = _folder(cell, setting), _twin(cell, setting)
     known = _folder(twin, setting)
-    summary = finished(known, _resolved(twin, method, made, setting))
-    if summary and (known / WEIGHTS).is_dir():
+    # the weights are looked for first: where nothing was chosen there may be no validation split
+    if (known / WEIGHTS).is_dir() and (summary := finished(known, _resolved(twin, method, made, setting))):
         shutil.copy(known / CURVE, folder)
         return setting.encoder(str(known / WEIGHTS)), summary["training"]
     encoder = setting.encoder(setting.model_of(method))
@@ -174,9 +175,9 @@ def _train(
             samples = {part: one.data for part, one in made.items()}
             how["data"] = SampleRows(setting.pairs, samples, seed=cell.seed, share=cell.share)
         if method.objective is not None:
-            how["objective"] = method.objective(encoder.model.config.vision_config.hidden_size)
+            how["objective"] = method.objective(encoder)
     elif made:
-        how["records"] = take_share(made["records"].data, cell.share)
+        how["records"] = share_of_records(made["records"].data, cell.share)
     told = train(encoder, setting.pairs, config=config, **how)
     (retriever / CURVE).replace(folder / CURVE)
     return told

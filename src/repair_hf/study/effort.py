@@ -105,12 +105,12 @@ def calls(made: Iterable[Made]) -> dict[str, Any]:
         `samples`, `llm_calls`, `image_calls`, `llm_per_sample`, `images_per_sample`, `dollars`.
     """
     parts = list(made)
-    samples, dollars = sum(len(one.data) for one in parts), [one.dollars for one in parts]
+    samples, dollars = sum(one.samples for one in parts), [one.dollars for one in parts]
     counts = {"samples": samples} | {
         name: sum(getattr(one, name) for one in parts) for name in ("llm_calls", "image_calls")
     }
     each = {
-        name: sum(getattr(one, name) * len(one.data) for one in parts) / max(samples, 1)
+        name: sum(getattr(one, name) * one.samples for one in parts) / max(samples, 1)
         for name in ("llm_per_sample", "images_per_sample")
     }
     return counts | each | {"dollars": None if None in dollars else sum(dollars)}

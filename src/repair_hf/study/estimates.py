@@ -130,8 +130,8 @@ class Estimator:
 
     def _of_repair(self, variant: Repair) -> Asked:
         setting = self.setting
-        llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
-        editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
+        llm = setting.weak_llm if variant.weak == "llm" else setting.llm
+        editor = setting.weak_editor if variant.weak == "editor" else setting.editor
         is_audited = variant.synthesize.get("audited", True)
         estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited)
         times = {side: variant.rounds * count / made for side, count in self._triplets(variant).items()}
@@ -165,7 +165,7 @@ class Estimator:
     def _new(self, variant: Repair, asked: Asked) -> Asked:
         """What a variant asks that RePair has not asked already."""
         if variant.weak == "editor":
-            price = prices(self.setting.llm, self.setting.needed("weak_editor", variant))[1]
+            price = prices(self.setting.llm, self.setting.weak_editor)[1]
             return Asked(0, asked.image_calls, 0, 0, _times(asked.image_calls, price))
         is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.weak or variant.reciprocal)
         if variant.other_model or not is_alike:

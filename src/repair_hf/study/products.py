@@ -26,11 +26,11 @@ from repair_hf.baselines.workshop import Workshop
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import bills, open_journal, read_entries, shards, total
-from repair_hf.models import LLMOptions, local_weights, open_chat, open_editor
+from repair_hf.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
 from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.variants import Variants, inherit, is_inherited
+from repair_hf.study.variants import Variants, has_edit, inherit, is_inherited
 from repair_hf.synthesis.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
@@ -42,6 +42,7 @@ class Made:
 
     Args:
         data: Samples or records.
+        samples: How many of them were made; a record without an edit points at what the pairs hold already.
         llm_calls: LLM requests in all, of rejects too; equal requests counted each time.
         image_calls: Candidate images in all.
         llm_per_sample: LLM requests for one sample, as the paper's overhead table counts: rejects left out.
@@ -51,6 +52,7 @@ class Made:
     """
 
     data: Dataset
+    samples: int
     llm_calls: int
     image_calls: int
     llm_per_sample: float
@@ -93,15 +95,23 @@ class Products:
             ) from error
 
     def _records(self, variant: Repair, knobs: Knobs) -> Made:
-        if variant.product not in self._made:
+        key = variant.product, knobs if variant.rounds > 1 else None
+        if key not in self._made:
             with self._alone():
                 found = self._variants.records(variant, knobs)
             llm_each, images_each = calls_per_record(found.records, is_audited=variant.synthesize.get("audited", True))
             name = digest(found.records["record_id"][:])
-            self._made[variant.product] = Made(
-                found.records, found.llm_calls, found.image_calls, llm_each, images_each, found.dollars, name
+            self._made[key] = Made(
+                data=found.records,
+                samples=int(has_edit(found.records).sum()),
+                llm_calls=found.llm_calls,
+                image_calls=found.image_calls,
+                llm_per_sample=llm_each,
+                images_per_sample=images_each,
+                dollars=found.dollars,
+                name=name,
             )
-        return self._made[variant.product]
+        return self._made[key]
 
     def _samples(self, maker: Maker) -> Made:
         if maker.name not in self._made:
@@ -117,13 +127,14 @@ class Products:
                         finish_stage(folder, summary)
             data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
             self._made[maker.name] = Made(
-                data,
-                summary["llm"],
-                summary["images"],
-                summary["llm"] / tried,
-                summary["images"] / tried,
-                summary["dollars"],
-                name_of_samples(resolved, summary),
+                data=data,
+                samples=len(data),
+                llm_calls=summary["llm"],
+                image_calls=summary["images"],
+                llm_per_sample=summary["llm"] / tried,
+                images_per_sample=summary["images"] / tried,
+                dollars=summary["dollars"],
+                name=name_of_samples(resolved, summary),
             )
         return self._made[maker.name]
 
@@ -134,7 +145,7 @@ class Products:
     def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         setting = self.setting
         with open_journal(folder) as journal:
-            chat = open_chat(self._within_ceilings(setting.llm, folder), journal)
+            chat = open_chat(self._within_ceilings(self._llm_of(maker), folder), journal)
             editor = open_editor(setting.editor, setting.llm) if maker.edits or maker.draws else None
             workshop = Workshop(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
             rows = asyncio.run(make_samples(maker, workshop))
@@ -146,12 +157,25 @@ class Products:
         told = {"tried": workshop.tried, "samples": len(samples), "dollars": dollars}
         return asdict(workshop.asked) | told | {"dropped": Counter(row["reason"] for row in workshop.dropped)}
 
+    def _llm_of(self, maker: Maker) -> LLMOptions:
+        """Who is asked; where nobody is, the ceilings are needed all the same, and no model is to be loaded for them."""
+        if maker.asks:
+            return self.setting.llm
+        return replace(self.setting.llm, llm=ORACLE, llm_base_url=None, reasoning_effort=None)
+
     def _resolved(self, maker: Maker) -> dict[str, Any]:
-        setting = self.setting
-        resolved = asdict(setting.llm) | asdict(setting.editor) | local_weights(setting.llm, setting.editor)
+        """What decides the samples; what a maker does not work with may change later."""
+        setting, resolved = self.setting, {}
+        options = {"llm": setting.llm, "editor": setting.editor}
+        for name in sorted(maker.means & options.keys()):
+            resolved |= asdict(options[name])
+        for name, weights in local_weights(**options).items():
+            if name.removesuffix("_digest") in maker.means:
+                resolved[name] = weights
+        if maker.parses:
+            resolved["spacy_model"] = setting.spacy_model
         return resolved | {
             "maker": maker.name,
-            "spacy_model": setting.spacy_model,
             "pairs_fingerprint": setting.pairs.fingerprint,
             "model_digest": setting.digest(setting.model),
             "prompts": wording_digest(maker),

@@ -17,13 +17,14 @@ from repair_hf.config import RepairConfig
 from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
-from repair_hf.models import ORACLE, EditorOptions, LLMOptions
+from repair_hf.models import ORACLE, EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.options import PairsOptions, UserError
 from repair_hf.pairs import Pairs, load_wanted
 from repair_hf.parsing import MODEL as PARSER
 from repair_hf.study.options import Size, StudyOptions, size_of
 from repair_hf.study.turns import Turns
-from repair_hf.toyworld.shipped import NARROW
+from repair_hf.toyworld.corpus import is_world
+from repair_hf.toyworld.shipped import NARROW, RETRIEVERS
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
@@ -41,6 +42,12 @@ class Knobs:
     learning_rate: float
     epochs: float
     grid_weight: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Names them in a folder's name."""
+        weight = f"--lambda{self.grid_weight:g}" if self.grid_weight else ""
+        return f"lr{self.learning_rate:g}--epochs{self.epochs:g}{weight}"
 
     def as_options(self) -> dict[str, float]:
         """By their names in `RepairConfig`."""
@@ -68,6 +75,7 @@ class Setting:
         weak_llm: A weaker stand-in, if there is one.
         weak_editor: A weaker stand-in, if there is one.
         other_model: Another retriever, if there is one.
+        is_toy: Whether the pairs are the toy world's, whose LLM and editor know no other.
         split: What is reported on.
         validation_split: What hyperparameters are chosen on.
         compositional: Further benchmarks that every cell is put to.
@@ -87,6 +95,7 @@ class Setting:
     weak_llm: LLMOptions | None = None
     weak_editor: EditorOptions | None = None
     other_model: str | None = None
+    is_toy: bool = True
     split: str = "test"
     validation_split: str = "validation"
     compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
@@ -129,41 +138,21 @@ class Setting:
 
     def model_of(self, method: Method) -> str:
         """The retriever that a method trains."""
-        is_other = isinstance(method, Repair) and method.other_model
-        return self.needed("other_model", method) if is_other else self.model
+        return self.other_model if isinstance(method, Repair) and method.other_model else self.model
 
     def training_of(self, method: Method | None) -> dict[str, Any]:
         """The options of `RepairConfig` that a method is trained with, but for its hyperparameters; None is the retriever as it came."""
         return self.training | (dict(method.train) if isinstance(method, Repair) else {})
 
-    def needed(self, option: str, method: Method) -> Any:
-        """What a method cannot do without.
+    def lacks(self, method: Method) -> list[str]:
+        """The options that a method needs and that the study has not got."""
+        return [option for option in sorted(method.means) if not self._has(option)]
 
-        Raises:
-            UserError: If the study has not got it.
-        """
-        if (value := getattr(self, option)) is None:
-            raise UserError(
-                f"The method `{method.name}` needs `{option}`, which is not set; give it, or leave the method out."
-            )
-        return value
-
-
-def lacking(method: Method, has: Callable[[str], bool]) -> str | None:
-    """The option that a method needs and that a study has not got; None where it has all.
-
-    Args:
-        method: The method.
-        has: Tells whether an option of a setting is set.
-    """
-    if not isinstance(method, Repair):
-        return None
-    needs = {
-        "other_model": method.other_model,
-        "weak_llm": method.weak == "llm",
-        "weak_editor": method.weak == "editor",
-    }
-    return next((name for name, is_needed in needs.items() if is_needed and not has(name)), None)
+    def _has(self, option: str) -> bool:
+        find = {"llm": find_llm, "editor": find_editor}.get(option)
+        if find is not None:
+            return self.is_toy or find(getattr(self, option))[0] != "world"
+        return getattr(self, option) is not None
 
 
 def settle(
@@ -182,6 +171,11 @@ def settle(
     if llm.batch:
         raise UserError("`batch` answers within a day, and the study's methods ask at once; leave it out.")
     size, output = size_of(options, pairs_options), Path(options.output)
+    is_toy = size.world is not None or is_world(pairs_options.pairs)
+    if not is_toy and options.model in RETRIEVERS:
+        raise UserError(
+            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs_options.pairs}; name the retriever to train."
+        )
     # the plain classes, whose words other commands read
     llm, editor = LLMOptions(**asdict(llm)), EditorOptions(**asdict(editor))
     pairs = {"pairs": str(output / "world")} if size.world else {}
@@ -191,13 +185,14 @@ def settle(
         model=options.model,
         llm=llm,
         editor=editor,
-        spacy_model=options.spacy_model or ("world" if llm.llm == ORACLE else PARSER),
+        spacy_model=options.spacy_model or ("world" if is_toy else PARSER),
         mine={"max_queries": options.max_queries or size.max_queries, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i},
         training=_training(options, size),
         type_command=type_command,
-        weak_llm=_weak_llm(options, llm),
-        weak_editor=_weak_editor(options, editor),
-        other_model=options.other_model or (NARROW if size.world else None),
+        weak_llm=_weak_llm(options, llm, is_toy),
+        weak_editor=_weak_editor(options, editor, is_toy),
+        other_model=options.other_model or (NARROW if is_toy else None),
+        is_toy=is_toy,
         split=options.test_split,
         validation_split=options.validation_split,
         compositional=compositional,
@@ -219,13 +214,22 @@ def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
     return {"per_device_train_batch_size": options.batch_size or size.batch_size, **given}
 
 
-def _weak_llm(options: StudyOptions, llm: LLMOptions) -> LLMOptions | None:
+def _weak_llm(options: StudyOptions, llm: LLMOptions, is_toy: bool) -> LLMOptions | None:
     if options.weak_llm is not None:
-        return replace(llm, llm=options.weak_llm)
-    return replace(llm, verdict_noise=WEAK_VERDICTS) if llm.llm == ORACLE else None
+        is_there = _provider(options.weak_llm) == _provider(llm.llm)
+        return replace(llm, llm=options.weak_llm, llm_base_url=llm.llm_base_url if is_there else None)
+    return replace(llm, verdict_noise=WEAK_VERDICTS) if llm.llm == ORACLE and is_toy else None
 
 
-def _weak_editor(options: StudyOptions, editor: EditorOptions) -> EditorOptions | None:
+def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> EditorOptions | None:
     if options.weak_editor is not None:
-        return replace(editor, editor=options.weak_editor)
-    return replace(editor, drift=WEAK_EDITS) if editor.editor == "world" else None
+        is_there = _provider(options.weak_editor) == _provider(editor.editor)
+        return replace(
+            editor, editor=options.weak_editor, editor_base_url=editor.editor_base_url if is_there else None
+        )
+    return replace(editor, drift=WEAK_EDITS) if editor.editor == "world" and is_toy else None
+
+
+def _provider(id: str) -> str:
+    """Whom an endpoint serves."""
+    return id.removeprefix("litellm:").partition("/")[0]

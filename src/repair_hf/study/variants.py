@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
 from pyarrow.parquet import read_table
 
 from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Repair
+from repair_hf.baselines.samples import places_of_share
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.llm.journal import shards
 from repair_hf.models import LLMOptions
@@ -69,8 +71,9 @@ class Variants:
         folders = [self.folder / f"{variant.product}-records"]
         self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
         for number in range(2, variant.rounds + 1):
-            name = f"{variant.product}-round-{number}"
-            retriever = self._retriever(variant, knobs, folders, number - 1)
+            name = f"{variant.product}-round-{number}--{knobs.name}"
+            retriever = self.folder / f"{name}-retriever"
+            self._train(variant, knobs, folders, retriever)
             self._mine_and_repair(variant, str(retriever), name, folders)
             folders.append(self.folder / f"{name}-records")
         records = load_records([str(folder) for folder in folders])
@@ -89,8 +92,8 @@ class Variants:
             **{f"d_{side}": 0 for side in DIRECTIONS if side not in variant.directions},
         }
         setting.type_command("mine", *pairs, "--output", str(failures), *flags(mine))
-        llm = setting.needed("weak_llm", variant) if variant.weak == "llm" else setting.llm
-        editor = setting.needed("weak_editor", variant) if variant.weak == "editor" else setting.editor
+        llm = setting.weak_llm if variant.weak == "llm" else setting.llm
+        editor = setting.weak_editor if variant.weak == "editor" else setting.editor
         if variant.reciprocal:
             failures = mirror_failures(failures)
         if shares_answers(variant) and not earlier:
@@ -106,14 +109,13 @@ class Variants:
             *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
         )  # fmt: skip
 
-    def _retriever(self, variant: Repair, knobs: Knobs, folders: list[Path], number: int) -> Path:
-        """The retriever that the records of earlier rounds repair, to be mined anew."""
-        setting, output = self.setting, self.folder / f"{variant.product}-retriever-{number}"
+    def _train(self, variant: Repair, knobs: Knobs, folders: list[Path], output: Path) -> None:
+        """Repair the retriever by the records of earlier rounds, so that it can be mined anew."""
+        setting = self.setting
         setting.type_command(
             "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
             "--records", *map(str, folders), *flags({**setting.training, **variant.train, **knobs.as_options()}),
         )  # fmt: skip
-        return output
 
     def _with_pointers(self, records: Dataset, failures: Path) -> Dataset:
         """Beside each mirrored record, a record without an edit that tells whom the caption was taken for."""
@@ -127,6 +129,24 @@ class Variants:
             if row["direction"] == "t2i" and (row["fp_id"], row["q_id"]) in kept
         ]
         return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+
+
+def has_edit(records: Dataset) -> np.ndarray:
+    """(n,) which records hold an edit; the others point at what the pairs hold."""
+    return ~np.array([similarities is None for similarities in records["candidate_similarities"][:]], bool)
+
+
+def share_of_records(records: Dataset, share: float) -> Dataset:
+    """Some of the records, drawn by chance; a record without an edit goes with the one that repairs the same two items."""
+    is_own = has_edit(records)
+    own = np.flatnonzero(is_own)
+    is_kept = np.zeros(len(records), bool)
+    is_kept[own[places_of_share(len(own), share)]] = True
+    items = list(zip(records["q_id"][:], records["fp_id"][:], strict=True))
+    kept = {items[place] for place in np.flatnonzero(is_kept)}
+    for place in np.flatnonzero(~is_own):
+        is_kept[place] = items[place][::-1] in kept
+    return records.select(np.flatnonzero(is_kept))
 
 
 def shares_answers(variant: Repair) -> bool:

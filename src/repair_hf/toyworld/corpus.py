@@ -19,6 +19,12 @@ from repair_hf.toyworld import captions, renderer, scenes
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
 SEED = 0
+MARK = "world.json"
+
+
+def is_world(folder: str | Path) -> bool:
+    """Whether `build_world` drew what is in a folder."""
+    return (Path(folder) / MARK).is_file()
 
 
 def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: int = SEED) -> Path:
@@ -36,7 +42,7 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
         "seed": seed,
         "world": digest([renderer.SIDE, renderer.RGB, captions.PREFIXES, scenes.COMPANY]),
     }
-    mark = folder / "world.json"
+    mark = folder / MARK
     if (folder / "captions.jsonl").exists():
         if mark.exists() and json.loads(mark.read_text()) == world:
             return folder
