@@ -30,7 +30,7 @@ LAYERS = """
     markup cards.rendering cards.of_records cards.of_models cards parcels hub
     toyworld.scenes toyworld.captions toyworld.instructions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
     toyworld.server
-    toyworld.editor toyworld.base toyworld.compositional evaluation.compositional
+    toyworld.editor toyworld.base toyworld.truth toyworld.compositional evaluation.compositional
     models
     baselines.workshop baselines.samples baselines.choosing baselines.losses baselines.method
     baselines.vanilla baselines.negclip baselines.sugarcrepe baselines.laclip baselines.simclr baselines.stablerep baselines.alia

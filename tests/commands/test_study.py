@@ -82,6 +82,8 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
             assert table.loc[method, "i2t_MRR"] == pytest.approx(told["metrics"]["i2t_MRR"])
     product = json.loads((folder / "products" / "laclip" / "summary.json").read_text())
     assert product["samples"] + sum(product["dropped"].values()) == product["tried"] == 160
+    truth = pd.read_csv(folder / "truth.csv").set_index("method")
+    assert truth.loc["base", "i2t_true@1"] >= table.loc["base", "i2t_R@1"] and "## By the scenes" in text
     assert (folder / "gains.png").read_bytes().startswith(b"\x89PNG")
     assert "after 1 of 1 seeds" in shown[0] and "Against plain training" in shown[0]
 

@@ -194,4 +194,6 @@ def _measure(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -
         cases = evaluate_compositional(encoder, sets, cell.method, images)
         save_cases(cases, folder)
         metrics |= compositional_metrics(cases, sets)
+    if cell.split == setting.split and (truth := setting.truth(cell.split)):
+        metrics |= truth.shares(images, texts)
     return metrics

@@ -25,6 +25,7 @@ from repair_hf.study.options import Size, StudyOptions, size_of
 from repair_hf.study.turns import Turns
 from repair_hf.toyworld.corpus import is_world
 from repair_hf.toyworld.shipped import NARROW, RETRIEVERS
+from repair_hf.toyworld.truth import Truth
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 
@@ -111,6 +112,11 @@ class Setting:
     def benchmarks(self, split: str) -> list[Cases]:
         """The compositional benchmarks; some are made of the pairs of the split that is measured on."""
         return load_benchmarks(self.compositional, self.held_out(split), replace(self.pairs_options, split=split))
+
+    @cache  # noqa: B019
+    def truth(self, split: str) -> Truth | None:
+        """Tells true answers from wrong ones, where that can be known."""
+        return Truth(self.held_out(split)) if self.is_toy else None
 
     @cached_property
     def base(self) -> DualEncoder:

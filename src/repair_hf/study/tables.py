@@ -202,6 +202,21 @@ def compositional(results: Results, differences: Differences) -> Finding | None:
     )
 
 
+def truth(results: Results) -> Finding | None:
+    """How many of the first answers are true, annotated or not, where that is known."""
+    names = [name for name in results.base.metrics if "_true@" in name]
+    if not names:
+        return None
+    rows = {"base": [_cell([results.base], name) for name in names]}
+    rows |= {name: [_cell(row.cells, metric) for metric in names] for name, row in results.rows.items()}
+    told = (
+        "How many in a hundred of the first K answers are true of their query by what the scenes show. R@K counts a true answer that was "
+        "annotated elsewhere as wrong."
+    )
+    table, data = frame(["method", *map(label, names)], rows), _by_seed(results)[["method", "seed", *names]]
+    return Finding("truth", "By the scenes", told, table, data=data)
+
+
 DEFINITIONS = (
     "R@K in %: some annotated positive stands in the top K. MRR: mean of 1 / rank of the best one. A tie counts against us. ±: standard "
     "deviation over seeds."

@@ -21,16 +21,14 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from datasets import Image
 
 from repair_hf.evaluation.cases import Cases, first_is_right, micro_and_macro, numbered
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs
-from repair_hf.pairs.images import open_image
 from repair_hf.toyworld import captions
 from repair_hf.toyworld.captions import COUNT_WORDS, RELATION_READ, RELATION_WORDS
-from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import COUNTS, INVERSE, Facts, Scene, align, holds
+from repair_hf.toyworld.truth import scenes_of
 from repair_hf.toyworld.variations import rewrite
 
 NAME = "world"
@@ -52,7 +50,7 @@ def load_world(pairs: Pairs) -> Cases:
     """
     image_ids, texts = pairs.images["image_id"][:], pairs.captions["caption"][:]
     found: list[tuple[str, int, tuple[str, str]]] = []
-    for row, scene in enumerate(_scenes(pairs)):
+    for row, scene in enumerate(scenes_of(pairs)):
         own = [texts[caption] for caption in pairs.captions_of(row)]
         found += [(category, row, case) for category in CATEGORIES if (case := _first_swap(own, category, scene))]
     if not found:
@@ -102,18 +100,6 @@ def _first_swap(texts: list[str], category: str, scene: Scene) -> tuple[str, str
         if wrong is not None:
             return text, wrong
     return None
-
-
-def _scenes(pairs: Pairs) -> Iterator[Scene]:
-    encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
-    for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
-        with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:
-            if "scene" not in picture.info:
-                raise UserError(
-                    f"`compositional` world asks about pictures of the toy world, and {image_id} carries no scene; build them by "
-                    "repair-hf world, or take another benchmark."
-                )
-            yield read_scene(picture)
 
 
 def _attribute(match: re.Match, facts: Facts, scene: Scene) -> Iterator[Spans]:

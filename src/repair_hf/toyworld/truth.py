@@ -1,0 +1,80 @@
+"""How many of the first answers are true, whatever the annotation says: in the toy world that can be known.
+
+In:  pairs of the toy world, each picture with its scene; vectors of its pictures and captions.
+Out: `i2t_true@1`, `i2t_true@5`, `t2i_true@1`, `t2i_true@5`.
+
+R@K counts a caption that was written for another picture as wrong, be it true or not, as it does with photographs: `a tiny yellow star` is true
+of every picture that shows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from datasets import Image
+
+from repair_hf.options import UserError
+from repair_hf.pairs import Pairs
+from repair_hf.pairs.images import open_image
+from repair_hf.toyworld.captions import parse
+from repair_hf.toyworld.renderer import read_scene
+from repair_hf.toyworld.scenes import Scene, holds
+
+KS = (1, 5)
+
+
+class Truth:
+    """Tells true answers from wrong ones.
+
+    Args:
+        pairs: Pairs of the toy world.
+
+    Raises:
+        UserError: If a picture carries no scene.
+
+    Example:
+        >>> Truth(pairs).shares(*encoder.embed_pairs(pairs))["i2t_true@1"]
+        0.853
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._scenes = list(scenes_of(pairs))
+        self._facts = [parse(caption) for caption in pairs.captions["caption"][:]]
+
+    def shares(self, images: np.ndarray, texts: np.ndarray) -> dict[str, float]:
+        """The share of the first K answers that are true of their query, by direction and K.
+
+        Shape:
+            images: (N, D) of the pairs' pictures. texts: (M, D) of their captions.
+        """
+        scores = torch.from_numpy(images) @ torch.from_numpy(texts).mT  # (N, M)
+        found = {}
+        for side, table in (("i2t", scores), ("t2i", scores.mT)):
+            first = table.topk(min(max(KS), table.shape[1])).indices.tolist()  # (queries, 5)
+            is_true = np.array(
+                [[self._holds(side, query, answer) for answer in row] for query, row in enumerate(first)]
+            )
+            found |= {f"{side}_true@{k}": float(is_true[:, :k].mean()) for k in KS}
+        return found
+
+    def _holds(self, side: str, query: int, answer: int) -> bool:
+        image, caption = (query, answer) if side == "i2t" else (answer, query)
+        return holds(self._facts[caption], self._scenes[image])
+
+
+def scenes_of(pairs: Pairs) -> Iterator[Scene]:
+    """What each picture shows.
+
+    Raises:
+        UserError: If one carries no scene.
+    """
+    encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
+    for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
+        with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:
+            if "scene" not in picture.info:
+                raise UserError(
+                    f"{image_id} carries no scene, as pictures of the toy world do; build them by repair-hf world."
+                )
+            yield read_scene(picture)
