@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from repair_hf.analysis.tables import NONE, SIDES
+from repair_hf.analysis.tables import NONE, SIDES, terminal_table
 
 WIDTH = 78  # of a line; where `78.0 [76.2, 79.8]` of all models is wider, the brackets go below the number
 
@@ -94,12 +93,11 @@ def _number(name: str, value: float, sign: str) -> str:
 
 
 def _table(heads: list[str], rows: Mapping[str, list[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", overflow="fold", no_wrap=not place)
     widths = [
         max(map(len, column)) + 1 for column in zip(*([name, *cells] for name, cells in rows.items()), strict=True)
     ]
-    for name, cells in rows.items():
-        table.add_row(name, *(cells if sum(widths) <= WIDTH else [cell.replace(" [", "\n[") for cell in cells]))
-    return table
+    is_wide = sum(widths) > WIDTH
+    return terminal_table(
+        heads,
+        ([name, *(cell.replace(" [", "\n[") if is_wide else cell for cell in cells)] for name, cells in rows.items()),
+    )

@@ -2,14 +2,15 @@
 
 In:  per method a list of metrics, one dict per seed, as `evaluate_retrieval` returns them, with `seconds` and `steps` where there was
      training.
-Out: a rich Table and the same in Markdown: percent with one decimal, MRR with three, mean ± standard deviation over seeds.
+Out: a rich Table and the same in Markdown: percent with one decimal, MRR with three, mean ± standard deviation over seeds. `terminal_table` and
+     `markdown` set any other cells.
 """
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -88,6 +89,22 @@ def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
     mean = f"{statistics.fmean(values):,.{digits}f}"
     is_constant = name == "steps" and len(set(values)) == 1
     return mean if len(values) == 1 or is_constant else f"{mean} ±{statistics.stdev(values):,.{digits}f}"
+
+
+def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, labels: int = 1) -> Table:
+    """A table for a terminal: labels at the left, numbers behind them.
+
+    Args:
+        heads: Of the columns.
+        rows: Cells.
+        labels: How many columns are labels.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < labels else "right", overflow="fold", no_wrap=place < labels)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
 
 
 def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:

@@ -34,13 +34,12 @@ OPTIONS = (AgreementOptions,)
 
 def run(options: AgreementOptions) -> None:
     """Count, and print."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     from repair_hf.analysis.material import synthesis_folders
     from repair_hf.analysis.people import people_findings
     from repair_hf.analysis.report import cell
+    from repair_hf.analysis.tables import terminal_table
 
     found = {run: synthesis_folders(Path(run)) for run in options.run}
     if empty := [run for run, folders in found.items() if not folders]:
@@ -55,19 +54,10 @@ def run(options: AgreementOptions) -> None:
         )
     console = Console()
     for finding in findings:
-        table = Table(
-            box=SIMPLE_HEAD,
-            padding=(0, 1),
-            pad_edge=False,
-            title=finding.title,
-            title_justify="left",
-            caption=finding.told,
-            caption_justify="left",
-        )
-        for place, head in enumerate(finding.table.columns):
-            table.add_column(head, justify="right" if place else "left", overflow="fold")
-        for row in finding.table.itertuples(index=False):
-            table.add_row(*map(cell, row))
+        rows = (map(cell, row) for row in finding.table.itertuples(index=False))
+        table = terminal_table(finding.table.columns, rows)
+        table.title, table.caption = finding.title, finding.told
+        table.title_justify = table.caption_justify = "left"
         console.print(table)
         if options.output is not None:
             Path(options.output).mkdir(parents=True, exist_ok=True)

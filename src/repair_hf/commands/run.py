@@ -209,17 +209,11 @@ def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str
 
 
 def _print_rounds(rounds: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
+    from repair_hf.analysis.tables import terminal_table
     from repair_hf.rounds import round_rows
 
     heads, rows = round_rows(rounds)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in heads:
-        table.add_column(head.replace(" ", "\n", 1), justify="right" if head != "round" else "left")
-    for row in rows:
-        table.add_row(*row)
     print()
-    Console().print(table)
+    Console().print(terminal_table([head.replace(" ", "\n", 1) for head in heads], rows))

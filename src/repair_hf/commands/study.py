@@ -158,15 +158,10 @@ def _quoted(options: Sequence[str]) -> str:
 
 
 def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", overflow="fold", no_wrap=not place)
-    for row in rows:
-        table.add_row(*row)
+    from repair_hf.analysis.tables import terminal_table
+
     print(f"\n{title}")
-    Console().print(table)
+    Console().print(terminal_table(heads, rows))
     print(told)

@@ -272,13 +272,9 @@ def _without_place(use: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < labels else "right")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, str) else f"{cell:,}" for cell in row))
-    Console().print(table)
+    from repair_hf.analysis.tables import terminal_table
+
+    cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
+    Console().print(terminal_table(heads, cells, labels=labels))
