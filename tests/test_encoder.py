@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ def test_equals_a_plain_loop(folder, pairs):
             plain = torch.nn.functional.normalize(torch.cat(plain)).numpy()
             assert (vectors.dtype, vectors.shape) == (np.float32, plain.shape)
             np.testing.assert_allclose(vectors, plain, atol=1e-5)
+
+
+def test_runs_where_its_process_computes_unless_told_otherwise(clip_folder, monkeypatch):
+    monkeypatch.setattr("repair_hf.encoder.processes", lambda: SimpleNamespace(device=torch.device("meta")))
+    for device, name in ((None, "meta"), ("cpu", "cpu")):
+        encoder = DualEncoder.from_pretrained(clip_folder, device=device)
+        assert {encoder.device.type, *(value.device.type for value in encoder.model.parameters())} == {name}
 
 
 def test_all_forms_of_images_give_the_same(encoder, pairs, tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ from transformers.models.clip import CLIPTextConfig, CLIPVisionConfig
 
 from repair_hf.cli import main
 from repair_hf.encoder import DualEncoder
+from repair_hf.options import DRAFT_JPEGS
+from repair_hf.pairs import load_pairs
+from repair_hf.pixels import PixelStore
+from repair_hf.preprocessing import Preprocessor
 from repair_hf.toyworld.server import ChatServer
 
 PHOTOGRAPHS = os.environ.get("REPAIR_HF_PHOTOGRAPHS")
@@ -163,3 +168,12 @@ def test_sugarcrepe_s_rows_on_the_photographs_that_are_here(encoder, tmp_path, c
     found = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert found["sugarcrepe_subset_n_cases"] == len(rows) > 0
     assert found["sugarcrepe_subset_micro"] == pytest.approx(np.mean([row["correct"] for row in rows]))
+
+
+def test_what_is_decoded_small_is_off_by_what_the_help_says(clip_folder, tmp_path):
+    images, preprocessor = load_pairs(PHOTOGRAPHS, split="all").images, Preprocessor.from_pretrained(clip_folder)
+    stores = [PixelStore(images, "image", preprocessor, tmp_path, draft=draft) for draft in (True, False)]
+    apart = (stores[0][:].int() - stores[1][:].int()).abs().flatten(1)
+    apart = apart[apart.any(1)].float()
+    nearly_all, single = (int(number) for number in re.findall(r"up to (\d+)", DRAFT_JPEGS))
+    assert apart.quantile(0.999) <= nearly_all and apart.max() <= single

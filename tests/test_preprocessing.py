@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 
 import numpy as np
 import PIL.Image
@@ -13,7 +14,7 @@ import torch
 from datasets import Dataset, Features, Image
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
-from repair_hf.options import UserError
+from repair_hf.options import DRAFT_JPEGS, UserError
 from repair_hf.pairs import load_pairs
 from repair_hf.pairs.images import decode_small
 from repair_hf.pixels import PixelStore
@@ -226,8 +227,10 @@ def test_a_large_jpeg_may_be_decoded_small(preprocessor, tmp_path, monkeypatch):
     assert sorted(sizes) == [((128, 256), (64, 128)), ((512, 512), (64, 64)), ((1024, 512), (128, 64))]
     whole = PixelStore(images, "image", preprocessor, tmp_path)
     assert small.path != whole.path and len(sizes) == 3
-    apart = (small[:].int() - whole[:].int()).abs().flatten(1).amax(1)
-    assert apart[3:].tolist() == [0, 0] and 0 < apart[:3].max() <= 8
+    apart = (small[:].int() - whole[:].int()).abs().flatten(1)
+    assert apart[:3].any(1).all() and not apart[3:].any()
+    nearly_all, single = (int(number) for number in re.findall(r"up to (\d+)", DRAFT_JPEGS))
+    assert apart[:3].float().quantile(0.999) <= nearly_all and apart.max() <= single
 
 
 def test_decoded_small_is_upright(tmp_path):

@@ -243,6 +243,18 @@ def test_mapped_vectors_give_the_same(tmp_path):
     check_against_whole_matrix(*found, images, texts, own, 3, 3)
 
 
+@pytest.mark.parametrize("way", [np.s_[::-1], np.s_[:, ::-1], np.s_[::-1, ::-1]])
+def test_vectors_that_lie_backwards_give_the_same(way):
+    images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=60)
+    backwards = [np.ascontiguousarray(vectors[way])[way] for vectors in (images, texts)]
+    assert all(min(vectors.strides) < 0 for vectors in backwards)
+    expected = rank_both_ways(images, texts, Positives.of(own, 60), fps_of_image=3, fps_of_caption=3)
+    found = rank_both_ways(*backwards, Positives.of(own, 60), fps_of_image=3, fps_of_caption=3)
+    for ours, true in zip(found, expected, strict=True):
+        for name, values in vars(true).items():
+            np.testing.assert_array_equal(vars(ours)[name], values, err_msg=name)
+
+
 def test_leaves_the_number_of_threads_as_it_was():
     threads = torch.get_num_threads()
     rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Positives.of(np.arange(3), 3))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +12,12 @@ import pytest
 import torch
 
 from repair_hf import scores
+from repair_hf.approximate import rank_by_index
+from repair_hf.evaluation import judging
+from repair_hf.mining import mine_false_positives
+from repair_hf.rankings import Positives
 from repair_hf.scores import NO_KEY, best_directly, best_keys, decode, exact_scores, keys_of, kth_score, screen_error
+from repair_hf.seeding import at_random
 
 
 def vectors(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
@@ -98,3 +106,26 @@ def test_directly_is_the_sorted_row(cells, monkeypatch):
         order = np.argsort(-table, axis=1, kind="stable")[:, :k]
         np.testing.assert_array_equal(best, order)
         np.testing.assert_array_equal(found, np.take_along_axis(table, order, axis=1))
+
+
+def test_importing_leaves_the_warnings_of_others_alone():
+    code = "import warnings, numpy, torch; before = list(warnings.filters); import repair_hf.scores; assert warnings.filters == before"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nobody_who_scores_is_told_that_sparse_tensors_are_in_beta():
+    rng, own = np.random.default_rng(0), np.arange(30) % 10
+    images, texts = vectors(rng, 10, 8), vectors(rng, 30, 8)
+    positives = Positives.of(own, 10)
+    torch.set_warn_always(True)  # else once in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            failures = mine_false_positives(images, texts, own)
+            at_random(failures, images, texts, positives)
+            rank_by_index(images, texts, positives, "hnsw", fps_of_image=2, fps_of_caption=2)
+            judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
+            with pytest.raises(UserWarning, match="Sparse CSR"):
+                exact_scores(images, own, torch.from_numpy(texts.astype(np.float64)), np.arange(30))
+    finally:
+        torch.set_warn_always(False)

@@ -405,6 +405,11 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
         (dict(draft_jpegs=True, cache_images=False), "`draft_jpegs` is for the file of `cache_images`"),
         (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
         (dict(auto_find_batch_size=True), "`auto_find_batch_size` would change the loss"),
+        (
+            dict(accelerator_config={"split_batches": True}),
+            "`accelerator_config` with `split_batches` would give each",
+        ),
+        (dict(ignore_data_skip=True), "`ignore_data_skip` would begin the epoch anew after a resume"),
         (dict(label_smoothing_factor=0.1), "`label_smoothing_factor` and .* would change nothing"),
         (dict(train_sampling_strategy="group_by_length"), "`train_sampling_strategy` would change nothing"),
         (dict(fsdp="full_shard"), "`fsdp` cuts the model up"),

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from repair_hf.rankings import Positives, Ranking, Side
-from repair_hf.scores import best_directly, best_keys, decode, exact_scores, keys_of, screen_error
+from repair_hf.rankings import Positives, Ranking, Side, expanded
+from repair_hf.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
 
 AT_ONCE = 2048  # queries
 PROBED = 1 / 16  # share of IVF's clusters that are looked at
@@ -31,6 +31,7 @@ SAMPLE = 512  # queries whose false positives are also found exactly
 Search = Literal["ivf", "hnsw"]
 
 
+@quietly()
 def rank_by_index(
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
@@ -95,9 +96,8 @@ class _Known:
     def of(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positive pairs of some queries, (q,), as places in `queries` and candidates."""
         low, high = (np.searchsorted(self.query, queries, side=side) for side in ("left", "right"))
-        count = high - low
-        at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        return np.repeat(np.arange(len(queries)), count), self.candidate[np.repeat(low, count) + at]
+        at, place = expanded(low, high)
+        return place, self.candidate[at]
 
 
 def _scored(

@@ -76,13 +76,14 @@ def checkpoint_to_resume(config: RepairConfig, run: Mapping[str, Any]) -> str | 
     """
     wanted = config.resume_from_checkpoint
     if wanted == "last":
-        newest = newest_checkpoint(config.output_dir)
+        newest = newest_checkpoint(config.output_dir, config.world_size)
         if newest is not None:
             _refuse_another_run(newest, run)
         return None if newest is None else str(newest)
-    if wanted is not None and not _is_whole(Path(wanted)):
+    if wanted is not None and not _is_whole(Path(wanted), config.world_size):
         raise UserError(
-            f"`resume_from_checkpoint` names {wanted}, no whole checkpoint; give a `checkpoint-...` folder, or `last`."
+            f"`resume_from_checkpoint` names {wanted}, no whole checkpoint: {TRAINER_STATE_NAME}, or a process's rng_state*.pth, is not there or is "
+            "cut. Give a `checkpoint-...` folder, or `last`."
         )
     return wanted
 
@@ -93,9 +94,14 @@ def spent_before(checkpoint: str | None) -> Spent:
     return Spent(**json.loads(path.read_text(encoding="utf-8"))) if checkpoint and path.is_file() else Spent()
 
 
-def newest_checkpoint(folder: str | Path) -> Path | None:
-    """The whole checkpoint of the most steps in a run's folder, if there is one."""
-    whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path)]
+def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
+    """The whole checkpoint of the most steps in a run's folder, if there is one.
+
+    Args:
+        folder: The run's.
+        processes: Of a run that was killed before its checkpoint could tell how many it had.
+    """
+    whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path, processes)]
     return max(whole, key=_steps, default=None)
 
 
@@ -115,11 +121,13 @@ def _steps(path: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _is_whole(path: Path) -> bool:
-    """The first process writes the trainer's state last, and every process the state of its random numbers before."""
-    numbers = list(path.glob("rng_state*.pth"))
+def _is_whole(path: Path, processes: int) -> bool:
+    """Each process writes the state of its random numbers, the first one then the trainer's state. Then they meet, and `RUN` is written."""
     try:
         json.loads((path / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return bool(numbers) and all(zipfile.is_zipfile(file) for file in numbers)  # a zip's directory is its end
+    if (path / RUN).is_file():
+        processes = json.loads((path / RUN).read_text(encoding="utf-8")).get("processes", processes)
+    names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    return all(zipfile.is_zipfile(path / name) for name in names)  # a zip's directory is its end

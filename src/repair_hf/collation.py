@@ -76,7 +76,8 @@ class GridCollator:
         preprocessor: Turns captions into token ids.
         images: The image table, in one or more parts that follow one another.
         captions: The caption table.
-        chunk_size: How many images or captions are encoded at once at most; by default `GROUP` or more.
+        chunk_size: How many images or captions are encoded at once at most; by default `GROUP` or more. Each forward takes an image
+            and a caption at least: were there more than `chunk_size` captions to an image, it would hold more.
 
     Shape:
         `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,

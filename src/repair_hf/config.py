@@ -67,6 +67,16 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             raise UserError(
                 "`label_smoothing_factor` and `train_sampling_strategy` would change nothing: loss and sampler are ours. Leave both out."
             )
+        if self.accelerator_config.split_batches:
+            raise UserError(
+                "`accelerator_config` with `split_batches` would give each process a part of its batch, and the steps are counted by "
+                "whole ones. Leave it out, and lower `per_device_train_batch_size`, which counts once per process."
+            )
+        if self.ignore_data_skip:
+            raise UserError(
+                "`ignore_data_skip` would begin the epoch anew after a resume, and the run would end elsewhere than an uninterrupted one. "
+                "Leave it out: nothing is decoded or encoded for the batches that are skipped."
+            )
         if self.auto_find_batch_size:
             raise UserError("`auto_find_batch_size` would change the loss: its negatives are the rest of the batch.")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # by `fp16`, or by the launcher's file

@@ -45,7 +45,7 @@ class DualEncoder:
     Args:
         model: Any dual encoder of `transformers` with `get_image_features` and `get_text_features`.
         preprocessor: The model's.
-        device: Where to run; by default the accelerator if there is one.
+        device: Where to run; by default where this process of the run computes: an accelerator of its own, if there is one.
         batch_size: Images or captions encoded at once.
         precision: Of the products inside the towers (autocast): `fp32`, `bf16`, or `fp16`, which needs a GPU. Weights and
             vectors are float32.
@@ -71,7 +71,7 @@ class DualEncoder:
             raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
         if precision not in PRECISIONS:
             raise UserError(f"`precision` takes {', '.join(PRECISIONS)}, got {precision}.")
-        self.device = _default_device() if device is None else torch.device(device)
+        self.device = processes().device if device is None else torch.device(device)
         if precision == "fp16" and self.device.type == "cpu":
             raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
         self.model, self.preprocessor = model.to(self.device), preprocessor
@@ -245,10 +245,6 @@ class DualEncoder:
     def _autocast(self) -> torch.autocast:
         dtype = PRECISIONS[self.precision]
         return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
-
-
-def _default_device() -> torch.device:
-    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
 
 def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:

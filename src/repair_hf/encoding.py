@@ -9,7 +9,7 @@ Out: unit vectors with their gradient. In chunks the memory of a step is that of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ def encode_batch(
     once_more: nn.Module,
     in_chunks: bool,
     with_features: bool = False,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
 ) -> tuple[Tensor, ...]:
     """One forward per group of captions, with its share of the images.
 
@@ -37,6 +38,8 @@ def encode_batch(
             different numbers of groups: after the first, its inner model.
         in_chunks: Keep only the vectors of each forward, and run it again in the backward.
         with_features: Give the image tower's features before its projection too.
+        autocast: Makes the mixed precision that the model's forward is in. Around all groups together, each weight is cast once, and
+            not once a group; not so in chunks, where no copy of the weights shall stay.
 
     Shape:
         pixels: (n_images, 3, H, W) uint8. texts: (n, L) each, n_texts rows in all. Returns (n_images, D), (n_texts, D), and if
@@ -44,7 +47,10 @@ def encode_batch(
     """
     modules = [model, *[once_more] * (len(texts) - 1)]
     pieces = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
-    found = (_encode([module, once_more], *piece, normalize, in_chunks, with_features) for module, *piece in pieces)
+    with nullcontext() if in_chunks else autocast():
+        found = [
+            _encode([module, once_more], *piece, normalize, in_chunks, with_features) for module, *piece in pieces
+        ]
     return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
 

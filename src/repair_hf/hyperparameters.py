@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.options import opt
+from repair_hf.options import DRAFT_JPEGS, opt
 
 Counterparts = Literal["edited", "reciprocal", "annotation"]
 Slot1 = Literal["anchor", "mixed"]
@@ -56,11 +56,7 @@ class Hyperparameters:
     )
     cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
     cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
-    draft_jpegs: bool = opt(
-        False,
-        "For that file, decode large JPEGs at a half, quarter or eighth of their size: less than half of the work, pixels off by "
-        "up to about 5 of 255.",
-    )
+    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.")
     weight_decay: float = opt(

@@ -21,7 +21,6 @@ from repair_hf.processes import Processes
 from repair_hf.rankings import Positives, Ranking
 from repair_hf.retrieval import check_embeddings, rank_both_ways
 
-DIRECTIONS = ("t2i", "i2t")
 FEATURES = Features(
     {
         "direction": Value("string"),
@@ -140,6 +139,24 @@ def mine_approximately(
     return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
 
 
+def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
+    """Refuse numbers of false positives that the pool does not hold.
+
+    Args:
+        k_mine: Size of the pool.
+        d_i2t: False positives kept for each image.
+        d_t2i: False positives kept for each caption.
+
+    Raises:
+        UserError: If a d exceeds `k_mine`, or both are 0.
+    """
+    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
+        if not 0 <= d <= k_mine:
+            raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
+    if d_i2t == d_t2i == 0:
+        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; give one of them more.")
+
+
 def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequence[str] | None = None) -> Positives:
     """What counts as an answer while mining: the annotation and, if `captions` are given, captions of equal text."""
     if captions is not None and len(captions) != len(caption_image):
@@ -183,7 +200,7 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
     """
     is_t2i, table = _is_t2i(failures), {}
     columns = {name: _column(failures, name) for name in ("q", "fp_rank", "fp_score", "gt_score", "gt_rank")}
-    for name, ours in zip(DIRECTIONS, (is_t2i, ~is_t2i), strict=True):
+    for name, ours in (("t2i", is_t2i), ("i2t", ~is_t2i)):
         rows = {key: values[ours] for key, values in columns.items()}
         if not len(rows["q"]):
             continue
@@ -206,14 +223,6 @@ def _checked(
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, captions, caption_image)
     return images, captions, annotated_positives(caption_image, len(images), texts)
-
-
-def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
-    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
-        if not 0 <= d <= k_mine:
-            raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
-    if d_i2t == d_t2i == 0:
-        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; give one of them more.")
 
 
 def _column(failures: Dataset, name: str) -> np.ndarray:

@@ -10,6 +10,7 @@ them. A process finds the best of its own captions whole; of an image's best it 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -20,7 +21,7 @@ from tqdm.auto import tqdm
 from repair_hf.processes import Processes
 from repair_hf.rankings import Positives, Ranking, Side
 from repair_hf.scores import best_directly, exact_scores, keys_of, screen_error
-from repair_hf.screening import Found, Pairs, Panel
+from repair_hf.screening import Found, Panel, ScoredPairs
 from repair_hf.seeking import Seeking, rank_in_part
 
 RUN = 16  # captions of a panel that lie side by side: a memory-mapped file is read in pieces of this size
@@ -56,12 +57,15 @@ class OnePass:
         device: torch.device,
         everyone: Processes | None = None,
     ) -> None:
+        if min(images.strides) < 0:  # torch does not take what runs backwards
+            images = images.copy()
         self.images, self.texts, self.positives, self.everyone = images, texts, positives, everyone
         self.i2t, self.t2i = Side(len(images), k_image), Side(len(texts), k_caption)
         self.panels = _panels(len(texts), block)
         self.own = range(len(self.panels))  # places of the panels that this process looks at
         if everyone:
             self.own = self.own[everyone.index :: everyone.count]
+        self.n_own_captions = sum(len(self.panels[place]) for place in self.own)
         self.positive_scores: list[np.ndarray] = []  # of each panel, in order of image
         self.rows = math.ceil(block / 2)
         self.eps = screen_error(images, texts, dtype)
@@ -81,32 +85,24 @@ class OnePass:
         """Hold the captions against all images, panel by panel; what is learnt of the images spares the later ones work."""
         if not self.own:
             return
-        i2t, t2i, done = self.i2t, self.t2i, 0
-        seeking = Seeking(i2t.gt_score, self.eps)
         with tqdm(total=len(self.own), desc="Ranking", unit=" panels", delay=3, disable=self._is_silent()) as bar:
+            look = partial(self._look, Seeking(self.i2t.gt_score, self.eps), is_first=True)
+            done = min(n_workers, len(self.own))
+            seeking = Seeking.merged(self._look_at(self.own[:done], look, workers, bar))
+            self._raise(seeking, done)
+            look = partial(self._look, seeking, is_first=False)
             while done < len(self.own):
-                places = self.own[done : 2 * done or n_workers]
-                look, learnt = partial(self._look, seeking, not done), []
-                for place, found in zip(places, workers.map(look, places), strict=True):
-                    captions = self.panels[place]
-                    i2t.non_positives_ahead += found.ahead_of_image
-                    t2i.non_positives_ahead[captions] = found.ahead_of_caption
-                    t2i.keys[captions], t2i.is_lost[captions] = found.keys, found.is_lost
-                    i2t.keep(found.pairs.image, keys_of(found.pairs.score, captions[found.pairs.column]))
-                    learnt.append(found.of_images)
-                    bar.update()
-                seeking, done = seeking if done else Seeking.merged(learnt), done + len(places)
-                if i2t.k:
-                    seeking.raise_to(i2t.kth_score(rank_in_part(i2t.k, done / len(self.own))))
-                    i2t.drop_below(seeking.least)
-        i2t.settle()
-        i2t.is_lost = seeking.lost(i2t.keys)
+                places = self.own[done : 2 * done]
+                self._look_at(places, look, workers, bar)
+                done += len(places)
+                self._raise(seeking, done)
+        self.i2t.settle()
+        self.i2t.is_lost = seeking.lost(self.i2t.keys)
 
     def rank_lost(self, workers: Executor, n_workers: int) -> None:
         """Rank the queries whose best were not certain against everything that this process looks at."""
-        own_captions = np.concatenate([self.panels[place] for place in self.own] or [np.zeros(0, np.int64)])
         sides = (
-            (self.i2t, self.images, self.texts, own_captions, self._positives_of_images),
+            (self.i2t, self.images, self.texts, self._own_captions, self._positives_of_images),
             (self.t2i, self.texts, self.images, np.arange(len(self.images)), self._positives_of_captions),
         )
         for side, vectors, others, among, positives_of in sides:
@@ -122,7 +118,7 @@ class OnePass:
         """Put together what the processes found."""
         if self.everyone is None or self.everyone.count == 1:
             return
-        captions = np.concatenate([self.panels[place] for place in self.own] or [np.zeros(0, np.int64)])
+        captions = self._own_captions
         of_captions = (captions, self.t2i.keys[captions], self.t2i.non_positives_ahead[captions])
         said = self.everyone.gather((self.i2t.keys, self.i2t.non_positives_ahead, *of_captions))
         self.i2t.keys = np.sort(np.concatenate([keys for keys, *_ in said], axis=1), axis=1)[:, ::-1][:, : self.i2t.k]
@@ -152,23 +148,49 @@ class OnePass:
     def _is_silent(self) -> bool | None:
         return True if self.everyone and not self.everyone.is_main else None
 
-    def _positives(self, place: int) -> Pairs:
+    def _positives(self, place: int) -> ScoredPairs:
         """Those of a panel, in order of image."""
         image, column = self.positives.of_captions(self.panels[place])
         order = np.argsort(image, kind="stable")
         score = self.positive_scores[place] if self.positive_scores else np.zeros(len(image), np.float32)
-        return Pairs(image[order], column[order], score)
+        return ScoredPairs(image[order], column[order], score)
 
     def _exact_positives(self, place: int) -> np.ndarray:
         pairs = self._positives(place)
         captions = torch.from_numpy(self.texts[self.panels[place]].astype(np.float64))
         return exact_scores(self.images, pairs.image, captions, pairs.column)
 
-    def _look(self, seeking: Seeking, is_first: bool, place: int) -> Found:
+    def _look_at(
+        self, places: Sequence[int], look: Callable[[int], Found], workers: Executor, bar: tqdm
+    ) -> list[Seeking]:
+        """Keep what some panels tell of captions and images; and, of each panel, what the images now look for."""
+        learnt = []
+        for place, found in zip(places, workers.map(look, places), strict=True):
+            captions = self.panels[place]
+            self.i2t.non_positives_ahead += found.ahead_of_image
+            self.t2i.non_positives_ahead[captions] = found.ahead_of_caption
+            self.t2i.keys[captions], self.t2i.is_lost[captions] = found.keys, found.is_lost
+            self.i2t.keep(found.pairs.image, keys_of(found.pairs.score, captions[found.pairs.column]))
+            learnt.append(found.of_images)
+            bar.update()
+        return learnt
+
+    def _raise(self, seeking: Seeking, done: int) -> None:
+        """After so many panels, look for less: what the pool already holds better captions than."""
+        if self.i2t.k:
+            seeking.raise_to(self.i2t.kth_score(rank_in_part(self.i2t.k, done / len(self.own))))
+            self.i2t.drop_below(seeking.least)
+
+    def _look(self, seeking: Seeking, place: int, *, is_first: bool) -> Found:
         captions = self.texts[self.panels[place]]
-        share = len(captions) / sum(len(self.panels[place]) for place in self.own)
+        share = len(captions) / self.n_own_captions
         panel = Panel(self.images, self.held, self.screened, captions, share, self._positives(place), self.rows)
         return panel.look(seeking, self.i2t.k, self.t2i.k, is_first=is_first)
+
+    @property
+    def _own_captions(self) -> np.ndarray:
+        """Those of the panels that this process looks at, panel by panel."""
+        return np.concatenate([self.panels[place] for place in self.own] or [np.zeros(0, np.int64)])
 
     def _positives_of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positive pairs of some captions, as places in `captions` and images."""

@@ -20,6 +20,10 @@ import yaml
 from repair_hf.arguments import Help, add_arguments, is_needed
 
 SEEDS = 2**32  # from 0 up to this
+DRAFT_JPEGS = (
+    "For that file, decode large JPEGs at a half, quarter or eighth of their size: less than half of the work; of a photograph's pixels, "
+    "99.9% off by up to 7 of 255, and single ones by up to 16."
+)
 
 
 class UserError(ValueError):
@@ -77,15 +81,15 @@ class EmbeddingOptions:
         "Keep all images as the encoder takes them, decoded and resized, in a memory-mapped file that training finds too.",
     )
     cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
-    draft_jpegs: bool = opt(
-        False,
-        "For that file, decode large JPEGs at a half, quarter or eighth of their size: less than half of the work, pixels off by "
-        "up to about 5 of 255.",
-    )
+    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     def __post_init__(self) -> None:
         if self.draft_jpegs and not self.cache_images:
             raise UserError("`draft_jpegs` is for the file of `cache_images`; give both, or neither.")
+        if self.cache_folder is not None and not self.cache_images:
+            raise UserError(
+                f"`cache_folder` {self.cache_folder} is for the file of `cache_images`; give both, or neither."
+            )
 
 
 @dataclass

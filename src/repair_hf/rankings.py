@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repair_hf.scores import AT_ONCE, NO_KEY, best_keys, decode, kth_score
+from repair_hf.scores import NO_KEY, best_keys, decode, kth_score
+
+AT_ONCE = 1024  # positives that are held against the false positives of their queries together
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,15 @@ class Positives:
         """The positive pairs of some captions, (C,), as images and places in `captions`; in order of place, then image."""
         base = self.group[captions] * self.n_images  # (C,)
         low = np.searchsorted(self.members, base)
-        count = np.searchsorted(self.members, base + self.n_images) - low
-        at = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        image = self.members[np.repeat(low, count) + at] - np.repeat(base, count)
-        return image, np.repeat(np.arange(len(captions)), count)
+        at, place = expanded(low, np.searchsorted(self.members, base + self.n_images))
+        return self.members[at] - base[place], place
+
+
+def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of ranges, one range after the other, and which range each is of: (R,), (R,) to (P,), (P,)."""
+    count = stop - first
+    owner = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ Images that fit into 256 MB in float64 are held so, too.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from repair_hf.one_pass import OnePass
 from repair_hf.options import UserError
 from repair_hf.processes import Processes
 from repair_hf.rankings import Positives, Ranking
+from repair_hf.scores import quietly
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,7 @@ def rank_both_ways(
         The rankings of the N images' captions and of the M captions' images.
     """
     device = torch.device(device)
-    with _workers() as (workers, n_workers), _whole_float32(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable")  # a mapped file; nothing is written to it
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    with _workers() as (workers, n_workers), _whole_float32(), quietly():
         one_pass = OnePass(
             np.asarray(image_embeddings, np.float32),
             np.asarray(text_embeddings, np.float32),

@@ -23,18 +23,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
-
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")  # no news to whoever mines
 
 AT_ONCE = 1024  # vectors that are scored exactly, or measured, together
 CELLS = 1 << 22  # scores that are held, or keys that are sorted, together
 U32, U16 = 2.0**-24, 2.0**-8  # half a unit in the last place of 1: float32, bfloat16
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # that of a score of -inf: below every candidate
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's warnings of what is no news to whoever has something scored; also a decorator. Not in threads."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message=".*not writable")  # a mapped file; nothing is written to it
+        yield
 
 
 def exact_scores(rows: np.ndarray | Tensor, image: np.ndarray, panel: Tensor, column: np.ndarray) -> np.ndarray:

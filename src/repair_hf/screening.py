@@ -23,7 +23,7 @@ RAISED_AFTER = (4, 10)  # blocks
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ScoredPairs:
     """Pairs of an image and a caption of a panel.
 
     Args:
@@ -39,8 +39,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.image)
 
-    def __getitem__(self, which: np.ndarray) -> Pairs:
-        return Pairs(self.image[which], self.column[which], self.score[which])
+    def __getitem__(self, which: np.ndarray) -> ScoredPairs:
+        return ScoredPairs(self.image[which], self.column[which], self.score[which])
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Found:
     ahead_of_image: np.ndarray
     keys: np.ndarray
     is_lost: np.ndarray
-    pairs: Pairs
+    pairs: ScoredPairs
     of_images: Seeking
 
 
@@ -84,7 +84,7 @@ class Panel:
         screened: Tensor,
         vectors: np.ndarray,
         share: float,
-        positives: Pairs,
+        positives: ScoredPairs,
         rows: int,
     ) -> None:
         self.images, self.held, self.screened, self.share = images, held, screened, share
@@ -128,7 +128,7 @@ class Panel:
         of_captions = Seeking(gt_score, of_images.eps)
         of_images = copy.deepcopy(of_images) if is_first else of_images
         ahead_of_caption, ahead_of_image = np.zeros(width, np.int64), np.zeros(n_images, np.int64)
-        hits: list[Pairs] = []
+        hits: list[ScoredPairs] = []
         for block in range(self.blocks):
             scores, images = self.screen(block), slice(block, None, self.blocks)
             if block == 0:
@@ -158,7 +158,7 @@ class Panel:
         is_ahead[row, place] = exact >= np.broadcast_to(gt, scores.shape)[row, place]
         return np.count_nonzero(is_ahead, axis=axis)
 
-    def _hits(self, scores: np.ndarray, block: int, of_captions: np.ndarray, of_images: np.ndarray) -> Pairs:
+    def _hits(self, scores: np.ndarray, block: int, of_captions: np.ndarray, of_images: np.ndarray) -> ScoredPairs:
         """The pairs above either's threshold."""
         mask, other = self.masks[:, : scores.size].reshape(2, *scores.shape)
         if self.is_selective:  # one comparison for both: captions take the images' lowest threshold for their own
@@ -170,15 +170,15 @@ class Panel:
             place = np.flatnonzero(np.logical_or(mask, other, out=mask))
         row = place // scores.shape[1]
         column = place - row * scores.shape[1]
-        found = Pairs(row, column, scores.ravel()[place])
+        found = ScoredPairs(row, column, scores.ravel()[place])
         if self.is_selective:
             found = found[(found.score >= of_captions[column]) | (found.score >= of_images[row])]
         image = block + self.blocks * found.image
-        return Pairs(image.astype(np.int32), found.column.astype(np.int32), found.score)
+        return ScoredPairs(image.astype(np.int32), found.column.astype(np.int32), found.score)
 
     def _judged(
         self,
-        hits: Pairs,
+        hits: ScoredPairs,
         of_captions: Seeking,
         of_images: Seeking,
         ahead_of_caption: np.ndarray,
@@ -202,7 +202,7 @@ class Panel:
         matters = np.flatnonzero(may_be_kept | is_sought | unsure[0] | unsure[1])
         pairs = hits[matters]
         exact = exact_scores(self.held, pairs.image, self.exact, pairs.column)
-        pairs = Pairs(pairs.image, pairs.column, exact)
+        pairs = ScoredPairs(pairs.image, pairs.column, exact)
         for (seeking, _, ahead), is_unsure, query in zip(sides, unsure, (pairs.column, pairs.image), strict=True):
             is_ahead = is_unsure[matters] & (exact >= seeking.gt_score[query])
             ahead += np.bincount(query[is_ahead], minlength=len(ahead))
@@ -218,5 +218,7 @@ class Panel:
         )
 
 
-def _joined(parts: list[Pairs]) -> Pairs:
-    return Pairs(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("image", "column", "score")))
+def _joined(parts: list[ScoredPairs]) -> ScoredPairs:
+    return ScoredPairs(
+        *(np.concatenate([vars(part)[name] for part in parts]) for name in ("image", "column", "score"))
+    )

@@ -15,11 +15,12 @@ from datasets import Dataset
 
 from repair_hf.mining import FEATURES
 from repair_hf.rankings import Positives
-from repair_hf.scores import CELLS, exact_scores, keys_of, screen_error
+from repair_hf.scores import CELLS, exact_scores, keys_of, quietly, screen_error
 
 AT_ONCE = 1024  # wrong answers that are ranked together
 
 
+@quietly()
 def at_random(
     failures: Dataset, image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Positives, seed: int = 0
 ) -> Dataset:

@@ -123,6 +123,7 @@ class RepairTrainer(Trainer):
             once_more=self.model if self.args.world_size > 1 else model,
             in_chunks=self.args.chunk_size is not None,
             with_features=self.objective.needs_features,
+            autocast=self.accelerator.autocast,
         )
         self.encoded += torch.tensor([len(images), len(texts)])
         vectors = Vectors(images, texts, self.model.logit_scale.exp(), *features)
@@ -173,8 +174,7 @@ class RepairTrainer(Trainer):
 
     def spent(self) -> Spent:
         """What all steps took so far, those before a resume too; every process of the run asks at once."""
-        images, texts = self.accelerator.reduce(self.encoded.to(self.args.device), "sum").tolist()
-        return self.conductor.spent(images, texts)
+        return self.conductor.spent(*self.accelerator.reduce(self.encoded.to(self.args.device), "sum").tolist())
 
     @cached_property
     def run(self) -> dict[str, Any]:
@@ -235,9 +235,9 @@ def train(
 
     Returns:
         `steps`, `processes`, `seconds` (of the loop, evaluations and checkpoints included), `seconds_per_step`, `waiting` (share of
-        the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
-        `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`) and, where there was an evaluation, the
-        metrics of the last; with `load_best_model_at_end`, of the best. After a resume all of it counts the steps before, too.
+        the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and `texts_per_step` (encoded, all processes
+        together), `grids` (see `Grids.report`) and, where there was an evaluation, the metrics of the last; with `load_best_model_at_end`,
+        of the best. After a resume all of it counts the steps before, too.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)

@@ -33,6 +33,12 @@ def test_each_row_encodes_what_it_says():
         (["--rows", "grid"], "`rows` takes run_clip, vanilla"),
         (["--precision", "fp16", "--device", "cpu"], "fp16 needs a GPU"),
         (["--batch", "0"], "`batch` must be at least 1, got 0"),
+        (
+            ["--corpus", "255", "--device", "cpu"],
+            "`corpus` must be at least 256, got 255: two images for each of the 128",
+        ),
+        (["--corpus", "33", "--batch", "8", "--device", "cpu"], "`corpus` must be at least 34, got 33"),
+        (["--chunk-batch", "2001", "--rows", "chunks", "--device", "cpu"], "`corpus` must be at least 4002, got 4000"),
     ],
 )
 def test_what_cannot_be_measured(words, reason, capsys):

@@ -99,6 +99,12 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
             "`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k, world/narrow-12k.",
         ),
         (["--split", "dev"], "has no image in split `dev`"),
+        (
+            ["--search-effort", "2"],
+            "`search_effort` 2 is for an index, and `search` is exact; give `search` ivf or hnsw",
+        ),
+        (["--cache-folder", "x"], "`cache_folder` x is for the file of `cache_images`; give both, or neither"),
+        (["--draft-jpegs"], "`draft_jpegs` is for the file of `cache_images`; give both, or neither"),
         (["--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1"),
     ],
 )

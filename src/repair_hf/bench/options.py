@@ -43,7 +43,8 @@ class TrainBenchOptions:
     )
     batch: int = opt(128, "Anchors in a step.")
     corpus: int = opt(
-        4000, "Images that they are drawn from, with five captions each: random batches of fewer share more."
+        4000,
+        "Images that they are drawn from, with five captions each, at least two for each anchor of a step: random batches of fewer share more.",
     )
     steps: int = opt(8, "Steps that are counted; two more go before.")
     rounds: int = opt(2, "Times that each row is measured; the table shows the fastest.")

@@ -37,6 +37,7 @@ REFERENCE = "run_clip"
 SLOW = "compiled"  # measured where it is asked for by name
 WARM_UP = 2  # steps that are not counted
 RING = 8  # nearest items on either side
+LEAST_CORPUS = 2 * (2 * RING + 1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Found:
         step: Median seconds of a step.
         batch: Anchors in it.
         waiting: Share of the time between two steps and in them that was spent waiting for data.
-        memory: Peak bytes beyond model and data; on a GPU of all that was allocated.
+        memory: Peak bytes beyond model and data: of the process; on a GPU, of what torch allocates there.
         images: Encoded for each anchor.
         texts: Encoded for each anchor.
         tokens: Of a caption, padding included.
@@ -185,10 +186,9 @@ def _setting(load: Load) -> tuple[Any, Any, Any, Any]:
     from repair_hf.toyworld import captions, scenes
 
     rng = random.Random(0)
-    n_images = max(load.corpus, 2 * load.batch, 2 * (2 * RING + 1))
-    texts = [captions.write(scenes.sample(rng), rng) for _ in range(5 * n_images)]
+    texts = [captions.write(scenes.sample(rng), rng) for _ in range(5 * load.corpus)]
     model, preprocessor = random_weights(load.architecture, texts[:5000])
-    return model, preprocessor, _pairs(n_images, texts), _records(n_images, texts, rng)
+    return model, preprocessor, _pairs(load.corpus, texts), _records(load.corpus, texts, rng)
 
 
 def _pairs(n_images: int, texts: list[str]) -> Any:

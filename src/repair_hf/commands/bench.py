@@ -9,6 +9,7 @@ Out: `llm`: requests per second of the LLM client (journal, limits, validation) 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
@@ -35,19 +36,20 @@ EPILOG = """examples:
 
 def train(options: TrainBenchOptions) -> None:
     """Measure a training step with grids beside the plain step of transformers' run_clip.py."""
-    import torch
+    from repair_hf.bench.train import LEAST_CORPUS, REFERENCE, ROWS, SLOW, Found, Load, measure
 
-    from repair_hf.bench.train import REFERENCE, ROWS, SLOW, Found, Load, measure
-
-    if unknown := sorted(set(options.rows) - {"all", *ROWS}):
-        raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("`device` is cuda, and torch finds no GPU; use cpu.")
+    _refuse_unknown(options.rows, ROWS)
+    device = _device(options.device)
     if options.precision == "fp16" and device == "cpu":
         raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
     wanted = {REFERENCE, *options.rows} | (set(ROWS) - {SLOW} if "all" in options.rows else set())
     rows = [row for row in ROWS if row in wanted]
+    largest = max(options.batch, options.chunk_batch if "chunks" in rows else 0)
+    if options.corpus < (least := max(2 * largest, LEAST_CORPUS)):
+        raise UserError(
+            f"`corpus` must be at least {least}, got {options.corpus}: two images for each of the {largest} anchors of a step, and "
+            f"{LEAST_CORPUS} for each to have its nearest. Give more, or a smaller batch."
+        )
     load = Load(
         architecture=options.architecture,
         batch=options.batch,
@@ -83,8 +85,7 @@ def mine(options: MineBenchOptions) -> None:
 
     from repair_hf.bench.mine import LIMIT, OTHERS, ROWS, Load, available, measure
 
-    if unknown := sorted(set(options.rows) - {"all", *ROWS}):
-        raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
+    _refuse_unknown(options.rows, ROWS)
     everything = set(ROWS) - set(OTHERS if options.growth else ())
     wanted = set(options.rows) | (everything if "all" in options.rows else set())
     rows = [row for row in ROWS if row == LIMIT or row in wanted]
@@ -168,15 +169,10 @@ def llm(options: LLMBenchOptions) -> None:
 
 def embed(options: EmbedBenchOptions) -> None:
     """Measure embedding beside a plain loop of transformers."""
-    import torch
-
     from repair_hf.bench.embed import REFERENCE, ROWS, Found, Load, measure
 
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("`device` is cuda, and torch finds no GPU; use cpu.")
-    if unknown := sorted(set(options.rows) - {"all", *ROWS}):
-        raise UserError(f"`rows` takes {', '.join(ROWS)} or all, got {', '.join(unknown)}.")
+    _refuse_unknown(options.rows, ROWS)
+    device = _device(options.device)
     rows = [row for row in ROWS if row == REFERENCE or {"all", row} & set(options.rows)]
     load = Load(options.architecture, options.images, options.texts, options.batch, device)
     best: dict[str, Found] = {}
@@ -192,6 +188,21 @@ def embed(options: EmbedBenchOptions) -> None:
         f"{options.architecture}, batches of {options.batch}, {options.images:,} JPEGs of 500 x 375, {options.texts:,} captions, on {device}; "
         "ratio: of the speed; apart: largest difference of a vector's number from the loop's"
     )
+
+
+def _refuse_unknown(rows: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := sorted({*rows} - {"all", *known}):
+        raise UserError(f"`rows` takes {', '.join(known)} or all, got {', '.join(unknown)}.")
+
+
+def _device(wanted: str) -> str:
+    """`auto` is the GPU if there is one."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if wanted == "cuda" and not has_gpu:
+        raise UserError("`device` is cuda, and torch finds no GPU; use cpu.")
+    return wanted if wanted != "auto" else "cuda" if has_gpu else "cpu"
 
 
 def _told(rate: Any) -> str:

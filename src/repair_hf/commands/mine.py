@@ -54,6 +54,10 @@ class MineOptions(EmbeddingOptions):
         super().__post_init__()
         if not (isfinite(self.search_effort) and self.search_effort > 0):
             raise UserError(f"`search_effort` must be more than 0 and finite, got {self.search_effort:g}.")
+        if self.search == "exact" and self.search_effort != 1:
+            raise UserError(
+                f"`search_effort` {self.search_effort:g} is for an index, and `search` is exact; give `search` ivf or hnsw, or leave it out."
+            )
         if self.max_queries is not None and self.max_queries < 1:
             raise UserError(
                 f"`max_queries` must be at least 1, got {self.max_queries}; leave it out to mine all queries."

@@ -83,7 +83,10 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
-            goes_on = config.resume_from_checkpoint == "last" and newest_checkpoint(stage.output) is not None
+            goes_on = (
+                config.resume_from_checkpoint == "last"
+                and newest_checkpoint(stage.output, config.world_size) is not None
+            )
             open_stage(stage.output, command="train", options=resolved, is_bound=goes_on)
         validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
         config.push_to_hub = False  # the push is ours, when the numbers are there

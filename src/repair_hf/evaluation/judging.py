@@ -29,7 +29,7 @@ from repair_hf.encoder import DualEncoder
 from repair_hf.evaluation.cases import Cases, Metric
 from repair_hf.evaluation.intervals import Draws
 from repair_hf.options import UserError
-from repair_hf.scores import exact_scores
+from repair_hf.scores import exact_scores, quietly
 
 FILE = "cases.parquet"
 AT_ONCE = 4096  # cases
@@ -153,6 +153,7 @@ def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array
     return pa.table(told | columns | {"margin": margin, "correct": margin > 0})
 
 
+@quietly()
 def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Cosines of each case's rows with its others: (R, D), (O, D), (n, a), (n, b) to (n, a, b)."""
     wanted, place = np.unique(other, return_inverse=True)
