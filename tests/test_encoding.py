@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repair_hf.encoding import encode_batch
@@ -45,11 +46,16 @@ class Casts(TorchDispatchMode):
         return found
 
 
-def test_in_mixed_precision_groups_share_one_copy_of_the_weights(clip, clip_processor):
-    preprocessor, accelerator = (
-        Preprocessor(clip_processor, clip.config),
-        Accelerator(mixed_precision="bf16", cpu=True),
-    )
+@pytest.fixture
+def accelerator():
+    """One in mixed precision. Its state is the process's, and other tests want it otherwise."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield Accelerator(mixed_precision="bf16", cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_in_mixed_precision_groups_share_one_copy_of_the_weights(clip, clip_processor, accelerator):
+    preprocessor = Preprocessor(clip_processor, clip.config)
     pixels = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     tokens = preprocessor.texts(["a red circle", "a blue square", "a green triangle", "one circle"] * 2)
     wrapped = accelerator.prepare_model(clip)  # its forward is in mixed precision
