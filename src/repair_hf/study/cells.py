@@ -106,9 +106,8 @@ def run_cell(
             metrics = _measure(encoder, cell, setting, folder)
             finish_stage(folder, {"metrics": metrics, "training": training})
             summary = finished(folder, resolved)
-        if not (
-            keep_weights or setting.keep_models
-        ):  # also those that a process left behind that was killed just here
+        # here, and not where they were measured: a process that was killed in between leaves them behind
+        if not (keep_weights or setting.keep_models):
             for measured in (folder, _folder(_twin(cell, setting), setting)):
                 forget_weights(measured)
     return Measured(cell, folder, summary["metrics"], summary["training"])

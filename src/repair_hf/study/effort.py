@@ -65,8 +65,8 @@ def training(results: Results) -> Finding:
     is_tuned = any(choice.tried for choice in results.choices.values())
     told = (
         "Learning rate, epochs and lambda were chosen for each method by R@1 on the validation split, with one seed; so was the learning rate of "
-        "plain training of each length that methods are compared with. Ablations of the same retriever take what RePair chose. Lambda is RePair's alone, which so had "
-        "more to choose from; weights inside other methods' losses were not chosen."
+        "plain training of each length that methods are compared with. Ablations of the same retriever take what RePair chose. Lambda is "
+        "RePair's alone, which so had more to choose from; weights inside other methods' losses were not chosen."
         if is_tuned
         else "Learning rate, epochs and lambda are the same for all methods: none were chosen."
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 from datasets import Dataset
 
 from repair_hf.baselines import load_methods
@@ -226,15 +227,13 @@ def paid(folders: Iterable[Path]) -> tuple[float, int]:
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:
     """LLM requests and candidate images for a kept record: audit, instruction, and M edits. Records without an edit have no part in it."""
-    llm = images = kept = 0
-    for row in records.select_columns(["direction", "candidate_similarities"]):
-        if row["candidate_similarities"] is None:
-            continue
-        kept += 1
+    llm = images = 0
+    kept = np.flatnonzero(has_edit(records))
+    for row in records.select(kept).select_columns(["direction", "candidate_similarities"]):
         tried = len(row["candidate_similarities"])
         llm += is_audited + 1 + (tried if row["direction"] == "i2t" else 0)
         images += tried if row["direction"] == "t2i" else 0
-    return llm / max(kept, 1), images / max(kept, 1)
+    return llm / max(len(kept), 1), images / max(len(kept), 1)
 
 
 def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
