@@ -133,11 +133,13 @@ class Variants:
 
 def has_edit(records: Dataset) -> np.ndarray:
     """(n,) which records hold an edit; the others point at what the pairs hold."""
-    return ~np.array([similarities is None for similarities in records["candidate_similarities"][:]], bool)
+    return np.array([similarities is not None for similarities in records["candidate_similarities"][:]], bool)
 
 
 def share_of_records(records: Dataset, share: float) -> Dataset:
     """Some of the records, drawn by chance; a record without an edit goes with the one that repairs the same two items."""
+    if share >= 1:
+        return records
     is_own = has_edit(records)
     own = np.flatnonzero(is_own)
     is_kept = np.zeros(len(records), bool)
