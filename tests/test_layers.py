@@ -35,7 +35,7 @@ LAYERS = """
     baselines.workshop baselines.samples baselines.choosing baselines.losses baselines.method
     baselines.vanilla baselines.negclip baselines.sugarcrepe baselines.laclip baselines.simclr baselines.stablerep baselines.alia
     baselines.coco_cf baselines.tripletclip baselines.la_sc baselines.cf_al_la baselines.repair baselines.ablations baselines.beyond
-    baselines study.options study.turns study.setting study.variants study.products study.estimates study.cells study.tuning study.running study.effort study.tables study.plots study.report study
+    baselines study.options study.turns study.setting study.variants study.products study.estimates study.cells study.tuning study.running study.effort study.tables study.plots study.report study.across study
     architectures measuring
     bench.*
     commands.*

@@ -210,8 +210,9 @@ def test_recipe_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(benchmarks, "SIZES", SIZES)
     recipe = yaml.safe_load(path.read_text())
-    if "pairs" in recipe:
-        make_data(pairs_folder, recipe)
+    for own in recipe.get("datasets", {"": recipe}).values():
+        if "pairs" in own:
+            make_data(pairs_folder, own)
     before = set(tmp_path.rglob("*"))
     shown = study("--config", str(path), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
@@ -219,9 +220,69 @@ def test_recipe_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
         assert f"\n {name} " in shown
     assert "unknown" not in shown and "left out" not in shown
     counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
-    assert f"{counts[path.stem]} captions" in shown
+    for name in recipe.get("datasets", [path.stem]):
+        assert f"{counts[name]} captions" in shown
     readme = (path.parent / "README.md").read_text()
     assert f"recipes/study/{path.name}" in readme and "not run by us" in readme.casefold()
+
+
+def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():
+    recipes = {path.stem: yaml.safe_load(path.read_text()) for path in RECIPES}
+    for name, own in recipes["both"].pop("datasets").items():
+        differ = {"output", "max_usd"}
+        both = {key: value for key, value in (recipes["both"] | own).items() if key not in differ}
+        assert both == {key: value for key, value in recipes[name].items() if key not in differ}
+    assert recipes["both"]["max_usd"] == recipes["flickr30k"]["max_usd"] + recipes["coco30k"]["max_usd"]
+
+
+def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
+    """The second has other batches and a method more; a second run makes nothing again."""
+    sets = {"first": {"size": "tiny"}, "second": {"size": "tiny", "batch_size": 8, "methods": ["simclr", "negclip"]}}
+    words = ["--datasets", json.dumps(sets), "--seeds", "1", "--methods", "negclip", "--output", str(tmp_path)]
+    shown = study(*words)
+    assert f"$ repair-hf study --output {tmp_path}/second" in shown
+    text = (tmp_path / "study.md").read_text()
+    assert "[first](first/study.md), [second](second/study.md)" in text and "The world is a toy" in text
+    table = pd.read_csv(tmp_path / "datasets.csv")
+    for name, methods in (("first", {"negclip"}), ("second", {"negclip", "simclr"})):
+        own = pd.read_csv(tmp_path / name / "summary.csv", dtype=str).set_index("method")
+        assert methods < set(table.loc[table["dataset"] == name, "method"])
+        assert {"base", "vanilla"} < set(own.index)
+        for method in methods:
+            assert own.loc[method, "I2T R@1"] in next(
+                line for line in text.splitlines() if line.startswith(f"| {method} ")
+            )
+    [simclr] = [line for line in text.splitlines() if line.startswith("| simclr ")]
+    assert simclr.count(" – |") == 4  # the first data set has no such method
+    before = [stamps(tmp_path / name) for name in sets]
+    assert study(*words).partition("All data sets")[2] == shown.partition("All data sets")[2] != ""
+    assert [stamps(tmp_path / name) for name in sets] == before
+
+
+@pytest.mark.parametrize(
+    "sets, says",
+    [
+        ({}, "`datasets` is empty"),
+        ({"a/b": {"size": "tiny"}}, "`datasets` has 'a/b', and each name becomes a folder"),
+        ({"a": "tiny"}, "`datasets` a has 'tiny'; give its options by name"),
+        ({"a": {"size": "tiny"}, "b": {"max_usd": 3}}, "`datasets` b has `max_usd`, which is one for all data sets"),
+        (
+            {"a": {"size": "tiny"}, "b": {"sise": "tiny"}},
+            "`datasets` b: unknown flags ['--sise']. Did you mean `size`",
+        ),
+        (
+            {"a": {"size": "tiny"}, "b": {"pairs": "x"}},
+            "`datasets` b: `model` world/base-12k knows the toy world alone",
+        ),
+        (
+            {"a": {"size": "tiny"}, "b": {"methods": ["negclop"]}},
+            "`datasets` b: `methods` has 'negclop', which is none",
+        ),
+    ],
+)
+def test_data_sets_are_refused_before_the_first_is_begun(sets, says, tmp_path, capsys):
+    assert main(["study", "--datasets", json.dumps(sets), "--output", str(tmp_path / "out")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from repair_hf.llm.journal import Entry, Journal
 from repair_hf.models import EditorOptions, LLMOptions
 from repair_hf.options import PairsOptions
 from repair_hf.study import variants
+from repair_hf.study.across import ceilings
 from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in, wording_digest
 from repair_hf.study.setting import Knobs
 from repair_hf.study.variants import _sum_up, has_edit, inherit, mirror_failures, share_of_records, shares_answers
@@ -37,6 +38,14 @@ def test_an_answer_that_two_products_hold_was_paid_once(tmp_path):
     write_journal(tmp_path / "two" / "images.jsonl", "x", 2.0, stage="edit", direction="t2i")
     assert paid([tmp_path / "one", tmp_path / "two"]) == (4.0, 4)  # four answers, and an image that is none
     assert paid([tmp_path / "two"]) == (3.5, 3) and paid([]) == (0.0, 0)
+
+
+def test_a_ceiling_holds_for_all_data_sets_together(tmp_path):
+    write_journal(tmp_path / "one" / "products" / "laclip" / "journal.jsonl", "abc")
+    others = [tmp_path / "one", tmp_path / "not-begun"]
+    assert ceilings(LLMOptions(llm="m", max_usd=2.0, max_calls=10), others) == ["--max-usd", "0.5", "--max-calls", "7"]
+    assert ceilings(LLMOptions(llm="m", max_usd=1.0), others) == ["--max-usd", "0.0"]
+    assert ceilings(LLMOptions(llm="m"), others) == []
 
 
 def test_a_variant_begins_with_the_answers_and_images_of_repair(tmp_path):

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from repair_hf.baselines import load_methods
+from repair_hf.records import NoRecords
 from repair_hf.study.cells import WEIGHTS, Cell, Measured
+from repair_hf.study.report import left_out
 from repair_hf.study.running import Study, compute_ratio
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid
@@ -66,6 +68,28 @@ def setting(tmp_path) -> SimpleNamespace:
         turns=Turns(tmp_path / "locks"),
         keep_models=False,
     )
+
+
+class Empty(MadeUp):
+    """No failure of images becomes a record."""
+
+    def _measure(self, cell, method, *, keep_weights=False):
+        if cell.method == "repair-i2t":
+            raise NoRecords("runs/x holds no records")
+        return super()._measure(cell, method, keep_weights=keep_weights)
+
+
+@pytest.mark.parametrize("tune", [True, False])
+def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, setting):
+    told = []
+    grid = Grid([3e-4, 1e-4], [1.0], [0.5])
+    study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=told.append)
+    study.products = SimpleNamespace(of=lambda method, knobs: {})
+    [*_, results] = study.run(2)
+    assert list(results.rows) == ["vanilla", "simclr"]
+    assert results.left_out == {"repair-i2t": "runs/x holds no records"}
+    assert [line for line in told if "left out" in line] == ["left out repair-i2t: runs/x holds no records"]
+    assert "`repair-i2t`: runs/x" in left_out(results).told
 
 
 @pytest.mark.parametrize("tune", [True, False])

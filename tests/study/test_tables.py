@@ -81,6 +81,7 @@ def results(measure):
             rows,
             sweep,
             {"vanilla": choice, "repair": Choice(Knobs(1e-4, 1.5))},
+            {},
             {("vanilla", 3.0): as_long},
         )
 

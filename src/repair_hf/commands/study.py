@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.options import UserError, flags
+from repair_hf.options import UserError, flags, parse
 from repair_hf.processes import refuse_several
 from repair_hf.steps import run_command, suggest
 from repair_hf.study.options import (
@@ -31,6 +32,7 @@ EPILOG = """examples:
   repair-hf study --size tiny --methods negclip repair --output runs/study-tiny
   repair-hf study --config recipes/study/toy.yaml
   repair-hf study --config recipes/study/flickr30k.yaml --dry-run
+  repair-hf study --config recipes/study/both.yaml --dry-run
 
 Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later.
 The same command may be typed several times, each on a GPU or a core of its own: what one of them is at the others pass over, and
@@ -60,6 +62,8 @@ def run(
     if listing.list:
         print("\n".join(methods))
         return
+    if options.datasets is not None:
+        return _run_each(options, pairs_options, llm, editor, compositional)
     size = size_of(options, pairs_options)
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
     wanted = _wanted(options.methods, methods, setting)
@@ -78,6 +82,32 @@ def run(
     )
     study = Study(setting, methods, wanted, grid, tune=options.tune, shares=options.shares, tell=print)
     _run(study, setting, options)
+
+
+def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
+    """A study of each data set, typed one after the other, and one table of all."""
+    from repair_hf.baselines import load_methods
+    from repair_hf.study.across import ceilings, words_of_each, write_across
+    from repair_hf.study.setting import settle
+
+    output, methods = Path(options.output), load_methods()
+    words = words_of_each(options, (pairs_options, llm, *others))
+    is_toy = False
+    for name, typed in words.items():  # what the last one lacks is told before hours go into the first
+        try:
+            _, own, *means = parse(OPTIONS, typed, "repair-hf study")
+            setting = settle(own, *means, run_command)
+            _refuse(own.methods, methods, setting)
+        except UserError as error:
+            raise UserError(f"`datasets` {name}: {error}") from error
+        is_toy |= setting.is_toy
+    names = list(words)
+    for count, (name, typed) in enumerate(words.items(), start=1):
+        run_command("study", *typed, *ceilings(llm, [output / other for other in names if other != name]))
+        if not options.dry_run:
+            table = write_across(output, names[:count], is_toy=is_toy)
+    if not options.dry_run:
+        _print(table.title, table.table.columns, table.table.to_numpy().tolist(), f"-> {output / 'study.md'}")
 
 
 def _run(study: Any, setting: Any, options: StudyOptions) -> None:
@@ -136,21 +166,26 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
 
 def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list[str]:
     """The methods of the study: those that are named, or all that the study has the means for."""
+    _refuse(names, methods, setting)
+    if names:
+        return list(names)
+    lacks = {name: setting.lacks(method) for name, method in methods.items()}
+    if missing := {name: options for name, options in lacks.items() if options}:
+        print("left out: " + ", ".join(f"{name} (needs {_quoted(options)})" for name, options in missing.items()))
+    return [name for name in methods if not lacks[name]]
+
+
+def _refuse(names: Sequence[str], methods: dict[str, Any], setting: Any) -> None:
+    """Refuse names of no method, and methods that the study has not the means for."""
     if unknown := [name for name in names if name not in methods]:
         near = difflib.get_close_matches(unknown[0], methods, n=1)
         meant = f"Did you mean `{near[0]}`? " if near else ""
         raise UserError(f"`methods` has {unknown[0]!r}, which is none. {meant}`repair-hf study --list` tells all.")
-    lacks = {name: setting.lacks(method) for name, method in methods.items()}
     for name in names:
-        if lacks[name]:
+        if lacks := setting.lacks(methods[name]):
             raise UserError(
-                f"The method `{name}` needs {_quoted(lacks[name])}; give what is meant for your data, or leave the method out."
+                f"The method `{name}` needs {_quoted(lacks)}; give what is meant for your data, or leave the method out."
             )
-    if names:
-        return list(names)
-    if missing := {name: options for name, options in lacks.items() if options}:
-        print("left out: " + ", ".join(f"{name} (needs {_quoted(options)})" for name, options in missing.items()))
-    return [name for name in methods if not lacks[name]]
 
 
 def _quoted(options: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ from repair_hf.runs import write_atomically
 __all__ = [
     "DROPPED_FEATURES",
     "FEATURES",
+    "NoRecords",
     "build",
     "check",
     "load_dropped",
@@ -48,6 +49,10 @@ __all__ = [
 
 _ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
 _BYTES_PER_FILE = 400 * 2**20
+
+
+class NoRecords(UserError):
+    """Nothing was repaired: each failure was dropped, or there was none."""
 
 
 def build(rows: Iterable[dict], path: Path, features: Features = FEATURES) -> Dataset:
@@ -122,14 +127,15 @@ def load_records(
             contrasts. Their answers lie in the folder of the records; a Hub dataset has none.
 
     Raises:
-        UserError: If there are no records there, they lack a column or an edit, one stands there twice, `pairs` lack an image
+        NoRecords: If no failure was kept there.
+        UserError: If there is no such dataset, its records lack a column or an edit, one stands there twice, `pairs` lack an image
             that they name, or nobody has looked at what should be audited.
     """
     places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
     named = ", ".join(map(str, places))
     if not tables:
-        raise UserError(f"{named} holds no records: no failure was kept. `dropped` tells why, one by one.")
+        raise NoRecords(f"{named} holds no records: no failure was kept. `dropped` tells why, one by one.")
     for table in tables:
         check(table)
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]

@@ -49,6 +49,10 @@ class StudyOptions:
     _argument_group_name = "study"
 
     output: str = opt("runs/study", "Folder of the study.")
+    datasets: dict | None = opt(
+        None,
+        """Several data sets, and one table of all: name -> the options in which it differs, such as '{"flickr30k": {"pairs": "..."}}'.""",
+    )
     methods: list[str] = opt([], "Names of methods; all by default. Plain training is always among them.")
     seeds: int = opt(3, "Trainings of each method.")
     size: Literal["tiny", "small", "full"] | None = opt(
@@ -102,6 +106,8 @@ class StudyOptions:
     dry_run: bool = opt(False, "Say what each method would ask for and what that would cost, then stop.")
 
     def __post_init__(self) -> None:
+        if self.datasets is not None and not self.datasets:
+            raise UserError("`datasets` is empty; name data sets and their options, or leave it out.")
         for name in ("seeds", "resamples", "d_i2t", "d_t2i"):
             if vars(self)[name] < 1:
                 raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")

@@ -6,13 +6,15 @@ Out: the sections, written to the study's folder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.tables import markdown
 from repair_hf.runs import write_atomically
 from repair_hf.study import effort, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
-from repair_hf.study.setting import Setting
 
 TOY = (
     "The world is a toy: its captions are exact, its LLM knows the truth, and its editor draws what it is told. The numbers say whether methods "
@@ -33,6 +35,7 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
     retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
     took = effort.overhead(results, paper)
     found = [
+        left_out(results),
         tables.regime(results, differences),
         tables.summary(retrieval, gained, took),
         retrieval,
@@ -46,20 +49,35 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         draw_sweep(results),
     ]
     sections = [each for each in found if each is not None]
+    count = results.base.metrics["n_images"]
+    caveat = f"All of it was measured on {count} images: too few to tell anything." if count < FEW else None
     with setting.turns.alone("report"):
-        _write(sections, results, setting)
+        write_page(sections, setting.output, is_toy=setting.is_toy, caveat=caveat)
     return sections
 
 
-def _write(sections: list[Finding], results: Results, setting: Setting) -> None:
-    count = results.base.metrics["n_images"]
-    lines = ["# What does repair buy?", "", *([TOY, ""] if setting.editor.editor == "world" else [])]
-    lines += [f"All of it was measured on {count} images: too few to tell anything.", ""] if count < FEW else []
+def left_out(results: Results) -> Finding | None:
+    """The methods that have no rows in the tables, and why."""
+    if not results.left_out:
+        return None
+    return Finding("left_out", "Left out", " ".join(f"`{name}`: {why}" for name, why in results.left_out.items()))
+
+
+def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, caveat: str | None = None) -> None:
+    """Write sections as `study.md`, and each one's own files.
+
+    Args:
+        sections: In their order.
+        output: Gets the files.
+        is_toy: Whether the numbers are the toy world's.
+        caveat: What a reader must know before the numbers.
+    """
+    lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else []), *([caveat, ""] if caveat else [])]
     for each in sections:
-        each.save(setting.output)
+        each.save(output)
         lines += [f"## {each.title}", "", each.told, ""]
         if each.table is not None:
             lines += [markdown(list(each.table.columns), each.table.to_numpy().tolist()), ""]
         if each.figure is not None:
             lines += [f"![{each.title}]({each.name}.png)", ""]
-    write_atomically(setting.output / "study.md", "\n".join(lines))
+    write_atomically(output / "study.md", "\n".join(lines))

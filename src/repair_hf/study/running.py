@@ -15,8 +15,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from repair_hf.baselines.method import Method, Repair
+from repair_hf.records import NoRecords
 from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
 from repair_hf.study.products import Made, Products
 from repair_hf.study.setting import Knobs, Setting
@@ -25,6 +27,8 @@ from repair_hf.study.tuning import Choice, Grid, choose
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
 LONGER = 3  # times the plain steps, to see what plain training has left to gain
 LONGEST = f"{PLAIN}, {LONGER} times as long"
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Results:
         rows: Each method's.
         sweep: Method -> share -> its cells, where there are shares.
         choices: Each method's hyperparameters.
+        left_out: Methods that have nothing to train on, and why.
         lengths: Those of plain training of other lengths, by its name and its passes over the captions.
     """
 
@@ -64,6 +69,7 @@ class Results:
     rows: Mapping[str, Row]
     sweep: Mapping[str, Mapping[float, tuple[Measured, ...]]]
     choices: Mapping[str, Choice]
+    left_out: Mapping[str, str]
     lengths: Mapping[tuple[str, float], Choice]
 
 
@@ -99,21 +105,37 @@ class Study:
         self._turns = setting.turns.all_of
         self._measured: dict[Cell, Measured] = {}
         self._lengths: dict[tuple[str, float], Choice] = {}
+        self._left_out: dict[str, str] = {}
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, one seed after the other; gives the results of all seeds so far."""
-        choices = self._turns({name: partial(self._choose, name, self.grid) for name in self.wanted})
+        choices = self._each({name: partial(self._choose, name, self.grid) for name in self.wanted})
         for count in range(1, seeds + 1):
             yield self._results(choices, range(count))
+
+    def _each(self, parts: Mapping[str, Callable[[], Part]]) -> dict[str, Part]:
+        """The parts of methods, but of those that are found to have nothing to train on."""
+        told = {
+            name: partial(self._unless_empty, name, part) for name, part in parts.items() if name not in self._left_out
+        }
+        return {name: part for name, part in self._turns(told).items() if name not in self._left_out}
+
+    def _unless_empty(self, name: str, part: Callable[[], Part]) -> Part | None:
+        try:
+            return part()
+        except NoRecords as error:
+            self._left_out[name] = str(error)
+            self.tell(f"left out {name}: {error}")
+            return None
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
         longest = {LONGEST: partial(self._longer, choices, seeds)}  # first, so that no process waits for it in the end
-        rows = self._turns(longest | {name: partial(self._row, name, choices, seeds) for name in self.wanted})
+        rows = self._each(longest | {name: partial(self._row, name, choices, seeds) for name in choices})
         longer = rows.pop(LONGEST)
-        swept = [name for name in self.wanted if len(self.shares) > 1 and rows[name].made]
+        swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.made]
         sweep = self._turns({name: partial(self._shares, name, choices[name].knobs, seeds) for name in swept})
-        return Results(base, longer, rows, sweep, choices, dict(self._lengths))
+        return Results(base, longer, rows, sweep, choices, dict(self._left_out), dict(self._lengths))
 
     def _longer(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> tuple[Measured, ...]:
         knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
