@@ -21,7 +21,11 @@ def measured(method, knobs: Knobs) -> Measured:
     return Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {})
 
 
-def tried(method: str, grid: Grid = GRID, measure=measured) -> list[Knobs]:
+def each(method, points) -> list[Measured]:
+    return [measured(method, knobs) for knobs in points]
+
+
+def tried(method: str, grid: Grid = GRID, measure=each) -> list[Knobs]:
     return [one.cell.knobs for one in choose(METHODS, method, grid, measure).tried]
 
 
@@ -43,7 +47,7 @@ def test_lambda_is_tried_for_those_alone_that_have_grids():
 
 
 def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repairs():
-    found = {name: choose(METHODS, name, GRID, measured) for name in ("vanilla", "repair", "wo-qc", "repair-mixed")}
+    found = {name: choose(METHODS, name, GRID, each) for name in ("vanilla", "repair", "wo-qc", "repair-mixed")}
     assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 3
     assert found["repair"].knobs == Knobs(3e-4, 2.0, 0.5) and len(found["repair"].tried) == 4
     assert found["wo-qc"] == found["repair-mixed"] == found["repair"]
@@ -57,7 +61,8 @@ def test_without_tuning_the_first_of_each_is_taken():
 
 
 def test_of_equals_the_one_tried_first_wins():
-    def equal(method, knobs):
-        return Measured(Cell(method.name, "validation", 0, knobs), Path(), {"i2t_R@1": 0.5, "t2i_R@1": 0.5}, {})
+    def equal(method, points):
+        metrics = {"i2t_R@1": 0.5, "t2i_R@1": 0.5}
+        return [Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {}) for knobs in points]
 
     assert choose(METHODS, "vanilla", GRID, equal).knobs == Knobs(1e-4, 1.0)

@@ -6,7 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 
 import filelock
 import pytest
@@ -39,6 +39,13 @@ def release(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
+def memory(act: Callable[[], object], inner: dict[str, Callable[[], str]]) -> Callable[[], object]:
+    """Let what is made of parts remember those that it has."""
+    for name, make in inner.items():
+        inner[name] = cache(make)
+    return act
+
+
 def parts(turns: Turns, made: list[str], then: Callable[[], object] = lambda: None) -> dict[str, Callable[[], str]]:
     """Parts a, b and c, which note when they are made; c then does something else."""
 
@@ -58,6 +65,23 @@ def test_what_another_process_is_at_comes_last(tmp_path, holder):
     found = turns.all_of(parts(turns, made, then=lambda: release(holder)))
     assert made == ["a", "c", "b"]
     assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
+
+
+def test_of_a_part_that_another_process_is_at_the_rest_is_made_meanwhile(tmp_path, holder):
+    """b is one part of `first`: its other parts are made, then `second`, and b at last."""
+    made: list[str] = []
+    turns = Turns(tmp_path)
+    inner = parts(turns, made, then=lambda: None)
+
+    def second() -> str:
+        made.append("second")
+        release(holder)
+        return "done"
+
+    found = turns.all_of({"first": memory(partial(turns.all_of, inner), inner), "second": second})
+    assert made == ["a", "c", "second", "b"]
+    assert found == {"first": {"a": "A", "b": "B", "c": "C"}, "second": "done"}
+    assert turns.alone("d").timeout == -1
 
 
 class Releasing(logging.Handler):

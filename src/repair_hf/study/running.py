@@ -139,19 +139,23 @@ class Study:
 
     def _longer(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> tuple[Measured, ...]:
         knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
-        return tuple(self._test(PLAIN, knobs, seed) for seed in seeds)
+        return self._seeds(PLAIN, knobs, seeds)
 
     def _shares(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, tuple[Measured, ...]]:
-        return {share: tuple(self._test(name, knobs, seed, share) for seed in seeds) for share in self.shares}
+        return {share: self._seeds(name, knobs, seeds, share) for share in self.shares}
 
     def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
         knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
         plain = self._plain(choices[plain_name], plain_name, knobs.epochs)
-        cells = tuple(self._test(name, knobs, seed) for seed in seeds)
-        same_steps = tuple(self._test(plain_name, plain, seed) for seed in seeds)
+        cells, same_steps = self._turns(
+            {
+                "own": partial(self._seeds, name, knobs, seeds),
+                "plain": partial(self._seeds, plain_name, plain, seeds),
+            }
+        ).values()
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
         as_long = self._plain(choices[plain_name], plain_name, ratio * knobs.epochs)
-        same_compute = tuple(self._test(plain_name, as_long, seed) for seed in seeds)
+        same_compute = self._seeds(plain_name, as_long, seeds)
         return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name], knobs))
 
     def _plain(self, own: Choice, name: str, epochs: float) -> Knobs:
@@ -169,12 +173,18 @@ class Study:
                 forget_weights(one.folder)
         return choice
 
-    def _test(self, name: str, knobs: Knobs, seed: int, share: float = 1.0) -> Measured:
-        return self._measure(Cell(name, self.setting.split, seed, knobs, share), self.methods[name])
+    def _seeds(self, name: str, knobs: Knobs, seeds: Sequence[int], share: float = 1.0) -> tuple[Measured, ...]:
+        cells = [Cell(name, self.setting.split, seed, knobs, share) for seed in seeds]
+        return self._measured_all(cells, self.methods[name])
 
-    def _on_validation(self, method: Method, knobs: Knobs) -> Measured:
-        cell = Cell(method.name, self.setting.validation_split, 0, knobs)
-        return self._measure(cell, method, keep_weights=method.name in self.wanted)  # what wins is reported on, too
+    def _on_validation(self, method: Method, points: Sequence[Knobs]) -> tuple[Measured, ...]:
+        cells = [Cell(method.name, self.setting.validation_split, 0, knobs) for knobs in points]
+        return self._measured_all(
+            cells, method, keep_weights=method.name in self.wanted
+        )  # what wins is reported on, too
+
+    def _measured_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> tuple[Measured, ...]:
+        return tuple(self._turns({cell.name: partial(self._measure, cell, method, **how) for cell in cells}).values())
 
     def _measure(self, cell: Cell, method: Method | None, *, keep_weights: bool = False) -> Measured:
         if cell not in self._measured:

@@ -61,7 +61,7 @@ def choose(
     methods: Mapping[str, Method],
     name: str,
     grid: Grid,
-    measure: Callable[[Method, Knobs], Measured] | None,
+    measure: Callable[[Method, Sequence[Knobs]], Sequence[Measured]] | None,
 ) -> Choice:
     """Choose for a method; what takes its hyperparameters from another is handed that one's.
 
@@ -69,7 +69,8 @@ def choose(
         methods: All methods there are, by name.
         name: The method.
         grid: The values.
-        measure: Trains a method and measures it on the validation split, or remembers it; None takes the first of each value.
+        measure: Trains a method with each of some hyperparameters and measures it on the validation split, or remembers that; None
+            takes the first of each value.
     """
     choice = _tried(methods[methods[name].tuned_as], grid, measure)
     if has_grids(methods[name]):
@@ -77,13 +78,15 @@ def choose(
     return replace(choice, knobs=replace(choice.knobs, grid_weight=0.0))  # it decides nothing there
 
 
-def _tried(method: Method, grid: Grid, measure: Callable[[Method, Knobs], Measured] | None) -> Choice:
+def _tried(
+    method: Method, grid: Grid, measure: Callable[[Method, Sequence[Knobs]], Sequence[Measured]] | None
+) -> Choice:
     best = grid.start(method)
     tried: dict[Knobs, Measured] = {}
     for name, values in grid.turns(method) if measure else []:
         points = [replace(best, **{name: value}) for value in values]
-        for knobs in points:
-            tried[knobs] = tried.get(knobs) or measure(method, knobs)
+        new = [knobs for knobs in points if knobs not in tried]
+        tried |= zip(new, measure(method, new), strict=True)
         best = max(points, key=lambda knobs: mean_r1(tried[knobs]))
     return Choice(best, tuple(tried.values()))
 

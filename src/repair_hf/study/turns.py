@@ -41,10 +41,14 @@ class Turns:
         """Make all parts in their order, but what other processes are at last.
 
         Args:
-            parts: What makes each. It may be called again after it has met a lock, and is to remember what it has done.
+            parts: What makes each. It may be called again after it has met a lock, and is to remember what it has done. It may
+                itself be made of parts: then several processes work on one.
 
         Returns:
             Of each part, in the order of `parts`.
+
+        Raises:
+            filelock.Timeout: If this is within another `all_of`, which has others left to make, and all that is left here is taken.
         """
         made: dict[str, Part] = {}
         while left := [name for name in parts if name not in made]:
@@ -52,14 +56,16 @@ class Turns:
                 with suppress(filelock.Timeout), self._not_waiting():
                     made[name] = parts[name]()
             if made.keys().isdisjoint(left):
+                if not self._waits:
+                    raise filelock.Timeout(left[0])
                 logger.info("Other processes are at all that is left; waiting for %s.", left[0])
                 made[left[0]] = parts[left[0]]()
         return {name: made[name] for name in parts}
 
     @contextmanager
     def _not_waiting(self) -> Iterator[None]:
-        self._waits = False
+        before, self._waits = self._waits, False
         try:
             yield
         finally:
-            self._waits = True
+            self._waits = before
