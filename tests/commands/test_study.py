@@ -130,12 +130,14 @@ def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
 def test_what_was_chosen_is_measured_with_the_weights_that_won(tmp_path):
     """One training for both splits; nobody's weights stay."""
     words = ["--size", "tiny", "--seeds", "1", "--methods", "vanilla", "--tune", "--learning-rates", "1e-4", "2e-4"]
-    study(*words, "--output", str(tmp_path))
+    study(*words, "--compositional", "world", "--output", str(tmp_path))
     told = {cell.name: json.loads((cell / "summary.json").read_text()) for cell in (tmp_path / "cells").iterdir()}
     seconds = {name: each["training"].get("seconds") for name, each in told.items()}
     (reported,) = (name for name in told if "--test--" in name and "epochs0.2" in name)
     assert seconds[reported] == seconds[reported.replace("test", "validation")]
     assert (tmp_path / "cells" / reported / "trainer_state.json").is_file()
+    more = set(told[reported]["metrics"]) - set(told[reported.replace("test", "validation")]["metrics"])
+    assert {name for name in more if "true@" not in name} and (tmp_path / "compositional.csv").is_file()
     assert not list((tmp_path / "cells").glob("*/retriever"))
 
 

@@ -12,7 +12,7 @@ from repair_hf.baselines import load_methods
 from repair_hf.records import NoRecords
 from repair_hf.study.cells import WEIGHTS, Cell, Measured
 from repair_hf.study.report import left_out
-from repair_hf.study.running import Study, compute_ratio
+from repair_hf.study.running import LONGEST, Study, compute_ratio
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid
 from repair_hf.study.turns import Turns
@@ -70,6 +70,19 @@ def setting(tmp_path) -> SimpleNamespace:
     )
 
 
+def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(setting, tmp_path):
+    """One process makes at a time, and the others train meanwhile: so nobody waits for it in the end."""
+    (tmp_path / "products" / "laclip").mkdir(parents=True)
+    (tmp_path / "products" / "laclip" / "summary.json").write_text("{}")
+    begun = []
+    study = MadeUp(setting, load_methods(), ["simclr", "laclip", "wo-qc"], Grid([3e-4], [1.0], [0.5]), tune=False)
+    study.products.of = lambda method, knobs: {}
+    study._turns = lambda parts: begun.append(list(parts)) or {name: parts[name]() for name in parts}
+    [results] = study.run(1)
+    assert next(names for names in begun if LONGEST in names) == [LONGEST, "wo-qc", "vanilla", "simclr", "laclip"]
+    assert list(results.rows) == ["vanilla", "simclr", "laclip", "wo-qc"]
+
+
 class Empty(MadeUp):
     """No failure of images becomes a record."""
 
@@ -84,7 +97,7 @@ def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, 
     told = []
     grid = Grid([3e-4, 1e-4], [1.0], [0.5])
     study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=told.append)
-    study.products = SimpleNamespace(of=lambda method, knobs: {})
+    study.products = SimpleNamespace(of=lambda method, knobs: {}, lacks=lambda method: False)
     [*_, results] = study.run(2)
     assert list(results.rows) == ["vanilla", "simclr"]
     assert results.left_out == {"repair-i2t": "runs/x holds no records"}

@@ -70,7 +70,7 @@ class Measured:
     Args:
         cell: What it is.
         folder: Where its ranks are.
-        metrics: Retrieval metrics, `n_images`, `n_texts`, and those of the compositional benchmarks.
+        metrics: Retrieval metrics, `n_images`, `n_texts`; of the split that is reported on, those of the compositional benchmarks too.
         training: `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; nothing for the base.
     """
 
@@ -189,10 +189,12 @@ def _measure(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -
     table = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, cell.method)
     save_ranks(table, folder)
     metrics = retrieval_metrics(ranks_by_direction(table)) | {"n_images": len(images), "n_texts": len(texts)}
+    if cell.split != setting.split:  # hyperparameters are chosen by retrieval alone
+        return metrics
     if sets := setting.benchmarks(cell.split):
         cases = evaluate_compositional(encoder, sets, cell.method, images)
         save_cases(cases, folder)
         metrics |= compositional_metrics(cases, sets)
-    if cell.split == setting.split and (truth := setting.truth(cell.split)):
+    if truth := setting.truth(cell.split):
         metrics |= truth.shares(images, texts)
     return metrics

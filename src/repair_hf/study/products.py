@@ -95,6 +95,14 @@ class Products:
                 "together. Every answer so far is kept; with a higher `max_usd` or `max_calls` the same command goes on."
             ) from error
 
+    def lacks(self, method: Method) -> bool:
+        """Whether something that a method trains on is still to be made."""
+        if isinstance(method, Baseline):
+            names = [maker.name for maker in method.parts.values()]
+        else:
+            names = [f"{method.product}-records"] if method.records else []
+        return any(not (self.folder / name / "summary.json").is_file() for name in names)
+
     def _records(self, variant: Repair, knobs: Knobs) -> Made:
         key = variant.product, knobs if variant.rounds > 1 else None
         if key not in self._made:

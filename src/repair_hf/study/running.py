@@ -130,9 +130,11 @@ class Study:
 
     def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        longest = {LONGEST: partial(self._longer, choices, seeds)}  # first, so that no process waits for it in the end
-        rows = self._each(longest | {name: partial(self._row, name, choices, seeds) for name in choices})
-        longer = rows.pop(LONGEST)
+        # what takes longest comes first, so that no process waits for it in the end; so does what is still to be made, one at a time
+        names = sorted(choices, key=lambda name: not self.products.lacks(self.methods[name]))
+        longest = {LONGEST: partial(self._longer, choices, seeds)}
+        found = self._each(longest | {name: partial(self._row, name, choices, seeds) for name in names})
+        longer, rows = found[LONGEST], {name: found[name] for name in choices if name in found}
         swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.made]
         sweep = self._turns({name: partial(self._shares, name, choices[name].knobs, seeds) for name in swept})
         return Results(base, longer, rows, sweep, choices, dict(self._left_out), dict(self._lengths))
