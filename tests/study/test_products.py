@@ -16,7 +16,15 @@ from repair_hf.models import EditorOptions, LLMOptions
 from repair_hf.options import PairsOptions
 from repair_hf.study import variants
 from repair_hf.study.across import ceilings
-from repair_hf.study.products import asking_alike, calls_per_record, name_of_samples, paid, products_in, wording_digest
+from repair_hf.study.products import (
+    Products,
+    asking_alike,
+    calls_per_record,
+    name_of_samples,
+    paid,
+    products_in,
+    wording_digest,
+)
 from repair_hf.study.setting import Knobs
 from repair_hf.study.variants import _sum_up, has_edit, inherit, mirror_failures, share_of_records, shares_answers
 from repair_hf.synthesis import prompts
@@ -46,6 +54,18 @@ def test_a_ceiling_holds_for_all_data_sets_together(tmp_path):
     assert ceilings(LLMOptions(llm="m", max_usd=2.0, max_calls=10), others) == ["--max-usd", "0.5", "--max-calls", "7"]
     assert ceilings(LLMOptions(llm="m", max_usd=1.0), others) == ["--max-usd", "0.0"]
     assert ceilings(LLMOptions(llm="m"), others) == []
+
+
+def test_a_folder_may_spend_what_the_others_have_left_and_without_a_ceiling_nothing_is_counted(tmp_path, monkeypatch):
+    folder = tmp_path / "products"
+    write_journal(folder / "one" / "journal.jsonl", "abc")
+    write_journal(folder / "two" / "journal.jsonl", "d")
+    products = Products(SimpleNamespace(output=tmp_path))
+    left = products._within_ceilings(LLMOptions(llm="m", max_usd=2.25, max_calls=10), folder / "two")
+    assert (left.max_usd, left.max_calls) == (0.75, 7)  # of which 0.5 and 1 are its own already
+    monkeypatch.setattr("repair_hf.study.products.paid", None)  # a big study's answers take a minute to read
+    llm = LLMOptions(llm="m")
+    assert products._within_ceilings(llm, folder / "two") == llm and ceilings(llm, [tmp_path]) == []
 
 
 def test_a_variant_begins_with_the_answers_and_images_of_repair(tmp_path):

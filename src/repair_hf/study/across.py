@@ -64,6 +64,8 @@ def ceilings(llm: LLMOptions, others: Sequence[Path]) -> list[str]:
         llm: With the ceilings.
         others: The folders of the other data sets.
     """
+    if llm.max_usd is None and llm.max_calls is None:
+        return []
     dollars, calls = paid(product for folder in others for product in products_in(folder / "products"))
     left = {}
     if llm.max_usd is not None:

@@ -192,6 +192,8 @@ class Products:
 
     def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
         """With what is left for all products as this folder's ceilings, which count what the folder has paid already."""
+        if llm.max_usd is None and llm.max_calls is None:
+            return llm  # to read every answer of every product takes a minute
         dollars, calls = paid(products_in(self.folder))
         own_dollars, own_calls = paid([folder])
         ceilings = {}
