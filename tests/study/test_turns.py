@@ -39,13 +39,6 @@ def release(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def memory(act: Callable[[], object], inner: dict[str, Callable[[], str]]) -> Callable[[], object]:
-    """Let what is made of parts remember those that it has."""
-    for name, make in inner.items():
-        inner[name] = cache(make)
-    return act
-
-
 def parts(turns: Turns, made: list[str], then: Callable[[], object] = lambda: None) -> dict[str, Callable[[], str]]:
     """Parts a, b and c, which note when they are made; c then does something else."""
 
@@ -71,14 +64,14 @@ def test_of_a_part_that_another_process_is_at_the_rest_is_made_meanwhile(tmp_pat
     """b is one part of `first`: its other parts are made, then `second`, and b at last."""
     made: list[str] = []
     turns = Turns(tmp_path)
-    inner = parts(turns, made, then=lambda: None)
+    inner = {name: cache(make) for name, make in parts(turns, made).items()}  # it remembers what it has done
 
     def second() -> str:
         made.append("second")
         release(holder)
         return "done"
 
-    found = turns.all_of({"first": memory(partial(turns.all_of, inner), inner), "second": second})
+    found = turns.all_of({"first": partial(turns.all_of, inner), "second": second})
     assert made == ["a", "c", "second", "b"]
     assert found == {"first": {"a": "A", "b": "B", "c": "C"}, "second": "done"}
     assert turns.alone("d").timeout == -1

@@ -21,7 +21,7 @@ from repair_hf.models import LLMOptions
 from repair_hf.options import UserError, as_flags, flags
 from repair_hf.study.effort import R1
 from repair_hf.study.options import StudyOptions
-from repair_hf.study.products import paid, products_in
+from repair_hf.study.products import ceilings_left, products_in
 from repair_hf.study.report import write_page
 
 SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # of the study as a whole
@@ -64,15 +64,7 @@ def ceilings(llm: LLMOptions, others: Sequence[Path]) -> list[str]:
         llm: With the ceilings.
         others: The folders of the other data sets.
     """
-    if llm.max_usd is None and llm.max_calls is None:
-        return []
-    dollars, calls = paid(product for folder in others for product in products_in(folder / "products"))
-    left = {}
-    if llm.max_usd is not None:
-        left["max_usd"] = max(llm.max_usd - dollars, 0.0)
-    if llm.max_calls is not None:
-        left["max_calls"] = max(llm.max_calls - calls, 0)
-    return flags(left)
+    return flags(ceilings_left(llm, (product for folder in others for product in products_in(folder / "products"))))
 
 
 def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding:

@@ -192,16 +192,7 @@ class Products:
 
     def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
         """With what is left for all products as this folder's ceilings, which count what the folder has paid already."""
-        if llm.max_usd is None and llm.max_calls is None:
-            return llm  # to read every answer of every product takes a minute
-        dollars, calls = paid(products_in(self.folder))
-        own_dollars, own_calls = paid([folder])
-        ceilings = {}
-        if llm.max_usd is not None:
-            ceilings["max_usd"] = max(llm.max_usd - dollars, 0.0) + own_dollars
-        if llm.max_calls is not None:
-            ceilings["max_calls"] = max(llm.max_calls - calls, 0) + own_calls
-        return replace(llm, **ceilings)
+        return replace(llm, **ceilings_left(llm, products_in(self.folder), own=[folder]))
 
 
 async def make_samples(maker: Maker, workshop: Workshop) -> list[dict[str, Any]]:
@@ -233,6 +224,26 @@ def paid(folders: Iterable[Path]) -> tuple[float, int]:
     known = {entry.key for entry in own}
     copies = {entry.key: entry for entry in read_entries(filter(is_inherited, files)) if entry.key not in known}
     return total([*own, *copies.values()])
+
+
+def ceilings_left(llm: LLMOptions, folders: Iterable[Path], own: Iterable[Path] = ()) -> dict[str, float]:
+    """What is left of an LLM's ceilings, by the names of the options; nothing where none is set.
+
+    Args:
+        llm: With the ceilings.
+        folders: Products whose payments count.
+        own: Those of them that may spend what is left, and count what they have paid themselves.
+    """
+    if llm.max_usd is None and llm.max_calls is None:
+        return {}  # to read every answer of every product takes a minute
+    dollars, calls = paid(folders)
+    own_dollars, own_calls = paid(own)
+    left = {}
+    if llm.max_usd is not None:
+        left["max_usd"] = max(llm.max_usd - dollars, 0.0) + own_dollars
+    if llm.max_calls is not None:
+        left["max_calls"] = max(llm.max_calls - calls, 0) + own_calls
+    return left
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:

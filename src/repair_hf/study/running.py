@@ -181,9 +181,8 @@ class Study:
 
     def _on_validation(self, method: Method, points: Sequence[Knobs]) -> tuple[Measured, ...]:
         cells = [Cell(method.name, self.setting.validation_split, 0, knobs) for knobs in points]
-        return self._measured_all(
-            cells, method, keep_weights=method.name in self.wanted
-        )  # what wins is reported on, too
+        is_reported = method.name in self.wanted  # what wins is measured on the other split, too
+        return self._measured_all(cells, method, keep_weights=is_reported)
 
     def _measured_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> tuple[Measured, ...]:
         return tuple(self._turns({cell.name: partial(self._measure, cell, method, **how) for cell in cells}).values())
