@@ -145,8 +145,11 @@ def kill_family(leader: int) -> None:
             os.killpg(pid, signal.SIGKILL) if os.getpgid(pid) == pid else os.kill(pid, signal.SIGKILL)
 
 
-def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys, request):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    # a job that a shell started in the background ignores it, and so would this test
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, heard))
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
 
     def interrupt_at(answers: int) -> None:
