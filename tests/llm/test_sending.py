@@ -7,6 +7,7 @@ import base64
 import io
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from PIL import Image
@@ -208,6 +209,33 @@ def failing(server: Counted) -> Response:
     return BROKEN if server.asked == "question 3" else good(server)
 
 
+def test_an_answer_that_a_stopping_run_does_not_wait_for_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    has_come, has_left = threading.Event(), threading.Event()
+
+    def late(body: dict) -> str:
+        has_come.set()
+        has_left.wait(30)
+        return "too late"
+
+    async def main(base_url: str) -> None:
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            chat = ChatModel(MODEL, journal=journal, base_url=base_url)
+            message = {"role": "user", "content": "question"}
+            asked = asyncio.create_task(chat.ask([message], stage="audit", direction="i2t", max_tokens=200))
+            await asyncio.to_thread(has_come.wait, 30)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(chat.drain(), 0.05)
+            await asyncio.wait([asked])
+
+    with ChatServer(late) as server:
+        asyncio.run(main(server.base_url))
+        has_left.set()
+    with Journal(tmp_path / "journal.jsonl") as journal:  # the next run knows
+        assert journal.calls == 1 and 200 * OUT < journal.dollars < 1.1 * 200 * OUT
+        assert not journal.models
+
+
 def test_a_request_that_always_fails_costs_its_row_alone(crowd):
     server = Counted(failing)
     outcomes = crowd(server, 40, limits=Limits(4), retries=THREE)
@@ -301,7 +329,7 @@ def in_batches(tmp_path, monkeypatch):
         with Journal(tmp_path / "journal.jsonl") as journal:
             batches = Batches(MODEL, tmp_path / "batches", base_url=base_url)
             chat = ChatModel(MODEL, journal=journal, budget=Budget(max_usd=max_usd), batches=batches)
-            await batches.collect(chat.keep)
+            await chat.collect()
             asked = (chat.ask(messages, stage="audit", direction="t2i", max_tokens=200) for messages in questions)
             await asyncio.gather(*asked, return_exceptions=True)
             await batches.submit()
@@ -325,6 +353,53 @@ def billed_at(tokens: int):
 
 def texts(first: int, last: int) -> list[list[dict]]:
     return [[{"role": "user", "content": f"question {number}"}] for number in range(first, last)]
+
+
+def test_what_is_with_the_provider_counts_before_anything_else_is_paid(tmp_path, monkeypatch):
+    """Images, for one, are paid from the same budget."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    async def main(base_url: str) -> None:
+        for day in (1, 2):
+            with Journal(tmp_path / "journal.jsonl") as journal:
+                batches = Batches(MODEL, tmp_path / "batches", base_url=base_url)
+                budget = Budget(max_usd=1.0, max_calls=1)
+                chat = ChatModel(MODEL, journal=journal, budget=budget, batches=batches)
+                await chat.collect()
+                if day == 2:
+                    with pytest.raises(BudgetSpent, match="max-calls 1 is spent"):
+                        budget.commit(0.0)
+                    with pytest.raises(BudgetSpent, match="max-usd 1 is spent"):
+                        budget.commit(1.0, calls=0)
+                    return
+                with pytest.raises(Deferred):
+                    await chat.ask([{"role": "user", "content": "hello"}], stage="audit", direction="t2i")
+                await batches.submit()
+
+    with ChatServer(good) as server:
+        server.batches.delay = 3600
+        asyncio.run(main(server.base_url))
+
+
+def test_circuit_stops_a_run_whose_batches_bring_nothing_of_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    async def main(base_url: str) -> tuple[int, list]:
+        with Journal(tmp_path / "journal.jsonl") as journal:
+            batches = Batches(MODEL, tmp_path / "batches", base_url=base_url)
+            chat = ChatModel(MODEL, journal=journal, batches=batches)
+            await chat.collect()
+            asked = (chat.ask(messages, stage="audit", direction="t2i") for messages in texts(0, 80))
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            await batches.submit()
+            return batches.waiting, of_type(outcomes, RunStopped)
+
+    with ChatServer(lambda body: "") as server:
+        waiting, stops = asyncio.run(main(server.base_url))
+        assert waiting == 80 and not stops
+        waiting, stops = asyncio.run(main(server.base_url))
+    assert waiting == 49 and len(stops) == 31  # the second attempts of those before the circuit broke
+    assert "--max-error-rate" in str(stops[0])
 
 
 def test_batches_hold_to_the_ceiling_though_pictures_are_dear(in_batches):

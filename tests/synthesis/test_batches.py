@@ -203,7 +203,7 @@ def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
 
 def test_killed_while_it_takes_answers_in(world, whole, tmp_path, monkeypatch):
     log, folder = tmp_path / "log.jsonl", tmp_path / "out"
-    unharmed, taken = ChatModel.keep, []
+    unharmed, taken = ChatModel._keep_collected, []
 
     def keep(self, question, reply):
         taken.append(question)
@@ -213,7 +213,7 @@ def test_killed_while_it_takes_answers_in(world, whole, tmp_path, monkeypatch):
 
     with ChatServer(answer, log=log) as server:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(ChatModel, "keep", keep)
+            patch.setattr(ChatModel, "_keep_collected", keep)
             until_done(world, folder, server.base_url)
         assert (folder / "journal.jsonl").read_text().count("\n") == 3
         records, dropped, _ = until_done(world, folder, server.base_url)
@@ -320,13 +320,48 @@ def test_a_batch_that_an_earlier_version_handed_in_is_collected(tmp_path):
         (state,) = (tmp_path / "batches").iterdir()
         told = json.loads(state.read_text())
         assert told["questions"]["k"].pop() == 0  # the size of its prompt, which was not told then
+        del told["model"]  # nor was this
         state.write_text(json.dumps(told))
         with Journal(tmp_path / "journal.jsonl") as journal:
             later = Batches("openai/gpt-4o", tmp_path / "batches", base_url=server.base_url, retries=QUICK)
             assert later.promised == 0.25
             chat = ChatModel("openai/gpt-4o", journal=journal, base_url=server.base_url, batches=later)
-            asyncio.run(later.collect(chat.keep))
+            asyncio.run(chat.collect())
             assert journal.get("k").text == "fine"
+
+
+def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path):
+    """As one does that calls a parameter otherwise; a single request that it does not accept costs its own row."""
+    is_sorry = False
+
+    def reply(body: dict):
+        return answer(body) if is_sorry else Response(400, {"error": {"message": "`max_tokens` is unknown here"}})
+
+    with ChatServer(reply) as server:
+        with pytest.raises(RunStopped, match="1 batches"):
+            synthesize(world, tmp_path, server.base_url)
+        with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*hands the rest in again"):
+            synthesize(world, tmp_path, server.base_url)
+        assert (tmp_path / "journal.jsonl").read_text() == ""
+        is_sorry = True
+        assert until_done(world, tmp_path, server.base_url)[:2] == whole
+
+
+def test_edits_that_do_not_come_together_are_asked_for_one_by_one(world, whole, tmp_path):
+    def reply(body: dict):
+        return answer(body) if body.get("n", 1) == 1 else Response(400, {"error": {"message": "`n` is unknown here"}})
+
+    with ChatServer(reply) as server:
+        assert until_done(world, tmp_path, server.base_url, candidates_in_one_request=True)[:2] == whole
+
+
+def test_batches_of_another_model_are_collected_first(tmp_path):
+    with ChatServer(lambda body: "fine") as server:
+        batches = Batches("openai/gpt-4o", tmp_path, base_url=server.base_url)
+        batches.defer(Question("k", request(), "audit", "i2t", 0.25))
+        asyncio.run(batches.submit())
+        with pytest.raises(UserError, match="batches of openai/gpt-4o that were handed in.*give --llm openai/gpt-4o"):
+            Batches("openai/gpt-4o-mini", tmp_path, base_url=server.base_url)
 
 
 def test_a_batch_that_is_refused_stops_the_run_and_is_handed_in_again(tmp_path, monkeypatch):

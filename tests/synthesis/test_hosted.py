@@ -306,6 +306,15 @@ def test_an_image_that_is_there_is_not_paid_again(serve, sources, tmp_path):
     assert again == paths and len(server.asked) == len(bills(tmp_path)) == 3 and images.usage.calls == 1
 
 
+def test_one_picture_under_two_names_is_edited_once(serve, sources, tmp_path):
+    path = str(tmp_path / "picture.png")
+    Image.new("RGB", (64, 48), "green").save(path)
+    twins = SourceImages(datasets.Dataset.from_dict({"image": [path, path]}).cast_column("image", datasets.Image()))
+    server = serve(lambda n: png(colour=(n, 0, 0)))
+    (one, other), _ = make(server, "openai", twins, tmp_path, [(0, "red"), (1, "red")])
+    assert one == other and len(server.asked) == len(bills(tmp_path)) == 2
+
+
 def test_the_budget_holds(serve, sources, tmp_path):
     server = serve(lambda n: png())
     budget = Budget(max_usd=0.15)

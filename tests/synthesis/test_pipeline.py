@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from datasets import Dataset
@@ -14,9 +15,10 @@ from PIL import Image
 
 from repair_hf.encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
+from repair_hf.llm.failures import FailedRequest, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.provider import ProviderError, Reply
+from repair_hf.llm.provider import Reply
 from repair_hf.mining import mine_false_positives
 from repair_hf.options import UserError
 from repair_hf.pairs import Pairs, load_pairs
@@ -251,6 +253,33 @@ def test_captions_of_equal_words_are_one_question(pairs, encoder, failures, tmp_
         same, encoder, Dataset.from_list([row, row | {"fp": other}]), tmp_path, provider=asked
     )
     assert len(records) + len(dropped) == 2 and len(asked.requests) in (1, 5)
+
+
+def test_what_failed_with_another_process_is_asked_once_more(pairs, encoder, failures, whole, tmp_path):
+    """The main process goes through all failures when the others are done; what it then asks is counted too."""
+    asked = Asked()
+    is_down = True
+
+    async def provider(request) -> Reply:
+        if is_down and crc32(repr(request).encode()) % 4 == 0:
+            raise FailedRequest("no answer")
+        return await asked(request)
+
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        chat = ChatModel("world/oracle", journal=journal, provider=provider)
+        synthesizer = Synthesizer(pairs, encoder, chat, Editor())
+        synthesizer._share(repairs := [synthesizer._repair(row) for row in failures.to_list()], tmp_path)
+        assert {repair.reason for repair in repairs} >= {"llm_failed", None}
+        before, replayed = (sum(getattr(use, name) for use in chat.usage.values()) for name in ("calls", "replayed"))
+        made, is_down = synthesizer.images_made, False
+        synthesizer._take_over(repairs, tmp_path)
+        synthesizer._build(repairs, tmp_path)
+        assert sum(use.calls for use in chat.usage.values()) == len(journal) == len(asked.requests) > before
+        assert sum(use.replayed for use in chat.usage.values()) == replayed
+    drawn = len(list((tmp_path / "candidates").rglob("*.png")))
+    assert synthesizer.images_made == drawn == len(list((whole[3] / "candidates").rglob("*.png"))) > made
+    assert not any(repair.reason == "llm_failed" for repair in repairs)
+    assert rows(Dataset.from_file(str(tmp_path / "records.arrow"))) == rows(whole[0])
 
 
 def test_runs_inside_a_running_event_loop(pairs, encoder, failures, whole, tmp_path):

@@ -143,7 +143,7 @@ def _synthesize(
         chat = open_chat(llm, journal)
         how = {name: vars(options)[name] for name in _SYNTHESIZER}
         synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
-        live = LiveView(folder, synthesizer.rows, total=len(failures), spent=lambda: _dollars(chat.usage))
+        live = LiveView(folder, synthesizer.rows, total=len(failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
             synthesizer.watch = live
         try:
@@ -168,10 +168,6 @@ def _synthesize(
 
 
 _SYNTHESIZER = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side".split()
-
-
-def _dollars(usage: Mapping[tuple[str, str], Any]) -> float:
-    return sum(use.dollars for use in usage.values())
 
 
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure, reason_of
+from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import LiteLLM, Reply, read_reply
 from repair_hf.llm.retries import Retries, insist
@@ -39,6 +40,10 @@ class Answered:
     key: str
     reply: Reply | None
     fault: PassingFailure | ProviderError | None = None
+
+    def is_rejection(self) -> bool:
+        """Whether the provider did not accept this request."""
+        return self.reply is not None and self.reply.finish == REJECTED
 
 
 class BatchAPI:
@@ -168,7 +173,7 @@ class BatchAPI:
         if isinstance(failure, Blocked):
             return Reply(str(failure), "content_filter", 0, 0, 0.0, self.model)
         if isinstance(failure, RejectedRequest):  # this row's fault: without an answer it would be handed in for ever
-            return Reply(str(failure), "rejected", 0, 0, 0.0, self.model)
+            return Reply(str(failure), REJECTED, 0, 0, 0.0, self.model)
         raise failure
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -65,6 +65,7 @@ class _Batch:
     """A batch at the provider, or on its way there; what its state file holds."""
 
     name: str
+    model: str
     file: str | None = None
     id: str | None = None
     questions: dict[str, list] = field(default_factory=dict)  # key -> stage, direction, dollars, guess
@@ -80,7 +81,7 @@ class Batches:
         retries: How long to believe in a provider that fails.
 
     Raises:
-        UserError: If LiteLLM reaches no batch API of the model's provider.
+        UserError: If LiteLLM reaches no batch API of the model's provider, or the folder holds batches of another model.
     """
 
     def __init__(
@@ -93,7 +94,13 @@ class Batches:
         for left in self.folder.glob("*.jsonl"):  # of a run that died before it handed them in
             left.unlink()
         states = [json.loads(path.read_text(encoding="ascii")) for path in sorted(self.folder.glob("*.json"))]
-        self._open = {state["name"]: _Batch(**state) for state in states}
+        self._open = {state["name"]: _Batch(**{"model": model} | state) for state in states}
+        if others := {batch.model for batch in self._open.values()} - {model}:
+            other = min(others)
+            raise UserError(
+                f"{self.folder}: batches of {other} that were handed in are not collected yet: give --llm {other} to collect them first. "
+                f"To give them up, delete {self.folder}."
+            )
         self._held = {key for batch in self._open.values() for key in batch.questions}
 
     @property
@@ -124,7 +131,8 @@ class Batches:
         """Fetch what has been answered meanwhile. Call it before the first `defer`.
 
         Args:
-            keep: Writes an answer into the journal, unless it is there already: a run may have died while it collected.
+            keep: Writes an answer into the journal, unless it is there already: a run may have died while it collected. Raises
+                `ProviderError` if what it says is not this question's fault.
 
         Raises:
             ProviderError: If the provider did not accept a batch or its requests; what it did answer is kept all the same.
@@ -153,7 +161,7 @@ class Batches:
         """Hand in what was deferred."""
         while self._drafts:
             draft = self._drafts.pop(0)
-            batch = _Batch(secrets.token_hex(8), questions=draft.questions)
+            batch = _Batch(secrets.token_hex(8), self.model, questions=draft.questions)
             self._open[batch.name] = batch
             self._save(batch)  # before anything is sent: see the top of this file
             batch.file = await self._api.upload(batch.name, draft.finish())
@@ -172,11 +180,15 @@ class Batches:
     def _settle(self, batch: _Batch, answers: list[Answered], keep: Keep) -> list[ProviderError]:
         """Keep a batch's answers and forget the batch: what it did not answer may be asked again."""
         faults = []
-        for answer in answers:
+        # rejections last: where something is answered, they are the faults of their own requests
+        for answer in sorted(answers, key=Answered.is_rejection):
             if answer.key not in batch.questions:
                 logger.warning("Batch %s answers a request that is not ours; it is left alone.", batch.id)
             elif answer.reply is not None:
-                keep(Question(answer.key, {}, *batch.questions[answer.key]), answer.reply)
+                try:
+                    keep(Question(answer.key, {}, *batch.questions[answer.key]), answer.reply)
+                except ProviderError as fault:
+                    faults.append(fault)
             elif isinstance(answer.fault, PassingFailure):
                 logger.info("Batch %s: a request failed and is asked again: %s", batch.id, answer.fault)
             else:

@@ -54,6 +54,10 @@ class Hold:
                 self.paid = worst()
                 lose(self.paid or None)
             raise
+        except asyncio.CancelledError:  # given up while it was with the provider, who may answer it all the same
+            self.paid = worst()
+            lose(self.paid or None)
+            raise
         if found.dollars is None:
             found = replace(found, at_most=worst())
         self.paid = found.at_most if found.dollars is None else found.dollars

@@ -31,7 +31,7 @@ from repair_hf.llm.batches import Batches, Deferred, Question
 from repair_hf.llm.budget import Budget, BudgetSpent, guess_tokens
 from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.failures import FailedRequest, ProviderError, RejectedRequest
-from repair_hf.llm.journal import Entry, Journal, lost, request_key
+from repair_hf.llm.journal import REJECTED, Entry, Journal, lost, request_key
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
 from repair_hf.llm.retries import Retries
@@ -97,7 +97,7 @@ class ChatModel:
             max_error_rate=max_error_rate,
         )
         self._pending: dict[str, asyncio.Task[Entry]] = {}
-        self._has_deferred = False
+        self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._is_draining = False
 
     async def ask(
@@ -177,6 +177,8 @@ class ChatModel:
             request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
             with suppress(RefusedAnswer, FailedAnswer):  # by a server that knows no `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
+                if entry.finish == REJECTED:
+                    raise RefusedAnswer(entry.text)
                 for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
                     try:
                         found[sample] = self._read(text, finish, None, is_new)
@@ -193,13 +195,31 @@ class ChatModel:
             found[sample] = answer
         return [found[sample] for sample in range(samples)]
 
-    def keep(self, question: Question, reply: Reply) -> None:
-        """Take in an answer that came with a batch, unless it is here already."""
-        if self.journal.get(question.key) is None:
-            if reply.dollars is None:
-                reply = replace(reply, at_most=question.dollars)
-            self.budget.count(self._keep(question, reply).spent, calls=1)
-            self._sender.prompts.learn(question.guess, reply.prompt_tokens)
+    @property
+    def dollars(self) -> float:
+        """What this run has paid, as far as prices are known."""
+        return sum(use.dollars for use in self.usage.values())
+
+    async def collect(self) -> None:
+        """Take in what batches have answered meanwhile; what is still with the provider counts as spent. Call it before the first question.
+
+        Raises:
+            ProviderError: If the provider did not accept a batch or its requests; what it did answer is kept all the same.
+        """
+        if self.batches is not None:
+            await self.batches.collect(self._keep_collected)
+            self.budget.count(self.batches.promised, self.batches.waiting)
+
+    def _keep_collected(self, question: Question, reply: Reply) -> None:
+        if self.journal.get(question.key) is not None:
+            return
+        if reply.finish == REJECTED and self.model not in self.journal.models:
+            raise ProviderError(reply.text)  # hardly the fault of this request alone
+        if reply.dollars is None:
+            reply = replace(reply, at_most=question.dollars)
+        self.budget.count(self._keep(question, reply).spent, calls=1)
+        self._sender.prompts.learn(question.guess, reply.prompt_tokens)
+        self._unread.add(question.key)
 
     async def drain(self) -> None:
         """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early.
@@ -223,8 +243,9 @@ class ChatModel:
         """From the journal, from an equal request that is under way, or from the provider; and whether it was just paid for."""
         key = request_key(request, sample)
         entry = self.journal.get(key)
-        is_new = entry is None and key not in self._pending
-        if is_new:
+        is_new = key in self._unread or (entry is None and key not in self._pending)
+        self._unread.discard(key)
+        if entry is None and is_new:
             self._begin(Question(key, request, stage, direction))
         if entry is None:
             try:  # shielded: whoever waits may be cancelled, the answer is paid for all the same
@@ -252,9 +273,6 @@ class ChatModel:
 
     def _defer(self, question: Question, batches: Batches) -> NoReturn:
         """Leave a question to the next batch. What the budget has no room for waits until those before it have their bills."""
-        if not self._has_deferred:
-            self._has_deferred = True
-            self.budget.count(batches.promised, batches.waiting)
         if not batches.holds(question.key):
             dollars = BATCH_SHARE * self._sender.worst_case(question.request)
             try:

@@ -28,7 +28,7 @@ from repair_hf.options import UserError
 
 logger = logging.getLogger(__name__)
 
-LOST = "lost"
+LOST, REJECTED = "lost", "rejected"
 LONG = 1024  # characters; longer strings (images) are hashed by themselves, which spares JSON's escaping of them
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -201,7 +201,7 @@ class Journal:
         self._places.setdefault(entry.key, (file, offset))
         self.calls += not entry.is_image  # also where two processes paid for the same
         self.dollars += entry.spent
-        if entry.finish not in (LOST, "rejected"):
+        if entry.finish not in (LOST, REJECTED):
             self.models.add(entry.model)
 
     def _mend(self, offset: int, *, whole: bool) -> None:

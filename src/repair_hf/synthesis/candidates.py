@@ -74,7 +74,7 @@ class Candidates:
             raise UserError(f"`max_usd` cannot be kept: no list price is known for the editor {editor.model!r}.")
         self.made, self.found, self.usage = 0, 0, Usage()
         self._draining: asyncio.Task[None] | None = None
-        self._wishes: dict[tuple[int, str], asyncio.Task[list[Path | None]]] = {}
+        self._wishes: dict[tuple[str, str], asyncio.Task[list[Path | None]]] = {}
         self._arriving: asyncio.Queue[_Wanted] = asyncio.Queue()
         self._waiting: list[_Wanted] = []
 
@@ -118,7 +118,7 @@ class Candidates:
             UnreadableImage: If the source cannot be opened.
             RunStopped: If the editor, its provider or the budget gave out.
         """
-        wish = (fp, instruction)
+        wish = (self.sources.digest(fp), instruction)  # of two rows the image may be the same
         if wish not in self._wishes:
             self._wishes[wish] = asyncio.create_task(self._make(fp, instruction))
             self._wishes[wish].add_done_callback(_mark_as_seen)

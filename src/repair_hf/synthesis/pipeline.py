@@ -68,7 +68,6 @@ class Synthesizer:
     Attributes:
         images_made: How many candidate images the last run has made, all processes together.
         images_found: How many an earlier one had left.
-        image_usage: What the last run has paid for images at a provider.
         watch: Told of every failure that is through, if it is set; in the main process alone.
 
     Example:
@@ -105,13 +104,19 @@ class Synthesizer:
             "grouped_audit": self.grouped_audit,
             "together": candidates_in_one_request,
         }
-        self.images_made, self.images_found, self.image_usage = 0, 0, Usage()
+        self.images_made, self.images_found = 0, 0
+        self._image_bills: list[Usage] = []
         self.watch: Callable[[Repair], None] | None = None
         self._counted: set[Path] = set()  # journals whose payments the budget knows
         self.sources = SourceImages(pairs.images, longest_side=image_side)
         self.rows = Rows(pairs, self.sources)
         self.captions = self.rows.captions
         self.image_of = pairs.caption_image  # (M,)
+
+    @property
+    def dollars(self) -> float:
+        """What this process has paid so far, for answers and for images, as far as prices are known."""
+        return self.chat.dollars + sum(bill.dollars for bill in self._image_bills)
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
         """Repair all failures, going on from whatever an earlier run left in `folder`.
@@ -152,20 +157,27 @@ class Synthesizer:
                 if everyone.count == 1:
                     raise
                 stopped = str(stop)
-        self._add_up(everyone.gather((stopped, images.made, images.found, images.usage, self.chat.usage)))
+        self._add_up(everyone.gather((stopped, images.made, images.found, self.chat.usage)))
         if everyone.count > 1 and everyone.is_main:
-            usage = self.chat.usage
-            self.chat.usage = {}
-            self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
-            _run(self._stream(repairs, self._candidates(folder, None)))
-            self.chat.usage = usage
+            self._take_over(repairs, folder)
+
+    def _take_over(self, repairs: list[Repair], folder: Path) -> None:
+        """Fill in what the other processes have found. What failed with them is asked once more, and paid for like all else."""
+        replayed = {place: (use.replayed, use.dollars_saved) for place, use in self.chat.usage.items()}
+        self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
+        with self._image_journal(folder) as journal:
+            images = self._candidates(folder, journal)
+            _run(self._stream(repairs, images))
+        self.images_made += images.made
+        for place, use in self.chat.usage.items():  # what another process has asked was not there from an earlier run
+            use.replayed, use.dollars_saved = replayed.get(place, (0, 0.0))
 
     def _add_up(self, said: list[tuple[str | None, int, int, Usage, dict]]) -> None:
         """What the processes did, together. Where one could not finish, none goes on."""
         if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(said) if why is not None]:
             raise RunStopped(f"{len(reasons)} of {len(said)} processes stopped. {' '.join(reasons)}")
-        _, made, found, image_usage, usages = zip(*said, strict=True)
-        self.images_made, self.images_found, self.image_usage = sum(made), sum(found), _sum(image_usage)
+        _, made, found, usages = zip(*said, strict=True)
+        self.images_made, self.images_found = sum(made), sum(found)
         keys = {key for usage in usages for key in usage}
         self.chat.usage = {key: _sum([usage[key] for usage in usages if key in usage]) for key in keys}
 
@@ -203,10 +215,8 @@ class Synthesizer:
         return Repair(row, {"q": row["q"], "gt": int(gt), "fp": row["fp"]})
 
     async def _stream(self, repairs: list[Repair], images: Candidates) -> None:
-        batches = self.chat.batches
         is_quiet = None if processes().is_main else True
-        if batches is not None:
-            await batches.collect(self.chat.keep)
+        await self.chat.collect()
         with tqdm(total=len(repairs), desc="Repairing", unit=" failures", smoothing=0.05, disable=is_quiet) as bar:
             stream = Stream(
                 self.chat,
@@ -221,11 +231,11 @@ class Synthesizer:
             )
             await stream.run(repairs, self.workers)
         if stream.waiting:
-            await batches.submit()
-            raise batches.stopped()
+            await self.chat.batches.submit()
+            raise self.chat.batches.stopped()
 
     def _candidates(self, folder: Path, journal: Journal | None) -> Candidates:
-        return Candidates(
+        images = Candidates(
             self.editor,
             self.sources,
             folder / "candidates",
@@ -234,6 +244,8 @@ class Synthesizer:
             budget=self.chat.budget,
             journal=journal,
         )
+        self._image_bills.append(images.usage)
+        return images
 
     def _image_journal(self, folder: Path) -> Journal | nullcontext[None]:
         """Where payments for images are written down; what stands there counts as spent."""

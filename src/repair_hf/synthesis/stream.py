@@ -146,6 +146,7 @@ class Stream:
         return True
 
     async def _take(self, repair: Repair) -> None:
+        repair.reason = repair.detail = None  # another process may have had the answer that was missing before
         try:
             await self._repair(repair)
         except Deferred:
@@ -197,7 +198,7 @@ class Stream:
         return {role: self.captions[at] if kinds[role] == "text" else self.sources.url(at) for role, at in places}
 
     def _show(self) -> None:
-        dollars = sum(use.dollars for use in self.chat.usage.values())
+        dollars = self.chat.dollars + self.images.usage.dollars
         dropped = self.outcomes.total() - self.outcomes["edited"]
         self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
         self.bar.update()
