@@ -35,7 +35,7 @@ quality: .venv/ready  ## Check the shape without touching it.
 	$(BIN)/ruff format --check .
 
 clean:  ## Remove .venv and caches; runs/ stays.
-	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build src/*.egg-info
+	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build *.egg-info
 
 # Written last, so a broken installation is begun anew. What is imported gets compiled then: to compile all takes two minutes.
 .venv-page/ready: pyproject.toml constraints.txt

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 LARGE = (".parquet", ".safetensors", ".png", ".arrow", ".bin")  # what goes by LFS, as the Hub's own .gitattributes say
-KINDS = {"datasets": "dataset", "models": "model"}
+KINDS = {"datasets": "dataset", "models": "model", "spaces": "space"}
 
 
 @dataclass
@@ -316,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(206, content[first : last + 1], headers)
 
 
-ID, API = r"(?P<name>[\w.-]+/[\w.-]+)", r"/api/(?P<kinds>datasets|models)"
+ID, API = r"(?P<name>[\w.-]+/[\w.-]+)", r"/api/(?P<kinds>datasets|models|spaces)"
 ROUTES = (
     ("POST", r"/api/repos/create", _Handler.create),
     ("POST", r"/api/validate-yaml", _Handler.validate),

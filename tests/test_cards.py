@@ -26,7 +26,7 @@ from repair_hf.encoder import DualEncoder
 from repair_hf.markup import code, fenced, table, without_folders
 from repair_hf.options import UserError
 from repair_hf.records import DROPPED_FEATURES, FEATURES, save_records
-from repair_hf.runs import digest
+from repair_hf.runs import digest, open_stage
 from repair_hf.synthesis.prompts import prompt_digest
 
 HOSTILE = [
@@ -420,6 +420,9 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
     }
     stage = Stage(tmp_path, options, {}, {}, "")
     assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
+    folder = open_stage(tmp_path / "out", command="train", options=options)
+    monkeypatch.chdir("/")  # as on another machine: what was here is not there
+    assert [Stage.of(folder).hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
 
 
 def test_records_of_several_rounds_are_listed_and_linked_and_lie_in_nobodys_folder(trained, tmp_path):

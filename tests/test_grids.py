@@ -292,7 +292,17 @@ def test_what_stands_opposite_can_be_left_out():
     assert (found["matches"][:, 2, 0] == drawn["matches"][:, 2, 0]).all()
     report = alone.report()
     assert report["cells"] == 2 + 4 and "image_annotation" not in report  # one negative for each side of an anchor
-    assert report["cells_known"] == found["matches"].sum()
+    assert report["cells_known"] == 0
+
+
+def test_a_known_pair_of_two_negatives_counts_for_those_alone_that_compare_them():
+    """c7 (of i3) has T_hn c0 and I_hn i0, whose caption c0 is."""
+    records = make_records(("i3", "c0"), ("c7", "i0"))
+    whole, alone = Grids(make_pairs(), records).report(), Grids(make_pairs(), records, has_opposites=False).report()
+    assert (whole["cells_known"], alone["cells_known"]) == (
+        2,
+        0,
+    )  # and what stands opposite them tells of one thing too
 
 
 def test_without_records_a_row_is_the_pair():

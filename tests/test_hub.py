@@ -298,8 +298,11 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     assert sent["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
     card = sent["README.md"].decode()
     assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card
-    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent
-    assert code == 0 and hub.count("POST /api/models/me/clip-repair/commit") == 1
+    assert client.main("push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--license", "mit")[0] == 0
+    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the licence stays
+    assert code == 0 and "me/clip-repair got it when it was trained" in printed
+    assert hub.count("POST /api/models/me/clip-repair/commit") == 2
+    assert "license: mit" in hub.files("model", "me/clip-repair")["README.md"].decode()
     code, _, error = client.main(
         "evaluate",
         "--pairs",
@@ -321,6 +324,38 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-repair", {str
     there, here = client.run(digests)
     assert there == here
     assert json.loads((tmp_path / "measured" / "metrics.json").read_text())["n_images"] == 12
+
+
+def test_a_space_is_private_and_shows_the_newest_task_alone(hub, client, tmp_path):
+    pictures = tmp_path / "task" / "shown" / "pictures"
+    pictures.mkdir(parents=True)
+    (tmp_path / "task" / "task.json").write_text("{}")
+    (tmp_path / "task" / "items.csv").write_text("item,accepted\n")  # the audit's verdicts stay here
+
+    def push_task(picture: str) -> str:
+        for old in pictures.iterdir():
+            old.unlink()
+        (pictures / picture).write_bytes(b"picture")
+        return client.run(
+            f"""
+from repair_hf.hub import push_space
+from repair_hf.options import UserError
+from repair_hf.people import space
+space.version = lambda name: "6.31.0"
+try:
+    result = push_space({str(tmp_path / "task")!r}, "me/judge").url
+except UserError as error:
+    result = str(error)
+"""
+        )
+
+    assert push_task("first.webp") == f"{hub.url}/spaces/me/judge" and hub.repos["space", "me/judge"].private
+    push_task("second.webp")
+    names = {".gitattributes", "README.md", "app.py", "task.json", "shown/pictures/second.webp"}
+    assert set(hub.files("space", "me/judge")) == names
+    hub.repos["space", "me/judge"].private = False
+    assert "me/judge exists and is public" in push_task("third.webp")
+    assert set(hub.files("space", "me/judge")) == names
 
 
 def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_folder, clip_folder, tmp_path):

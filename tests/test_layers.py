@@ -17,7 +17,7 @@ LAYERS = """
     llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
     llm.budget llm.batch_api llm.batches llm.sending llm.client rounds
     synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.pairing
-    synthesis.images synthesis.hosted synthesis.candidates synthesis.selection synthesis.stream synthesis.labelling
+    synthesis.images synthesis.hosted synthesis.candidates synthesis.inheriting synthesis.selection synthesis.stream synthesis.labelling
     synthesis.rows synthesis.pipeline synthesis.rehearsal
     evaluation.intervals evaluation.retrieval evaluation.ranks evaluation.comparison evaluation.provenance
     evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.order

@@ -106,6 +106,8 @@ def test_a_switch_that_is_on_can_be_turned_off():
         ("salted: perhaps", "perhaps"),
         ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
         ("dish:", "`dish` is empty in the recipe"),
+        ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
+        ("letter: no", "`letter` is read as False by YAML; write it in quotes, such as 'no'"),
         ("- dish", "must hold `key: value` lines.*got a list"),
         ("dish: [", "not valid YAML"),
     ],

@@ -9,7 +9,15 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoProcessor, SiglipConfig, SiglipModel, SiglipTextConfig, SiglipVisionConfig
+from transformers import (
+    AutoModel,
+    AutoProcessor,
+    SiglipConfig,
+    SiglipModel,
+    SiglipTextConfig,
+    SiglipVisionConfig,
+    TrainerCallback,
+)
 
 from repair_hf.collation import DecodedImages, GridCollator
 from repair_hf.config import RepairConfig
@@ -409,9 +417,29 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
             dict(accelerator_config={"split_batches": True}),
             "`accelerator_config` with `split_batches` would give each",
         ),
+        (dict(accelerator_config={"dispatch_batches": True}), "`accelerator_config` with `dispatch_batches` would"),
+        (dict(metric_for_best_model="R@1"), "`metric_for_best_model` must be one of i2t_R@1, .*, got R@1"),
+        (
+            dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch"),
+            "`metric_for_best_model` must be one of .*, got loss",
+        ),
+        (dict(save_strategy="best"), "`metric_for_best_model` must be one of .*, got None.*`save_strategy` best"),
+        (
+            dict(save_strategy="steps", save_only_model=True),
+            "checkpoints that no run can go on from.*`save_total_limit`",
+        ),
+        (dict(neftune_noise_alpha=5.0), "`neftune_noise_alpha` is for language models"),
+        (dict(data_seed=-1), "`data_seed` must lie between 0 and 4294967295, got -1"),
+        (dict(per_device_train_batch_size=0), "`per_device_train_batch_size` must be at least 1, got 0"),
+        (dict(fp16_full_eval=True), "`fp16_full_eval` True would change nothing"),
+        (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] would change nothing"),
+        (dict(include_num_input_tokens_seen=True), "`include_num_input_tokens_seen` True would change nothing"),
         (dict(ignore_data_skip=True), "`ignore_data_skip` would begin the epoch anew after a resume"),
-        (dict(label_smoothing_factor=0.1), "`label_smoothing_factor` and .* would change nothing"),
-        (dict(train_sampling_strategy="group_by_length"), "`train_sampling_strategy` would change nothing"),
+        (dict(label_smoothing_factor=0.1), "`label_smoothing_factor` 0.1 would change nothing"),
+        (
+            dict(train_sampling_strategy="group_by_length"),
+            "`train_sampling_strategy` group_by_length would change nothing",
+        ),
         (dict(fsdp="full_shard"), "`fsdp` cuts the model up"),
         (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` cuts the model up"),
     ],
@@ -419,6 +447,38 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
 def test_options_that_cannot_work_are_refused(named, message, config):
     with pytest.raises(UserError, match=message):
         config(**named)
+
+
+def test_a_rank_is_better_when_it_is_smaller(config):
+    assert config(metric_for_best_model="t2i_median_rank").greater_is_better is False
+    assert config(metric_for_best_model="eval_i2t_R@1").greater_is_better is True
+    assert config(metric_for_best_model="t2i_median_rank", greater_is_better=True).greater_is_better is True
+
+
+def test_of_several_gpus_a_process_takes_one(config, caplog):
+    made = config()
+    made._n_gpu = 8
+    made._take_one_gpu()
+    assert made.n_gpu == 1 and made.train_batch_size == 4 and "of 8 GPUs here" in caplog.text
+
+
+def test_the_trainer_goes_on_as_the_command_does(clip, clip_processor, pairs, repaired, config, tmp_path):
+    """And takes callbacks, as any Trainer."""
+
+    class StopAtTwo(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop |= state.global_step == 2
+
+    often = dict(max_steps=4, save_strategy="steps", save_steps=1)
+    model = DualEncoder(deepcopy(clip), Preprocessor(clip_processor, clip.config), device="cpu")
+    assert train(model, pairs, repaired, config(**often), callbacks=[StopAtTwo()])["steps"] == 2
+    trainer = make_trainer(clip, clip_processor, pairs, repaired, config(**often))
+    trainer.train(resume_from_checkpoint=True)
+    spent = json.loads((tmp_path / "out" / "checkpoint-2" / "repair_spent.json").read_text())
+    assert trainer.conductor.first_step == 2 and trainer.spent().images > spent["images"] > 0
+    trainer = make_trainer(clip, clip_processor, pairs, repaired, config(**often, resume_from_checkpoint=None))
+    trainer.train()
+    assert trainer.conductor.first_step == 0
 
 
 def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):

@@ -62,15 +62,19 @@ class Conductor(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self._waits.begin()
-        control.should_log |= control.should_save  # a line across a checkpoint would be lost to the run that goes on
+        self._log_before_a_checkpoint(args, control)
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        control.should_log |= control.should_save
+        self._log_before_a_checkpoint(args, control)
 
     def on_log(self, args, state, control, **kwargs):
         self._waits.begin_anew()  # what is written or evaluated after a step is no waiting
 
     on_save = on_evaluate = on_log
+
+    def _log_before_a_checkpoint(self, args, control):
+        """A line across a checkpoint would be lost to the run that goes on. With `best` the evaluation decides whether there is one."""
+        control.should_log |= control.should_save or (args.save_strategy == "best" and control.should_evaluate)
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.trainer.sampler.set_epoch(state.global_step // self.trainer.sampler.batches)

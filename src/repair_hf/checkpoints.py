@@ -63,10 +63,11 @@ class Signature(TrainerCallback):
             write_atomically(folder / RUN, json.dumps(self.trainer.run, indent=2) + "\n")
 
 
-def checkpoint_to_resume(config: RepairConfig, run: Mapping[str, Any]) -> str | None:
+def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[str, Any]) -> str | None:
     """What `resume_from_checkpoint` stands for; None starts anew.
 
     Args:
+        wanted: A folder, `last`, or None.
         config: Of the training.
         run: What it is known by. With `last`, the checkpoint must be of the same run: a folder that several trainings were given would
             else hand the second the weights of the first.
@@ -74,7 +75,6 @@ def checkpoint_to_resume(config: RepairConfig, run: Mapping[str, Any]) -> str | 
     Raises:
         UserError: If it names a folder that is no whole checkpoint, or the last one is of another run.
     """
-    wanted = config.resume_from_checkpoint
     if wanted == "last":
         newest = newest_checkpoint(config.output_dir, config.world_size)
         if newest is not None:

@@ -6,18 +6,28 @@ Out: `RepairConfig`, checked.
 
 from __future__ import annotations
 
+import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
 
+from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.hyperparameters import Hyperparameters
-from repair_hf.options import UserError
+from repair_hf.options import SEEDS, UserError
 from repair_hf.processes import check_launch, is_launched_on_cpu
 
+logger = logging.getLogger(__name__)
+
 # What these say does not change the result, or differs between the processes of one run.
+# Of transformers, but loss, sampler and evaluation are ours, and the evaluation is in float32.
+IDLE = """
+    label_smoothing_factor train_sampling_strategy label_names length_column_name average_tokens_across_devices
+    include_num_input_tokens_seen bf16_full_eval fp16_full_eval prediction_loss_only eval_accumulation_steps include_for_metrics
+    batch_eval_metrics eval_do_concat_batches eval_use_gather_object
+""".split()
 NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
 
 
@@ -36,18 +46,27 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             self.disable_tqdm = not sys.stderr.isatty()
         self.use_cpu |= is_launched_on_cpu()
         self._refuse_sharding()
+        self._refuse_idle_arguments()
         if self.load_best_model_at_end and self.metric_for_best_model is None:
             raise UserError(
                 "`load_best_model_at_end` needs `metric_for_best_model`: t2i_MRR, i2t_R@1 or another of the evaluation."
             )
+        if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("median_rank"):
+            self.greater_is_better = False
         super().__post_init__()
         check_launch(self.world_size)
+        self._check_metric()
+        self._take_one_gpu()
         if self.chunk_size is not None and self.chunk_size < 1:
             raise UserError(
                 f"`chunk_size` must be at least 1, got {self.chunk_size}; leave it out to encode all at once."
             )
         if self.draft_jpegs and not self.cache_images:
             raise UserError("`draft_jpegs` is for the file of `cache_images`; leave both on, or turn it off.")
+        if self.train_batch_size < 1:
+            raise UserError(f"`per_device_train_batch_size` must be at least 1, got {self.train_batch_size}.")
+        if self.data_seed is not None and not 0 <= self.data_seed < SEEDS:
+            raise UserError(f"`data_seed` must lie between 0 and {SEEDS - 1}, got {self.data_seed}.")
         if self.train_batch_size * self.world_size == 1:
             raise UserError(
                 "A batch of one pair has no negatives, so that L_global would be 0, also with `gradient_accumulation_steps`. Raise "
@@ -63,14 +82,22 @@ class RepairConfig(Hyperparameters, TrainingArguments):
                 "`push_to_hub` sends the finished model as one commit to `main`, with the token of `hf auth login` or HF_TOKEN; "
                 "leave out `hub_strategy`, `hub_revision` and `hub_token`."
             )
-        if self.label_smoothing_factor or self.train_sampling_strategy != "random":
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(self.accelerator_config, name):
+                raise UserError(
+                    f"`accelerator_config` with `{name}` would give each process a part of a batch, and grids and steps are made for whole "
+                    "ones. Leave it out, and lower `per_device_train_batch_size`, which counts once per process."
+                )
+        if self.neftune_noise_alpha is not None:
+            raise UserError("`neftune_noise_alpha` is for language models with one table of embeddings; leave it out.")
+        if self.torch_compile and self.world_size > 1:
             raise UserError(
-                "`label_smoothing_factor` and `train_sampling_strategy` would change nothing: loss and sampler are ours. Leave both out."
+                f"`torch_compile` needs one process, got {self.world_size}: a step encodes several groups, and under several processes the "
+                "compiled model takes the first alone. Leave it out."
             )
-        if self.accelerator_config.split_batches:
+        if self.save_only_model and self.save_strategy != "no":
             raise UserError(
-                "`accelerator_config` with `split_batches` would give each process a part of its batch, and the steps are counted by "
-                "whole ones. Leave it out, and lower `per_device_train_batch_size`, which counts once per process."
+                "`save_only_model` writes checkpoints that no run can go on from. Leave it out; `save_total_limit` 1 keeps a single one."
             )
         if self.ignore_data_skip:
             raise UserError(
@@ -83,12 +110,38 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             raise UserError(
                 "`fp16` needs a GPU: on the CPU it would quietly train in float32. Use `bf16`, or neither."
             )
-        if self.n_gpu > 1:
-            raise UserError(
-                f"One process sees {self.n_gpu} GPUs and can train on one. Start one for each by `accelerate launch "
-                "-m repair_hf train ...`, or show it a single one by CUDA_VISIBLE_DEVICES."
-            )
         self.dataloader_pin_memory &= self.device.type != "cpu"
+
+    def _take_one_gpu(self) -> None:
+        """transformers would cut each batch into parts for all GPUs that one process sees."""
+        if self.n_gpu > 1:
+            logger.warning(
+                "This process trains on %s alone, of %d GPUs here. `accelerate launch -m repair_hf train ...` starts one for each.",
+                self.device,
+                self.n_gpu,
+            )
+            self._n_gpu = 1
+
+    def _check_metric(self) -> None:
+        """transformers takes the loss where none is named, which the evaluation does not have."""
+        name = self.metric_for_best_model
+        if name is None and self.save_strategy != "best":
+            return
+        if name is None or name.removeprefix("eval_") not in METRICS:
+            raise UserError(
+                f"`metric_for_best_model` must be one of {', '.join(METRICS)}, got {name}. It is what `load_best_model_at_end`, "
+                "`save_strategy` best, and the schedules that wait for a plateau go by."
+            )
+
+    def _refuse_idle_arguments(self) -> None:
+        arguments = TrainingArguments.__dataclass_fields__
+        for name in IDLE:
+            field, given = arguments[name], getattr(self, name)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if given not in (default, "no"):
+                raise UserError(
+                    f"`{name}` {given} would change nothing: loss, sampler and evaluation are ours. Leave it out."
+                )
 
     def _refuse_idle_choices(self) -> None:
         """What would change nothing where the records' items are compared as `negatives` says."""

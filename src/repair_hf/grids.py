@@ -125,7 +125,7 @@ class Grids(torch.utils.data.Dataset):
         # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
         matches[:, 1, 2] |= matches[:, 2, 1]
         if not self.has_opposites:
-            matches[:, 1] = matches[:, :, 2] = False
+            matches[:, 1] = matches[:, :, 2] = matches[:, 2, 1] = False  # a negative meets the anchor alone
             grid_images[:, 1] = grid_texts[:, 2] = -1
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 

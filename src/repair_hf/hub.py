@@ -1,6 +1,6 @@
-"""Send records and models to the Hugging Face Hub.
+"""Send records, models and pages for people to the Hugging Face Hub.
 
-In:  a folder of `repair-hf synthesize` or `repair-hf train`, the id of a repository.
+In:  a folder of `repair-hf synthesize`, `train` or `annotate`, the id of a repository.
 Out: one revision of that repository, with a card made of what the folder tells.
 
 A push is one commit: until it is made, readers see the old revision whole. What was uploaded before a push broke is stored by its
@@ -27,6 +27,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from repair_hf.options import UserError
 from repair_hf.parcels import Parcel, pack_model, pack_records
+from repair_hf.people.space import SPACE_FILES, space_files
 from repair_hf.runs import RunStopped, without_secrets
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,20 @@ def push_model(
         return push(parcel, repo, private=private, tag=tag)
 
 
-def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = False) -> str:
+def push_space(folder: str | Path, repo: str) -> Pushed:
+    """Send the page of a task for people, with the pictures that it shows, to a private Space.
+
+    Args:
+        folder: Of the task, as `repair-hf annotate` lays it out.
+        repo: Id of the Space; made if missing.
+
+    Raises:
+        UserError, RunStopped: As `push_records`; also if the Space is public.
+    """
+    return push(Parcel("space", space_files(Path(folder)), SPACE_FILES), repo, private=True)
+
+
+def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: bool = False) -> str:
     """Make the repository if it is missing, and give back its full id. What would stop a push is found here: no token, a token
     that the Hub refuses, a public repository where a private one is wanted."""
     if get_token() is None:
@@ -114,7 +128,8 @@ def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = Fal
     with _told(repo):
         validate_repo_id(repo)
         api = HfApi()
-        made = _insist(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True))
+        sdk = {"space_sdk": "gradio"} if kind == "space" else {}
+        made = _insist(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
         if private and not _insist(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
             raise UserError(
                 f"{made.repo_id} exists and is public: pushing would show everybody what you asked to keep private. Make it "
@@ -137,7 +152,7 @@ def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = 
             )
         if tag is not None and named is None:
             _insist(lambda: api.create_tag(name, tag=tag, revision=after, repo_type=parcel.kind, exist_ok=True))
-    url = f"{ENDPOINT}/{'datasets/' if parcel.kind == 'dataset' else ''}{name}"
+    url = f"{ENDPOINT}/{'' if parcel.kind == 'model' else f'{parcel.kind}s/'}{name}"
     return Pushed(name, url, after, before != after)
 
 
@@ -152,7 +167,7 @@ def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
         name,
         operations,
         repo_type=parcel.kind,
-        commit_message=f"Push {'records' if parcel.kind == 'dataset' else 'model'} with repair-hf",
+        commit_message=f"Push {'records' if parcel.kind == 'dataset' else parcel.kind} with repair-hf",
         parent_commit=head.sha,  # whoever has pushed meanwhile is not overwritten
     )
     return head.sha, commit.oid

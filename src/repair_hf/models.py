@@ -121,6 +121,26 @@ def find_llm(options: LLMOptions) -> tuple[Place, str]:
     return _find(options.llm, ORACLE, "transformers", options.llm_base_url)
 
 
+def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
+    """As `find_llm`, where it can be used as the options say.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    from repair_hf.llm.batch_api import batch_route
+    from repair_hf.processes import processes
+
+    (place, name), count = find_llm(options), processes().count
+    if options.batch and (place != "litellm" or count > 1):
+        why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
+        raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
+    if options.batch:
+        batch_route(name)
+    if options.reasoning_effort is not None and place != "litellm":
+        raise UserError(f"`reasoning_effort` is told to a provider, and --llm {options.llm} has none; leave it out.")
+    return place, name
+
+
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
     """Where the image editor is, and its name there."""
     return _find(options.editor, "world", "diffusers", options.editor_base_url)
@@ -138,13 +158,7 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     from repair_hf.llm.limits import Limits
     from repair_hf.processes import processes
 
-    place, name = find_llm(options)
-    count = processes().count
-    if options.batch and (place != "litellm" or count > 1):
-        why = f"{count} processes" if count > 1 else f"--llm {options.llm}, which answers at once"
-        raise UserError(f"`batch` needs one process and a provider with a batch API, got {why}; leave it out.")
-    if options.reasoning_effort is not None and place != "litellm":
-        raise UserError(f"`reasoning_effort` is told to a provider, and --llm {options.llm} has none; leave it out.")
+    (place, name), count = find_usable_llm(options), processes().count
     name, provider = _provider(options, place, name)
     batches = journal.path.parent / "batches"
     if not options.batch:

@@ -217,6 +217,9 @@ class _Parser(argparse.ArgumentParser):
         for key, value in recipe.items():
             if value is None or value == []:  # no flag can say these
                 self._set_default(key, value)
+            elif isinstance(value, bool) and self._takes_a_word(key):
+                word = "yes" if value else "no"
+                raise UserError(f"{path}: `{key}` is read as {value} by YAML; write it in quotes, such as '{word}'.")
             elif isinstance(value, list):
                 if len(value) > 1 and self._option_string_actions[f"--{key}"].nargs != "+":
                     raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
@@ -227,9 +230,16 @@ class _Parser(argparse.ArgumentParser):
                 words.append(f"--{key}={value}")
         return words
 
+    def _takes_a_word(self, key: str) -> bool:
+        """Whether an option is neither a switch nor a number."""
+        action = self._option_string_actions[f"--{key}"]
+        return action.nargs is None and action.type not in (int, float)
+
     def _set_default(self, key: str, value: Any) -> None:
         if is_needed(self.known[key]):
             raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+        if value is None and self.get_default(key) is not None:
+            raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
         self.set_defaults(**{key: value})
 
     def _remedy(self, words: list[str]) -> str:

@@ -37,7 +37,7 @@ class Parcel:
         replaces: Patterns of files that an earlier push may have left; those that match and are not sent are deleted.
     """
 
-    kind: Literal["dataset", "model"]
+    kind: Literal["dataset", "model", "space"]
     files: dict[str, Path | bytes]
     replaces: Sequence[str]
 

@@ -1,7 +1,7 @@
 """The folder of a stage: it explains itself, and tells whether its result is whole.
 
 In:  the resolved options of a stage, and in the end its numbers.
-Out: `config.yaml` (options), `command.txt` (what was typed), `versions.json` (what ran), and `summary.json`, written last:
+Out: `config.yaml` (options), `command.txt` (what was typed), `versions.json` (what ran, and which inputs lay here), and `summary.json`, written last:
      where it exists the stage is done. Secrets are blotted out of all of them.
 """
 
@@ -78,7 +78,8 @@ def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_
     (folder / "summary.json").unlink(missing_ok=True)  # what is about to be rewritten is not whole
     write_atomically(folder / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
     write_atomically(folder / "command.txt", _command_line() + "\n")
-    write_atomically(folder / "versions.json", json.dumps({"command": command, **versions()}, indent=2) + "\n")
+    told = {"command": command, "here": _on_this_machine(wanted), **versions()}
+    write_atomically(folder / "versions.json", json.dumps(told, indent=2) + "\n")
     return folder
 
 
@@ -169,6 +170,12 @@ def versions() -> dict[str, Any]:
         "commit": _commit(),
         "packages": installed,
     }
+
+
+def _on_this_machine(options: dict[str, Any]) -> list[str]:
+    """The values that name something here, though they may look like ids of the Hub."""
+    values = [one for value in options.values() for one in (value if isinstance(value, list) else [value])]
+    return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
 
 
 def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:

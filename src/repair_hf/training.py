@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import PreTrainedModel, PrinterCallback, Trainer
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
 from repair_hf.callbacks import MAX_LOGIT_SCALE, Conductor
 from repair_hf.checkpoints import Signature, Spent, checkpoint_to_resume, spent_before
@@ -47,6 +50,8 @@ class RepairTrainer(Trainer):
     Logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp) beside the Trainer's `loss`. Evaluation is retrieval
     on a split of pairs: R@K and MRR both ways, as `eval_i2t_R@1` and so on.
 
+    `train` goes on from the checkpoint that `args.resume_from_checkpoint` names, by default the last, if there is one.
+
     Args:
         model: A dual encoder whose forward gives unit `image_embeds` and `text_embeds`, with a `logit_scale` (its ln).
         args: The configuration.
@@ -56,6 +61,8 @@ class RepairTrainer(Trainer):
         eval_dataset: Pairs to evaluate on.
         eval_pixels: The images of `eval_dataset`, if they are decoded already.
         objective: What is minimised; by default what `args.negatives` names.
+        callbacks: Of transformers, beside those that this needs.
+        optimizers: The optimizer and its schedule, in place of those that `args` name.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class RepairTrainer(Trainer):
         *,
         eval_pixels: Pixels | None = None,
         objective: Objective | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
         if args.push_to_hub:
             raise UserError(
@@ -92,7 +101,7 @@ class RepairTrainer(Trainer):
         model.float()  # the optimizer's weights are float32, whatever precision they were stored in
         super().__init__(
             model, args, data_collator, train_dataset, eval_dataset=eval_dataset, processing_class=processing_class,
-            callbacks=[self.conductor, Signature(self)],
+            callbacks=[self.conductor, Signature(self), *callbacks], optimizers=optimizers,
         )  # fmt: skip
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
@@ -107,6 +116,23 @@ class RepairTrainer(Trainer):
         self._eval_pixels = eval_pixels
         self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, since this process began to train
         self._sums: dict[str, Tensor] = {}  # since the last line of the loss curve: sum and count of each term
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
+        """As the Trainer's, with the checks and the counts of the run that it goes on with.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder; True or None goes by the configuration, False starts anew.
+            kwargs: Of the Trainer.
+
+        Raises:
+            UserError: If it names no whole checkpoint, or the last one is of another run.
+        """
+        wanted = resume_from_checkpoint
+        if wanted in (None, True):
+            wanted = self.args.resume_from_checkpoint
+        checkpoint = checkpoint_to_resume(wanted or None, self.args, self.run)
+        self.conductor.before = spent_before(checkpoint)
+        return super().train(resume_from_checkpoint=checkpoint, **kwargs)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Encode the batch's distinct items once, then add up the objective's terms.
@@ -218,6 +244,7 @@ def train(
     validation: Pairs | None = None,
     data: Rows | None = None,
     objective: Objective | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Fine-tune a dual encoder and save it, with its processor, in `config.output_dir`.
 
@@ -232,6 +259,7 @@ def train(
         validation: Pairs for the evaluation that `config.eval_strategy` asks for.
         data: Rows to train on in place of the grids of `records`, made of `pairs` and of what another method adds to them.
         objective: What is minimised; by default what `config.negatives` names.
+        callbacks: Of transformers, such as `EarlyStoppingCallback`.
 
     Returns:
         `steps`, `processes`, `seconds` (of the loop, evaluations and checkpoints included), `seconds_per_step`, `waiting` (share of
@@ -248,11 +276,10 @@ def train(
     eval_pixels = None if validation is None else _pixels(validation.images, "image", encoder, config)
     collator = GridCollator(encoder.preprocessor, tables, data.captions, chunk_size=config.chunk_size)
     trainer = RepairTrainer(
-        encoder.model, config, collator, data, encoder.preprocessor, validation, eval_pixels=eval_pixels, objective=objective
+        encoder.model, config, collator, data, encoder.preprocessor, validation,
+        eval_pixels=eval_pixels, objective=objective, callbacks=callbacks,
     )  # fmt: skip
-    checkpoint = checkpoint_to_resume(config, trainer.run)
-    trainer.conductor.before = spent_before(checkpoint)
-    result = trainer.train(resume_from_checkpoint=checkpoint)
+    result = trainer.train()
     spent, loss = trainer.spent(), trainer.conductor.mean_loss(result.training_loss)
     detach(encoder.model)
     for name in ("forward", "_original_forward"):  # accelerate's, with which the model would go on in mixed precision

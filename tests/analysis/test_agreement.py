@@ -61,6 +61,7 @@ def items(**strata: tuple[int, int]) -> pd.DataFrame:
     for name, (n, population) in strata.items():
         verdict, direction = name.split("_")
         cells = {
+            "folder": 0,
             "dataset": "world",
             "direction": direction,
             "accepted": verdict == "accepted",
@@ -85,11 +86,30 @@ def test_a_stratum_weighs_what_it_was_drawn_from():
     assert all(row[f"{name}_low"] < row[name] < row[f"{name}_high"] for name in whole)
 
 
+def test_rounds_of_one_dataset_weigh_what_each_of_them_holds():
+    large, small = (
+        items(accepted_t2i=(20, population)).assign(folder=place, item=lambda t, place=place: f"{place}:" + t["item"])
+        for place, population in enumerate((10_000, 500))
+    )
+    drawn = pd.concat([large, small], ignore_index=True)
+    is_good = [True] * 20 + [True] * 10 + [False] * 10
+    truth = (10_000 + 500 / 2) / 10_500
+    assert share_of(drawn.assign(good=is_good), "good")["share"] == pytest.approx(truth)
+    verdicts = ["genuine" if good else "gt_invalid" for good in is_good]
+    row = qc_agreement(drawn, said("ann", dict(zip(drawn["item"], verdicts, strict=True)))).iloc[0]
+    assert row["precision"] == pytest.approx(truth)
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     rng, truth, hits = np.random.default_rng(0), 0.85, 0
     for trial in range(200):
         drawn = pd.DataFrame(
-            {"dataset": "w", "direction": ["t2i"] * 60 + ["i2t"] * 60, "population": [700] * 60 + [300] * 60}
+            {
+                "folder": 0,
+                "dataset": "w",
+                "direction": ["t2i"] * 60 + ["i2t"] * 60,
+                "population": [700] * 60 + [300] * 60,
+            }
         )
         drawn["bad"] = np.concatenate([rng.random(60) < 0.88, rng.random(60) < 0.78])  # 0.7 * 0.88 + 0.3 * 0.78 = 0.85
         found = share_of(drawn, "bad", seed=trial)

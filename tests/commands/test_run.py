@@ -176,6 +176,19 @@ def test_dry_run_prints_the_commands(recipe, words, tmp_path, capsys):
     assert "--split test" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
 
 
+def test_what_the_recipe_has_paid_for_by_itself_is_not_paid_again(done, recipe, tmp_path):
+    """The first round's failures are those of `mine` and `synthesize`, typed with the recipe."""
+    folder, paid = tmp_path / "recipe", done[0] / "round-1" / "records"
+    shutil.copytree(recipe, folder)
+    (folder / "synthesize.yaml").write_text(
+        (recipe / "synthesize.yaml").read_text().replace("set by the round", str(paid))
+    )
+    assert main(["run", str(folder), "--output", str(tmp_path / "out")]) == 0
+    summary = json.loads((tmp_path / "out" / "round-1" / "records" / "summary.json").read_text())
+    assert sum(use["calls"] for use in summary["llm"]) == 0 < sum(use["replayed"] for use in summary["llm"])
+    assert summary["images"]["made"] == 0 < summary["images"]["found"]
+
+
 def test_a_folder_without_a_stage_is_refused(recipe, tmp_path, capsys):
     for name in ("mine", "evaluate"):
         (tmp_path / f"{name}.yaml").write_text((recipe / f"{name}.yaml").read_text())

@@ -26,8 +26,9 @@ from repair_hf.study.products import (
     wording_digest,
 )
 from repair_hf.study.setting import Knobs
-from repair_hf.study.variants import _sum_up, has_edit, inherit, mirror_failures, share_of_records, shares_answers
+from repair_hf.study.variants import _sum_up, has_edit, mirror_failures, share_of_records, shares_answers
 from repair_hf.synthesis import prompts
+from repair_hf.synthesis.inheriting import inherit
 
 METHODS = load_methods()
 
@@ -73,13 +74,11 @@ def test_a_variant_begins_with_the_answers_and_images_of_repair(tmp_path):
     write_journal(source / "journal.jsonl", "ab")
     (source / "candidates" / "00").mkdir(parents=True)
     (source / "candidates" / "00" / "x.png").write_bytes(b"picture")
-    inherit([source], folder)
-    assert not folder.exists()  # what is not finished is nobody's
-    (source / "summary.json").write_text("{}")
-    inherit([source], folder)
+    assert not inherit([tmp_path / "not-begun"], folder) and not folder.exists()
+    assert inherit([source], folder)
     assert paid([folder]) == paid([source]) and (folder / "candidates" / "00" / "x.png").read_bytes() == b"picture"
     write_journal(folder / "journal.jsonl", "c")
-    inherit([source], folder)  # begun: left alone
+    assert not inherit([source], folder)  # begun: left alone
     assert paid([folder])[1] == 3 and paid([source])[1] == 2
 
 
@@ -89,7 +88,6 @@ def test_answers_come_from_where_they_were_paid(tmp_path):
         write_journal(tmp_path / name / "journal.jsonl", keys)
         (tmp_path / name / "candidates").mkdir()
         (tmp_path / name / "candidates" / "same.png").write_bytes(b"picture")
-        (tmp_path / name / "summary.json").write_text("{}")
     write_journal(tmp_path / "two" / "journal-inherited-0.jsonl", "ab")
     sources = [tmp_path / "one", tmp_path / "two"]
     inherit(sources, tmp_path / "three")

@@ -20,6 +20,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, precision_score, 
 
 from repair_hf.records.answers import CRITERIA, MODES, majority
 
+STRATA = ["folder", "dataset", "direction"]  # items of one stand for as many as its `population`
 DRAWS = 1000
 TAILS = (0.025, 0.975)
 QC_METRICS = ("precision", "recall", "accuracy", "kappa")
@@ -65,7 +66,7 @@ def qc_agreement(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
     """The audit against people: overall, by direction, and by dataset where there are several.
 
     Args:
-        items: `item`, `dataset`, `direction`, `accepted`, `population`.
+        items: `item`, `folder`, `dataset`, `direction`, `accepted`, `population`.
         answers: `annotator`, `item`, `verdict`.
         seed: Of the draws behind the intervals.
 
@@ -80,7 +81,7 @@ def qc_agreement(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
 def _qc_row(name: str, items: pd.DataFrame, seed: int) -> dict:
     rng, cells, sample = np.random.default_rng(seed), np.zeros(4), np.zeros(4, int)
     drawn = np.zeros((DRAWS, 4))
-    for (accepted, *_), stratum in items.groupby(["accepted", "direction", "dataset"]):
+    for (accepted, *_), stratum in items.groupby(["accepted", *STRATA]):
         yes, n, weight = int(stratum["genuine"].sum()), len(stratum), float(stratum["population"].iloc[0])
         place = [0, 1] if accepted else [2, 3]
         share = stats.beta.rvs(yes + 0.5, n - yes + 0.5, size=DRAWS, random_state=rng)
@@ -102,7 +103,7 @@ def edit_quality(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
     """How many edits meet each criterion: overall, by direction, and by dataset where there are several.
 
     Args:
-        items: `item`, `dataset`, `direction`, `population`.
+        items: `item`, `folder`, `dataset`, `direction`, `population`.
         answers: `annotator`, `item`, and the criteria.
         seed: Of the draws behind the intervals.
 
@@ -125,7 +126,7 @@ def share_of(items: pd.DataFrame, column: str, *, seed: int = 0) -> dict[str, fl
     """The share of all records that a stratified sample speaks for, with its interval.
 
     Args:
-        items: `dataset`, `direction`, `population`, and `column` (bool).
+        items: `folder`, `dataset`, `direction`, `population`, and `column` (bool).
         column: What is counted.
         seed: Of the draws.
 
@@ -133,7 +134,7 @@ def share_of(items: pd.DataFrame, column: str, *, seed: int = 0) -> dict[str, fl
         `share`, `low`, `high`.
     """
     rng, share, drawn, total = np.random.default_rng(seed), 0.0, np.zeros(DRAWS), 0.0
-    for _, stratum in items.groupby(["dataset", "direction"]):
+    for _, stratum in items.groupby(STRATA):
         yes, n, weight = int(stratum[column].sum()), len(stratum), float(stratum["population"].iloc[0])
         share, total = share + weight * yes / n, total + weight
         drawn += weight * stats.beta.rvs(yes + 0.5, n - yes + 0.5, size=DRAWS, random_state=rng)

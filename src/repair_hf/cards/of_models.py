@@ -113,7 +113,7 @@ def model_card(
         "measured here.",
         "licence": license,
     }
-    return render("model_card", _header(stage, repo, runs, license), values | stage.told(RepairConfig().to_dict()))
+    return render("model_card", _header(stage, repo, runs, license), values | stage.told(_defaults()))
 
 
 def _runs(stage: Stage, results: Sequence[str | Path]) -> dict[str, Stage]:
@@ -275,8 +275,13 @@ def _validation(summary: Mapping[str, Any]) -> str:
     return ", ".join(f"{SIDES[name[5:8]]} {name[9:]} {summary[name]:.3f}" for name in names)
 
 
+def _defaults() -> dict[str, Any]:
+    """Of training, by name, whatever this machine would train on."""
+    return RepairConfig(use_cpu=True).to_dict() | {"use_cpu": False}
+
+
 def _hyperparameters(options: Mapping[str, Any]) -> str:
-    defaults = RepairConfig().to_dict()
+    defaults = _defaults()
     rows = [
         (code(name), code(without_folders(value)), code(defaults[name]))
         for name, value in options.items()

@@ -71,7 +71,11 @@ class Stage:
         return [] if found is None else list(map(str, found)) if isinstance(found, list) else [str(found)]
 
     def _is_on_hub(self, value: str) -> bool:
-        if value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
+        if (
+            value.count("/") != 1
+            or value.startswith((".", "/", "~", "world/"))
+            or value in self.versions.get("here", ())
+        ):
             return False
         is_beside = (
             value.split("/")[0] == str(self.options.get("output", "")).split("/")[0]

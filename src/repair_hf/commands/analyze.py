@@ -73,6 +73,10 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     from repair_hf.analysis.report import findings, write_report
     from repair_hf.pairs import load_wanted
 
+    if options.dry_run and llm.llm is None:
+        raise UserError(
+            "`dry_run` says what labelling would cost; give --llm, or leave it out: a report costs nothing."
+        )
     if llm.llm is not None:
         _label(gather(options.run), llm, options.dry_run)
     if options.dry_run:
@@ -94,7 +98,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
             break
         time.sleep(options.watch)
     if material.folders:
-        suggest("annotate", "edits", options.run)
+        suggest("annotate", "edits", options.run if len(material.folders) == 1 else str(material.folders[-1]))
 
 
 def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:

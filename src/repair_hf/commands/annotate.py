@@ -86,9 +86,9 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
     if options.dry_run:
         return
     if options.space is not None:
-        from repair_hf.people.space import push_space
+        from repair_hf.hub import push_space
 
-        print(push_space(here, options.space))
+        print(push_space(here, options.space).url)
         return
     from repair_hf.people.page import Sheet, serve
 
@@ -96,4 +96,7 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
         f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\nthen: repair-hf agreement {shlex.quote(options.run)}",
         flush=True,
     )
-    serve(Sheet(here), host=options.host, port=options.port)
+    try:
+        serve(Sheet(here), host=options.host, port=options.port)
+    except OSError as error:  # Gradio's own, without a number
+        raise UserError(f"--host {options.host} --port {options.port} cannot be listened on: {error}") from error

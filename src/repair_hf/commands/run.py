@@ -27,6 +27,7 @@ from typing import Any
 from repair_hf.options import UserError, flags, need, opt, parse
 from repair_hf.processes import refuse_several
 from repair_hf.steps import print_command, run_command, suggest
+from repair_hf.synthesis.inheriting import inherit
 
 EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3
@@ -46,7 +47,7 @@ class RunOptions:
     _argument_group_name = "run"
 
     recipe: str = need("Folder of recipes: mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml.")
-    output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder> by default.")
+    output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
     rounds: int = opt(
         1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml are ceilings of all rounds together."
     )
@@ -72,7 +73,7 @@ def run(options: RunOptions) -> None:
     refuse_several("run")
     recipe = Path(options.recipe)
     _check(recipe)
-    folder = Path(options.output or Path("runs") / recipe.resolve().name)
+    folder = Path(options.output or Path("runs") / f"{recipe.resolve().name}-rounds")
     base, split = _read(recipe, "mine").model, options.split or _read(recipe, "evaluate").split
     stage = _Stages(recipe, split, print_command if options.dry_run else run_command)
     if (recipe / "world.yaml").is_file():
@@ -92,6 +93,9 @@ def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) ->
     from repair_hf.runs import RunStopped, write_atomically
 
     rounds, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
+    alone, first = Path(_read(stage.recipe, "synthesize").output), _round(folder, 1) / "records"
+    if inherit([alone], first):  # it asks what the recipe asks when it is run by itself, which may be paid for already
+        print(f"{first} begins with the answers and images of {alone}.")
     for number in range(1, options.rounds + 1):
         try:
             stage.repair(folder, number, base)

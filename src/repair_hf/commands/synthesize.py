@@ -18,7 +18,7 @@ from repair_hf.models import (
     EditorOptions,
     LLMOptions,
     find_editor,
-    find_llm,
+    find_usable_llm,
     local_weights,
     open_chat,
     open_editor,
@@ -190,7 +190,7 @@ def _print_estimate(
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.rehearsal import ENOUGH, Protocol, estimate_run
 
-    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
+    (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
     earlier = paid_in(output)
     estimate = estimate_run(
         pairs,

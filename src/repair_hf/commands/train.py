@@ -6,12 +6,14 @@ Out: a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (`t
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.hyperparameters import Hyperparameters
 from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
+from repair_hf.runs import write_atomically
 from repair_hf.steps import suggest
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class TrainOptions:
     )
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
 
+
+PUSHED = "pushed.json"  # where a model was sent when it was trained
 
 BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
 
@@ -80,6 +84,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
     summary = finished(stage.output, resolved)
+    was_finished = summary is not None
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
@@ -99,7 +104,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         _print_summary(summary, config)
         print(f"-> {stage.output}")
         if repo is not None:
-            _push(stage.output, repo, config)
+            _push(Path(stage.output), repo, config, again=was_finished)
         tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # left out, so that evaluate takes its own
         suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
@@ -129,10 +134,18 @@ def _repository(config: RepairConfig) -> str | None:
     return prepare(config.hub_model_id or Path(config.output_dir).name, "model", private=bool(config.hub_private_repo))
 
 
-def _push(folder: str, repo: str, config: RepairConfig) -> None:
+def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
+    """Send the model, but not twice: its card may have got results and a licence since, by `repair-hf push model`."""
     from repair_hf.hub import push_model
 
+    note = folder / PUSHED
+    if again and note.is_file() and json.loads(note.read_text(encoding="utf-8"))["repo"] == repo:
+        print(
+            f"push    {repo} got it when it was trained; `repair-hf push model {folder} --repo {repo}` sends it again"
+        )
+        return
     pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
+    write_atomically(note, json.dumps({"repo": repo, "revision": pushed.revision}) + "\n")
     print(f"push    revision {pushed.revision[:8]}   -> {pushed.url}")
 
 
@@ -166,5 +179,7 @@ def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
         total = max(sum(sources.values()), 1)
         mix = "   ".join(f"{name.replace('_', ' ')} {count / total:.0%}" for name, count in sources.items())
         print(f"{item:<8}opposite a false positive: {mix}")
+    if config.negatives == "batch":  # there they stand against all others, known or not
+        return
     known = "left out" if config.known_matches == "masked" else "not left out"
     print(f"cells   {report['cells']:,} negatives, {report['cells_known']:,} {known}: true pairs by annotation")

@@ -19,6 +19,7 @@ from repair_hf.retrieval import check_embeddings, rank_both_ways
 
 KS = (1, 5, 10)
 DIRECTIONS = ("i2t", "t2i")
+METRICS = [f"{side}_{name}" for side in DIRECTIONS for name in (*(f"R@{k}" for k in KS), "MRR", "median_rank")]
 
 
 def evaluate_retrieval(

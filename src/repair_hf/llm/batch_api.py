@@ -46,6 +46,22 @@ class Answered:
         return self.reply is not None and self.reply.finish == REJECTED
 
 
+def batch_route(model: str) -> tuple[str, str]:
+    """A model's name at its provider, and the provider.
+
+    Raises:
+        UserError: If LiteLLM reaches no batch API there.
+    """
+    name, route, _, _ = load_litellm().get_llm_provider(model)
+    if route not in PROVIDERS:
+        raise UserError(
+            f"--batch: {model} has no batch API that LiteLLM reaches. It does for ids that begin with "
+            f"{', '.join(f'{provider}/' for provider in PROVIDERS)}; Gemini has one as vertex_ai/gemini-2.5-flash, which keeps its "
+            "files in the bucket of Google Cloud Storage that GCS_BATCH_BUCKET_NAME names. Leave --batch out otherwise."
+        )
+    return name, route
+
+
 class BatchAPI:
     """Hands in batches and asks after them.
 
@@ -61,12 +77,7 @@ class BatchAPI:
     def __init__(self, model: str, *, base_url: str | None, retries: Retries) -> None:
         self.model, self._retries = model, retries
         self._provider = LiteLLM(model, base_url=base_url, timeout=TIMEOUT)
-        self._name, self._route, _, _ = load_litellm().get_llm_provider(model)
-        if self._route not in PROVIDERS:
-            raise UserError(
-                f"--batch: {model} has no batch API that LiteLLM reaches. It does for ids that begin with "
-                f"{', '.join(f'{name}/' for name in PROVIDERS)}; Gemini has one as vertex_ai/gemini-2.5-flash. Leave --batch out otherwise."
-            )
+        self._name, self._route = batch_route(model)
         self._door = {"custom_llm_provider": self._route, "api_base": base_url, "timeout": TIMEOUT}
 
     def line(self, key: str, request: dict[str, Any]) -> bytes:
@@ -192,7 +203,10 @@ class BatchAPI:
             raise PassingFailure(reason_of(error)) from None
         except (openai.APIStatusError, BaseLLMException) as error:
             raise as_failure(error, self.model) from None
-        except openai.OpenAIError as error:  # no key, above all
+        except (
+            openai.OpenAIError,
+            ValueError,
+        ) as error:  # no key, above all; Vertex AI without a bucket for its files
             raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
 
 

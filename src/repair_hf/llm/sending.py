@@ -60,7 +60,7 @@ class Sender:
     ) -> None:
         if budget.max_usd is not None and price is None:
             raise UserError(
-                f"`max_usd` cannot be kept: no list price is known for {model!r}. Set `max_calls` instead of it."
+                f"`max_usd` cannot be kept: no list price is known for {model!r}. Set `max_calls` instead, which counts the LLM's answers, but no images."
             )
         self.circuit = Circuit(max_error_rate, window=max(WINDOW, WINDOW_PER_PLACE * limits.concurrency))
         self.on_wire: set[asyncio.Task] = set()

@@ -10,8 +10,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi
-
 README = """---
 title: Judge repaired failures
 sdk: gradio
@@ -23,6 +21,9 @@ lost at a restart where it has none. Copy them into the `answers` folder of the 
 """
 
 
+SPACE_FILES = ("shown/*", "shown/*/*")  # of which an earlier task may have left others
+
+
 def space_files(folder: Path) -> dict[str, bytes]:
     """Path in the Space -> content."""
     shown = sorted(path for path in (folder / "shown").rglob("*") if path.is_file())
@@ -31,17 +32,3 @@ def space_files(folder: Path) -> dict[str, bytes]:
         "app.py": files("repair_hf.people").joinpath("page.py").read_bytes(),
         "README.md": README.format(gradio=version("gradio")).encode(),
     }
-
-
-def push_space(folder: Path, repo: str) -> str:
-    """Send a task to a private Space, in one commit; give back its address.
-
-    Args:
-        folder: Of the task.
-        repo: Id of the Space; made if missing.
-    """
-    api = HfApi()
-    api.create_repo(repo, repo_type="space", space_sdk="gradio", private=True, exist_ok=True)
-    operations = [CommitOperationAdd(path, content) for path, content in space_files(folder).items()]
-    api.create_commit(repo, operations, repo_type="space", commit_message="A sample to judge")
-    return f"{api.endpoint}/spaces/{repo}"

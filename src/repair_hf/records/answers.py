@@ -61,10 +61,10 @@ def read_items(folder: Path) -> pd.DataFrame:
     """What was asked.
 
     Returns:
-        `item`, `record_id` (empty for failures that were dropped), `dataset`, `direction`, `accepted`, and `population`: of how
-        many the items of its stratum were drawn.
+        `item`, `record_id` (empty for failures that were dropped), `folder`, `dataset`, `direction`, `accepted`, and `population`: of
+        how many the items of its stratum were drawn.
     """
-    return pd.read_csv(folder / ITEMS, dtype={"record_id": str}, keep_default_na=False)
+    return pd.read_csv(folder / ITEMS, dtype={"record_id": str}, keep_default_na=False).assign(folder=str(folder))
 
 
 def majority(answers: pd.DataFrame, column: str) -> pd.Series:

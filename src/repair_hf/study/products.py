@@ -31,7 +31,8 @@ from repair_hf.models import ORACLE, LLMOptions, local_weights, open_chat, open_
 from repair_hf.records import build
 from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.variants import Variants, has_edit, inherit, is_inherited
+from repair_hf.study.variants import Variants, has_edit
+from repair_hf.synthesis.inheriting import inherit, is_inherited
 from repair_hf.synthesis.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"

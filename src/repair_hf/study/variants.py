@@ -9,9 +9,7 @@ Each begins with the answers and images of those that were made before it, so th
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +23,12 @@ from repair_hf.baselines import load_methods
 from repair_hf.baselines.method import Repair
 from repair_hf.baselines.samples import places_of_share
 from repair_hf.evaluation.retrieval import DIRECTIONS
-from repair_hf.llm.journal import shards
 from repair_hf.models import LLMOptions
 from repair_hf.options import as_flags, flags
 from repair_hf.records import load_records
 from repair_hf.runs import digest
 from repair_hf.study.setting import Knobs, Setting
-
-INHERITED = "-inherited-"  # in the name of a journal that was copied from another product
+from repair_hf.synthesis.inheriting import inherit
 
 
 @dataclass(frozen=True)
@@ -183,40 +179,6 @@ def mirror_failures(folder: Path) -> Path:
     both.to_parquet(draft, index=False)
     draft.replace(file)
     return file
-
-
-def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> None:
-    """Let a new product begin with the answers and the images of finished ones: what several ask for is paid once.
-
-    Args:
-        sources: Folders of other products; what they have inherited themselves is taken where it was paid.
-        folder: The product's, left alone if it is begun.
-        images: Images too.
-    """
-    sources = [source for source in sources if (source / "summary.json").is_file()]
-    if not sources or folder.exists():
-        return
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for kind in ("journal", "images") if images else ("journal",):
-        paths = [path for source in sources for path in shards(source, kind) if not is_inherited(path)]
-        for number, path in enumerate(paths):
-            shutil.copyfile(path, draft / f"{kind}{INHERITED}{number}.jsonl")
-    for source in sources if images else ():
-        if (source / "candidates").is_dir():
-            shutil.copytree(source / "candidates", draft / "candidates", copy_function=_link, dirs_exist_ok=True)
-    draft.rename(folder)
-
-
-def is_inherited(journal: Path) -> bool:
-    """Whether a journal was copied from another product."""
-    return INHERITED in journal.name
-
-
-def _link(source: str, target: str) -> None:
-    if not os.path.exists(target):  # else another source has the same image
-        os.link(source, target)
 
 
 def _sum_up(records: Dataset, folders: Sequence[Path]) -> Found:

@@ -71,7 +71,10 @@ class Candidates:
         self._batch_size = 1 if self.is_hosted else editor.batch_size
         self._budget, self._journal = budget or Budget(), journal
         if self.is_hosted and self._budget.max_usd is not None and not editor.price_bound:
-            raise UserError(f"`max_usd` cannot be kept: no list price is known for the editor {editor.model!r}.")
+            raise UserError(
+                f"`max_usd` cannot be kept: no list price is known for the editor {editor.model!r}. Leave it out; "
+                "`max_calls` bounds what the LLM is asked, and the number of failures and `candidates` what the editor is."
+            )
         self.made, self.found, self.usage = 0, 0, Usage()
         self._draining: asyncio.Task[None] | None = None
         self._wishes: dict[tuple[str, str], asyncio.Task[list[Path | None]]] = {}
