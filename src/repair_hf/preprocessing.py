@@ -195,6 +195,8 @@ class Preprocessor:
     def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
         try:
             some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
+        except UserError:  # says more
+            raise
         except UNDECODABLE as error:
             raise UserError(
                 f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "

@@ -143,7 +143,7 @@ class Panel:
                 gt = of_images.gt_score[at, None]
                 ahead_of_image[at] += self._count(scores[deep], at, np.arange(width), gt, of_images.eps, axis=1)
             hits.append(self._hits(scores, block, of_captions.threshold(), of_images.threshold(images)))
-            if k_caption and block + 1 in RAISED_AFTER:
+            if k_caption and block + 1 in RAISED_AFTER and block + 1 < self.blocks:  # the last has nothing after it
                 wanted = rank_in_part(k_caption, (block + 1) / self.blocks)
                 seen = _joined(hits)
                 of_captions.raise_to(kth_score(seen.column, keys_of(seen.score), width, wanted))

@@ -128,5 +128,13 @@ def test_a_missing_model_is_named_with_its_remedy(pairs):
         UserError, match="`en_core_web_xxl` cannot be loaded .* python -m spacy download en_core_web_xxl"
     ):
         load_benchmarks(options, pairs, PairsOptions(pairs="x"))
-    with pytest.raises(UserError, match="`order_seeds` takes one or more different numbers from 0, got .1, 1."):
+    with pytest.raises(
+        UserError, match="`order_seeds` takes one or more different numbers from 0 to 4294967295, got .1, 1."
+    ):
         CompositionalOptions(order_seeds=[1, 1])
+    with pytest.raises(UserError, match="`order_seeds` takes .*, got .4294967296."):
+        CompositionalOptions(compositional=["order=world"], order_seeds=[2**32])
+    with pytest.raises(UserError, match="`order_seeds` .2. is for `compositional` order; give it"):
+        CompositionalOptions(order_seeds=[2])
+    with pytest.raises(UserError, match="`compositional_subset` are for benchmarks of photographs"):
+        CompositionalOptions(compositional=["world"], compositional_subset=True)

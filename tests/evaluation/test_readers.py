@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -308,6 +309,23 @@ def test_a_picture_without_a_vector_is_named_by_its_case(photographs, tmp_path, 
         UserError, match=r"3 of 3 vectors that are zero or not finite, first for image 0 \(of case 0\)"
     ):
         judging.evaluate_compositional(encoder, [cases], "m")
+
+
+def test_a_picture_that_is_torn_is_named(photographs, tmp_path, clip_folder):
+    (tmp_path / "visual_genome_relation.json").write_text(json.dumps(vg_rows("relation_name", ["on"] * 3)))
+    torn = photographs / vg_rows("relation_name", ["on"])[0]["image_path"]
+    torn.write_bytes(torn.read_bytes()[:60])
+    cases = aro.load_visual_genome("vg_relation", str(tmp_path), [photographs], subset=True)
+    with pytest.raises(UserError, match=rf"^{re.escape(str(torn))} of a compositional benchmark cannot be decoded"):
+        judging.evaluate_compositional(DualEncoder.from_pretrained(clip_folder), [cases], "m")
+
+
+def test_boxes_that_are_no_boxes_are_said(photographs, tmp_path):
+    columns = {name: ["a", "b"] for name in ("true_caption", "false_caption", "relation_name")}
+    columns |= {"image": list(COLORS)[:2], "bbox": [[0, 2, 10, 20]] * 2}
+    with_images(photographs, columns, ["image"]).save_to_disk(str(tmp_path / "dataset"))
+    with pytest.raises(UserError, match="case 0: `bbox` must hold the numbers x, y, w, h, got .0, 2, 10, 20."):
+        aro.load_visual_genome("vg_relation", str(tmp_path / "dataset"), [], subset=True)
 
 
 def test_each_name_goes_to_its_reader(plus_plus, photographs):

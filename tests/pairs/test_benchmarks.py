@@ -175,6 +175,15 @@ def test_another_size_is_refused(tmp_path, counts, captions, message):
         load(file, "test", "flickr30k")
 
 
+def test_a_benchmark_with_captions_that_are_empty_is_refused(tmp_path):
+    rows = flickr30k({"test": 1_000})
+    rows[7]["sentences"][2]["raw"] = " "
+    file = write(tmp_path, rows, drawn="test")
+    with pytest.raises(UserError, match="has 1 captions of `flickr30k` test that are empty or no text"):
+        load(file, "test", "flickr30k")
+    assert len(load(file, "test").captions) == 4_999
+
+
 def listed(rows: list[dict], *splits: str) -> tuple[int, int]:
     chosen = [row for row in rows if row["split"] in splits]
     return len(chosen), sum(len(row["sentences"]) for row in chosen)

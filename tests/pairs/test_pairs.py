@@ -333,6 +333,39 @@ def test_nothing_usable(folder, tmp_path):
         load_pairs(folder)
 
 
+def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkeypatch):
+    """Its rows say by which path an image is found; what a stranger's say must not go to a provider or back to the Hub."""
+    paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
+    rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
+    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda source: rows)
+    assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
+    with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images named by an absolute path"):
+        load_pairs("me/photos", split="all")
+
+
+def test_a_column_of_splits_may_hold_numbers(pairs_folder, monkeypatch):
+    rows = Dataset.from_dict(
+        {"image": [*map(str, pairs_folder.glob("*.png"))][:2], "caption": ["a", "b"], "split": [0, 1]}
+    )
+    rows = rows.cast_column("image", Image())
+    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda source: rows)
+    assert load_pairs(str(pairs_folder.parent), split="1").captions["caption"][:] == ["b"]
+
+
+def test_options_of_another_kind_of_source_are_refused(pairs_folder, tmp_path):
+    with pytest.raises(UserError, match="`image_folder` .* is for a caption JSON"):
+        load_pairs(pairs_folder, image_folder=pairs_folder)
+    with pytest.raises(UserError, match="`image_column` image and `caption_column` text are for a dataset"):
+        load_pairs(pairs_folder, caption_column="text")
+
+
+def test_a_script_in_place_of_data_is_said_in_a_line(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "photos.py").write_text("")
+    with pytest.raises(UserError, match="cannot be loaded as a dataset: Dataset scripts are no longer supported"):
+        load_pairs(tmp_path / "photos")
+
+
 def test_refuses_what_is_no_source(pairs_folder, tmp_path):
     with pytest.raises(UserError, match="absent.json` does not exist"):
         load_pairs(tmp_path / "absent.json")

@@ -17,7 +17,7 @@ import PIL.Image
 import PIL.ImageOps
 
 from repair_hf.options import UserError
-from repair_hf.pairs.images import in_rgb, open_image
+from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
 from repair_hf.pairs.sources import is_outside
 from repair_hf.runs import digest
 
@@ -149,6 +149,16 @@ class Photographs:
 
     def _open(self, row: int) -> PIL.Image.Image:
         source = self.sources[row]
+        try:
+            return self._decoded(source, row)
+        except UNDECODABLE as error:
+            name = f"picture {row}" if isinstance(source, bytes) else source
+            raise UserError(
+                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or take the file away and evaluate what is "
+                "there by --compositional-subset."
+            ) from error
+
+    def _decoded(self, source: bytes | Path, row: int) -> PIL.Image.Image:
         with open_image(source if isinstance(source, bytes) else str(source)) as image:
             if self.boxes is None:
                 return in_rgb(PIL.ImageOps.exif_transpose(image))

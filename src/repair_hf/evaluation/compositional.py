@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repair_hf.options import PairsOptions, UserError, opt
+from repair_hf.options import SEEDS, PairsOptions, UserError, opt
 from repair_hf.parsing import MODEL
 
 if TYPE_CHECKING:
@@ -50,9 +50,16 @@ class CompositionalOptions:
     order_seeds: list[int] = opt([1], "Seeds by which order shuffles; ARO's authors average over five.")
 
     def __post_init__(self) -> None:
-        self.sources()
-        if not self.order_seeds or len(set(self.order_seeds)) < len(self.order_seeds) or min(self.order_seeds) < 0:
-            raise UserError(f"`order_seeds` takes one or more different numbers from 0, got {self.order_seeds}.")
+        named, seeds = self.sources(), self.order_seeds
+        if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < SEEDS:
+            raise UserError(f"`order_seeds` takes one or more different numbers from 0 to {SEEDS - 1}, got {seeds}.")
+        if "order" not in named and seeds != [1]:
+            raise UserError(f"`order_seeds` {seeds} is for `compositional` order; give it, or leave them out.")
+        if named.keys() <= {"order", "world"} and (self.compositional_images or self.compositional_subset):
+            raise UserError(
+                "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as sugarcrepe=FOLDER; give one "
+                "by `compositional`, or leave them out."
+            )
 
     def sources(self) -> dict[str, str]:
         """Benchmark -> path or Hub id.

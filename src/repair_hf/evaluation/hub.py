@@ -28,7 +28,7 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
     """
     try:
         loaded = load_any(source)
-    except (OSError, ValueError, DatasetsError) as error:
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(
             f"`{source}` cannot be loaded as a dataset: {reason}. If it asks you to accept its terms, do so on its page and "

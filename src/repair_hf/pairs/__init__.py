@@ -26,13 +26,14 @@ from repair_hf.pairs import benchmarks
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.sources import Listing, read_dataset, read_folder
+from repair_hf.pairs.sources import Listing, fetched_into, read_dataset, read_folder
 
 logger = logging.getLogger(__name__)
 
 _PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
 _ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # of Chinese, Japanese, Arabic, Urdu and Hindi too
 
+COLUMNS = ("image", "caption")  # of a dataset, where no others are named
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -81,8 +82,8 @@ def load_pairs(
     *,
     split: str = "train",
     image_folder: str | Path | None = None,
-    image_column: str = "image",
-    caption_column: str = "caption",
+    image_column: str = COLUMNS[0],
+    caption_column: str = COLUMNS[1],
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
@@ -120,8 +121,11 @@ def load_pairs(
         rows = _of_benchmark(benchmark, named, listing, ids, rows, str(source))
     wanted_ids = [ids[row] for row in rows]
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
+    if benchmark is not None:
+        lost = sum(len(listing.captions[row]) - len(captions[row]) for row in rows)
+        benchmarks.check_captions(benchmark, named, str(source), lost)
     rows = [row for row in rows if captions[row]]
-    images, rows = _whole(listing.images, rows, ids, problems)
+    images, rows = _whole(listing.images, rows, ids, problems, within=fetched_into(str(source)))
     if benchmark is not None:
         benchmarks.check_whole(benchmark, named, str(source), wanted_ids, [ids[row] for row in rows])
     _tell(problems, str(source), strict, is_empty=not rows)
@@ -157,9 +161,16 @@ def _read(
     caption_column: str,
 ) -> Listing:
     path = Path(source)
-    if (path / "captions.jsonl").is_file():
+    is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
+    if image_folder is not None and not is_json:
+        raise UserError(f"`image_folder` {image_folder} is for a caption JSON, and `{source}` is none; leave it out.")
+    if (is_folder or is_json) and (image_column, caption_column) != COLUMNS:
+        raise UserError(
+            f"`image_column` {image_column} and `caption_column` {caption_column} are for a dataset, and `{source}` is none; leave them out."
+        )
+    if is_folder:
         return read_folder(path, problems)
-    if path.suffix == ".json":
+    if is_json:
         if not path.is_file():
             raise UserError(f"`{source}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
         if image_folder is None or not Path(image_folder).is_dir():
@@ -240,9 +251,11 @@ def _texts(image_id: str, captions: list, problems: Problems) -> dict[int, str]:
     return texts
 
 
-def _whole(images: Dataset, rows: list[int], ids: list[str], problems: Problems) -> tuple[Dataset, list[int]]:
+def _whole(
+    images: Dataset, rows: list[int], ids: list[str], problems: Problems, *, within: Sequence[Path] | None
+) -> tuple[Dataset, list[int]]:
     """The images that can be decoded, and their rows."""
-    looks = dict(zip(rows, inspect_images(images.select(rows)), strict=True))
+    looks = dict(zip(rows, inspect_images(images.select(rows), within), strict=True))
     for row, look in looks.items():
         if look.problem is not None:
             problems.add(look.problem, ids[row])

@@ -78,6 +78,22 @@ def check_listed(benchmark: str, split: str, source: str, images: int, captions:
         raise UserError(f"{told}: that has {' or '.join(f'{n:,}' for n in size.captions)} captions there. {remedy}")
 
 
+def check_captions(benchmark: str, split: str, source: str, lost: int) -> None:
+    """Refuse a split of which captions cannot be used.
+
+    Args:
+        benchmark: Its name.
+        split: As `check_name` gives it.
+        source: For the message.
+        lost: How many captions are empty, or no text.
+    """
+    if lost:
+        raise UserError(
+            f"`{source}` has {lost:,} captions of `{benchmark}` {split} that are empty or no text, and all of them count there. Mend them, "
+            "or leave out `benchmark` to use the rest under no name."
+        )
+
+
 def check_whole(benchmark: str, split: str, source: str, wanted: Sequence[str], found: Sequence[str]) -> None:
     """Refuse a split of which images are missing, or cannot be used.
 

@@ -14,8 +14,10 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -50,15 +52,15 @@ class Inspection(NamedTuple):
     is_deep: bool = False
 
 
-def inspect_images(images: Dataset) -> list[Inspection]:
-    """Look at each image of the column `image`."""
+def inspect_images(images: Dataset, within: Sequence[Path] | None = None) -> list[Inspection]:
+    """Look at each image of the column `image`; files must lie within these folders, or anywhere if there are none."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
     ):
         for some in _references(images, "image"):
-            found += threads.map(_inspect, some)
+            found += threads.map(partial(_inspect, within=within), some)
             bar.update(len(some))
     return found
 
@@ -180,9 +182,13 @@ def _open(reference: dict) -> PIL.Image.Image:
     return open_image(reference["path"] if reference["bytes"] is None else reference["bytes"])
 
 
-def _inspect(reference: dict | None) -> Inspection:
+def _inspect(reference: dict | None, within: Sequence[Path] | None) -> Inspection:
     if reference is None or (reference["bytes"] is None and not os.path.isfile(reference["path"] or "")):
         return Inspection("missing_image")  # also an address: nothing is fetched because a data file names it
+    if within is not None and reference["bytes"] is None:
+        path = Path(reference["path"]).resolve()
+        if not any(path.is_relative_to(folder) for folder in within):
+            return Inspection("outside_folder")  # data from elsewhere must not pick files of this machine
     try:
         with _open(reference) as image:
             shows_through, has_deep_greys = is_transparent(image), is_deep(image)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from datasets import (
+    ClassLabel,
     Dataset,
     DatasetDict,
     Features,
@@ -23,10 +24,12 @@ from datasets import (
     List,
     Value,
     concatenate_datasets,
+    config,
     load_dataset,
     load_from_disk,
 )
 from datasets.exceptions import DatasetsError
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from repair_hf.options import UserError
 from repair_hf.pairs.problems import Problems
@@ -123,6 +126,14 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
     return listing if id_column is None else _grouped(listing)
 
 
+def fetched_into(source: str) -> list[Path] | None:
+    """The folders that hold all of a dataset of the Hub; None for what lies on this machine, where files may be anywhere."""
+    if Path(source).exists():
+        return None
+    caches = (config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH, config.EXTRACTED_DATASETS_PATH, HF_HUB_CACHE)
+    return [Path(folder).resolve() for folder in caches]
+
+
 def _json_row(line: bytes) -> dict | None:
     try:
         row = json.loads(line.decode("utf-8-sig"))
@@ -170,8 +181,9 @@ def _load(source: str) -> dict[str, Dataset]:
     except (
         OSError,
         ValueError,
+        RuntimeError,
         DatasetsError,
-    ) as error:  # no such dataset, no network, no data files, no config named
+    ) as error:  # no such dataset, no network, no data files, no config named, a script in place of data
         reason = " ".join(str(error).split())[:300].rstrip(".")
         here = "" if folder.exists() else "is no file or folder here, and "
         raise UserError(
@@ -204,9 +216,10 @@ def _columns(rows: Dataset, *needed: str) -> list[str]:
 
 
 def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
-    """A column of strings or of class labels, as strings."""
+    """A column of strings, of class labels or of other values, as strings."""
     feature, values = rows.features[column], rows[column][:]
-    return values if feature in TEXTS else [None if value is None else feature.int2str(value) for value in values]
+    name = feature.int2str if isinstance(feature, ClassLabel) else str
+    return values if feature in TEXTS else [None if value is None else name(value) for value in values]
 
 
 def _told_apart(ids: list[str], splits: list[str | None], images: Dataset) -> list[str]:
