@@ -32,9 +32,13 @@ def ranks(model: str, *rank: int) -> pa.Table:
 
 
 def test_a_runs_ranks_are_found_and_set_against_its_base(tmp_path):
+    """Those of as many queries of another split are not."""
+    elsewhere = ranks("repair-0", 2, 1, 2, 1)
+    elsewhere = elsewhere.set_column(2, "q_id", pa.array([f"d{k}" for k in range(4)]))
     for place, table in {
         "evaluate/base": ranks("base", 1, 2, 3, 1),
         "evaluate/repair-0": ranks("repair-0", 2, 1, 2, 1),
+        "other-split": elsewhere,
     }.items():
         (tmp_path / place).mkdir(parents=True)
         save_ranks(table, tmp_path / place)

@@ -19,7 +19,7 @@ from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.errors import typed
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.material import Material
-from repair_hf.evaluation.comparison import CHANGES, compare_queries
+from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.rounds import round_rows
@@ -37,7 +37,7 @@ def find_queries(root: Path) -> pd.DataFrame | None:
     if not frames and base is not None:
         before = load_ranks(base)
         for path in sorted(root.rglob(FILE)):
-            if path.parent != base and (now := load_ranks(path.parent)).num_rows == before.num_rows:
+            if path.parent != base and are_of_same_queries(before, now := load_ranks(path.parent)):
                 name = str(path.parent.relative_to(root)).removesuffix("/evaluate")
                 frames.append(compare_queries(before, now).to_pandas().assign(model=name))
     return pd.concat(frames, ignore_index=True) if frames else None

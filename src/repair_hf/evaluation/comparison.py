@@ -31,6 +31,11 @@ def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:
     return names.astype(object)
 
 
+def are_of_same_queries(before: pa.Table, now: pa.Table) -> bool:
+    """Whether two tables of ranks hold the same queries, in the same order."""
+    return all(before[name].equals(now[name]) for name in ("direction", "q_id"))
+
+
 def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     """Set two models' ranks side by side.
 
@@ -45,7 +50,7 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     Raises:
         UserError: If they hold other queries.
     """
-    if not all(before[name].equals(now[name]) for name in ("direction", "q_id")):
+    if not are_of_same_queries(before, now):
         raise UserError(
             f"The ranks of {_model(before)} and {_model(now)} are of different queries; evaluate both on the same pairs."
         )
