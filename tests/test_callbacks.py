@@ -56,7 +56,9 @@ def world(monkeypatch) -> World:
 
 def tell(conductor: Conductor, device: str, *names: str) -> None:
     for name in names:
-        getattr(conductor, f"on_{name}")(SimpleNamespace(device=torch.device(device)), STATE, CONTROL)
+        getattr(conductor, f"on_{name}")(
+            SimpleNamespace(device=torch.device(device), save_strategy="no"), STATE, CONTROL
+        )
 
 
 def train(world: World, device: str, launches: float) -> Conductor:
@@ -89,3 +91,18 @@ def test_a_gpu_that_is_busy_does_not_wait_and_is_not_waited_for(world):
     conductor = train(world, "cuda", 10.0)
     assert conductor.spent(0, 0).waited == 0
     assert len(world.waited_for) <= 2  # at the line of the loss curve, and in the end
+
+
+@pytest.mark.parametrize(
+    ("strategy", "saves", "evaluates", "logs"),
+    [
+        ("steps", True, False, True),
+        ("steps", False, True, False),
+        ("best", False, True, True),
+        ("best", False, False, False),
+    ],
+)
+def test_a_line_of_the_curve_ends_where_a_checkpoint_may_be_written(strategy, saves, evaluates, logs):
+    control = SimpleNamespace(should_log=False, should_save=saves, should_evaluate=evaluates)
+    Conductor(SimpleNamespace()).on_epoch_end(SimpleNamespace(save_strategy=strategy), STATE, control)
+    assert control.should_log is logs

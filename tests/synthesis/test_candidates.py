@@ -91,7 +91,7 @@ def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
 
 def test_batches_hold_images_of_one_shape(tmp_path):
     for at in range(8):
-        Image.new("RGB", (64, 48) if at % 2 else (48, 64)).save(tmp_path / f"{at}.png")
+        Image.new("RGB", (64, 48) if at % 2 else (48, 64), (at, 0, 0)).save(tmp_path / f"{at}.png")
     rows = datasets.Dataset.from_dict({"image": sorted(map(str, tmp_path.glob("*.png")))})
     sources = SourceImages(rows.cast_column("image", datasets.Image()))
     editor, shapes = Painter(batch_size=4), []
