@@ -71,11 +71,8 @@ class Stage:
         return [] if found is None else list(map(str, found)) if isinstance(found, list) else [str(found)]
 
     def _is_on_hub(self, value: str) -> bool:
-        if (
-            value.count("/") != 1
-            or value.startswith((".", "/", "~", "world/"))
-            or value in self.versions.get("here", ())
-        ):
+        was_here = value in self.versions.get("here", ())
+        if was_here or value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
             return False
         is_beside = (
             value.split("/")[0] == str(self.options.get("output", "")).split("/")[0]

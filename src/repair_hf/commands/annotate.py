@@ -96,7 +96,8 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
         f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\nthen: repair-hf agreement {shlex.quote(options.run)}",
         flush=True,
     )
+    sheet = Sheet(here)
     try:
-        serve(Sheet(here), host=options.host, port=options.port)
+        serve(sheet, host=options.host, port=options.port)
     except OSError as error:  # Gradio's own, without a number
         raise UserError(f"--host {options.host} --port {options.port} cannot be listened on: {error}") from error

@@ -27,7 +27,6 @@ from typing import Any
 from repair_hf.options import UserError, flags, need, opt, parse
 from repair_hf.processes import refuse_several
 from repair_hf.steps import print_command, run_command, suggest
-from repair_hf.synthesis.inheriting import inherit
 
 EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3
@@ -91,6 +90,7 @@ def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) ->
     from repair_hf.llm.budget import BudgetSpent
     from repair_hf.rounds import mean_gain, paid_by
     from repair_hf.runs import RunStopped, write_atomically
+    from repair_hf.synthesis.inheriting import inherit
 
     rounds, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
     alone, first = Path(_read(stage.recipe, "synthesize").output), _round(folder, 1) / "records"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from repair_hf.hyperparameters import Hyperparameters
 from repair_hf.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runs import write_atomically
 from repair_hf.steps import suggest
 
 if TYPE_CHECKING:
@@ -137,6 +136,7 @@ def _repository(config: RepairConfig) -> str | None:
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
     """Send the model, but not twice: its card may have got results and a licence since, by `repair-hf push model`."""
     from repair_hf.hub import push_model
+    from repair_hf.runs import write_atomically
 
     note = folder / PUSHED
     if again and note.is_file() and json.loads(note.read_text(encoding="utf-8"))["repo"] == repo:

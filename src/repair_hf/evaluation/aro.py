@@ -127,9 +127,7 @@ def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
     _check_rows(source, content, CAPTIONS, kind)
-    if has_boxes:
-        _check_boxes(source, [row["bbox"] for row in content])
-    boxes = [_box(row["bbox"]) for row in content] if has_boxes else None
+    boxes = _boxes(source, [row["bbox"] for row in content]) if has_boxes else None
     rows = [_row(place, row, kind, str(place), place) for place, row in enumerate(content)]
     return rows, Photographs(EncodedImages(dataset, ["image"]), boxes)
 
@@ -146,12 +144,13 @@ def _check_rows(source: str, rows: list, texts: Sequence[str], kind: str, number
         raise UserError(f"{source}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:200]}.")
 
 
-def _check_boxes(source: str, boxes: list) -> None:
+def _boxes(source: str, boxes: list) -> list[tuple[float, float, float, float]]:
     for place, box in enumerate(boxes):
         if not (isinstance(box, dict) and all(isinstance(box.get(side), int | float) for side in SIDES)):
             raise UserError(
                 f"{source}, case {place}: `bbox` must hold the numbers {', '.join(SIDES)}, got {ascii(box)[:200]}."
             )
+    return [_box(box) for box in boxes]
 
 
 def _row(place: int, row: dict, kind: str, photograph: str, part: int) -> dict:

@@ -203,10 +203,7 @@ class BatchAPI:
             raise PassingFailure(reason_of(error)) from None
         except (openai.APIStatusError, BaseLLMException) as error:
             raise as_failure(error, self.model) from None
-        except (
-            openai.OpenAIError,
-            ValueError,
-        ) as error:  # no key, above all; Vertex AI without a bucket for its files
+        except (openai.OpenAIError, ValueError) as error:  # no key, above all; or no bucket for Vertex AI's files
             raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
 
 

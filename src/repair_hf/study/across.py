@@ -53,13 +53,10 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
                 f"`datasets` {name} has `{taken[0]}`, which is one for all data sets; give it beside `datasets`."
             )
         shared = replace(options, datasets=None, output=str(Path(options.output) / name))
-        off = [
-            option for option, value in own.items() if value is False
-        ]  # also of a switch that only beside `datasets` is on
         words = [word for each in (shared, *others) for word in as_flags(each)]
-        found[name] = (
-            words + flags({key: own[key] for key in own if key not in off}) + [f"--{key}=false" for key in off]
-        )
+        words += flags({option: value for option, value in own.items() if value is not False})
+        # for a switch that is on beside `datasets` alone there is no flag that begins with `--no-`
+        found[name] = words + [f"--{option}=false" for option, value in own.items() if value is False]
     return found
 
 
