@@ -7,7 +7,8 @@ import pytest
 from repair_hf.baselines import load_methods
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.models import EditorOptions
-from repair_hf.options import UserError
+from repair_hf.options import PairsOptions, UserError, parse
+from repair_hf.study.across import words_of_each
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.setting import Setting, settle
 from repair_hf.toyworld.corpus import build_world
@@ -70,3 +71,17 @@ def test_a_weaker_model_of_another_provider_is_not_sought_at_the_first_ones_endp
     found = setting(str(tmp_path), llm, editor, model="me/clip", weak_llm=weak, weak_editor=weak)
     assert (found.weak_llm.llm, found.weak_llm.llm_base_url) == (weak, asked_at)
     assert (found.weak_editor.editor, found.weak_editor.editor_base_url) == (weak, asked_at)
+
+
+def test_a_data_set_can_turn_off_what_is_on_beside_it():
+    """A switch that is off by default has no flag that begins with `--no-`."""
+    sets = {"one": {"pairs": "a", "with_restval": False}, "two": {"pairs": "b"}}
+    pairs, options = PairsOptions("x", with_restval=True), StudyOptions(datasets=sets, output="out")
+    found = {
+        name: parse((PairsOptions, StudyOptions), words, "x")[0]
+        for name, words in words_of_each(options, [pairs]).items()
+    }
+    assert {name: (each.pairs, each.with_restval) for name, each in found.items()} == {
+        "one": ("a", False),
+        "two": ("b", True),
+    }
