@@ -1,1 +1,1 @@
-"""Templates of the cards that `repair-hf push` writes; `repair_hf.cards` fills them."""
+"""Templates of the cards that `repair-hf push` writes; `repair_hf.hub` fills them."""

@@ -279,7 +279,7 @@ def repaired():
 
     from datasets import Dataset
 
-    from repair_hf.records import FEATURES
+    from repair_hf.records.dataset import FEATURES
 
     rng, pictures, rows = random.Random(0), _pictures(), []
     captions = {f"{name}#{k}": text for name, texts in pictures for k, text in enumerate(texts)}

@@ -392,7 +392,7 @@ out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # whatever a library prints does not mix with the answers
 
 def typed(words):
-    from repair_hf.cli import main
+    from repair_hf.cli.main import main
     printed, complained = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
         code = main(words)

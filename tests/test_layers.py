@@ -1,50 +1,39 @@
-"""Each file imports only from files below it, at the top and inside functions."""
+"""The rooms of the package: a room imports only from the rooms below it, and no room holds an import cycle."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "repair_hf"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "repair_hf"
 
-# From the ground up. A name ending in `.*` stands for every file of that folder; they may not import one another.
-LAYERS = """
-    arguments options toyworld.shipped hyperparameters steps reach runs parsing processes storage pairs.problems pairs.images pairs.sources pairs.annotations pairs.benchmarks pairs preprocessing pixels encoder export
-    scores seeking screening rankings one_pass retrieval approximate mining seeding
-    records.columns records.answers records.joining records
-    llm.journal llm.loading llm.tokens llm.cost llm.failures llm.provider llm.local llm.retries llm.answers llm.limits
-    llm.budget llm.batch_api llm.batches llm.sending llm.client rounds
-    synthesis.prompts synthesis.sources synthesis.audit synthesis.instruct synthesis.captions synthesis.pairing
-    synthesis.images synthesis.hosted synthesis.candidates synthesis.inheriting synthesis.selection synthesis.stream synthesis.labelling
-    synthesis.rows synthesis.pipeline synthesis.rehearsal
-    evaluation.intervals evaluation.retrieval evaluation.ranks evaluation.comparison evaluation.provenance
-    evaluation.cases evaluation.judging evaluation.hub evaluation.relations evaluation.aro evaluation.sugarcrepe evaluation.winoground evaluation.order
-    sampling grids collation losses gathering objectives encoding config checkpoints callbacks training
-    analysis.differences analysis.drawing analysis.html analysis.choosing analysis.tables analysis.measurements analysis.figures analysis.gallery analysis.costs
-    analysis.material analysis.charts analysis.findings analysis.funnel analysis.errors analysis.distributions analysis.repairs
-    analysis.agreement analysis.people analysis.report analysis.live
-    analysis.lettering analysis.cases analysis.margins analysis.grid_figures
-    people.page people.sampling people.space people
-    markup cards.rendering cards.of_records cards.of_models cards parcels hub
-    toyworld.scenes toyworld.captions toyworld.instructions toyworld.variations toyworld.parsing toyworld.renderer toyworld.corpus toyworld.oracle toyworld.batch_api
-    toyworld.server
-    toyworld.editor toyworld.base toyworld.truth toyworld.compositional evaluation.compositional
-    models
-    baselines.workshop baselines.samples baselines.choosing baselines.losses baselines.method
-    baselines.vanilla baselines.negclip baselines.sugarcrepe baselines.laclip baselines.simclr baselines.stablerep baselines.alia
-    baselines.coco_cf baselines.tripletclip baselines.la_sc baselines.cf_al_la baselines.repair baselines.ablations baselines.beyond
-    baselines study.options study.turns study.setting study.variants study.products study.estimates study.cells study.tuning study.running study.effort study.tables study.plots study.report study.across study
-    architectures measuring
-    bench.*
-    commands.*
-    cli
-""".split()
+# Room -> floor, and what the room is. CONTRIBUTING.md holds the same table.
+ROOMS = {
+    "runtime": (1, "how a stage is configured, where it writes, who shares its work"),
+    "pairs": (2, "images, captions, and which belong together"),
+    "llm": (2, "asking a model by id: prompts, journal, prices, limits, batches"),
+    "encoder": (3, "any dual encoder: preprocessing, embeddings, cached pixels, export"),
+    "mining": (3, "exact ranking of images against captions, and the false positives in it"),
+    "records": (3, "the (q, gt, fp, edit) dataset"),
+    "toyworld": (3, "the small closed world: scenes, pictures, captions, oracle, editor"),
+    "evaluation": (4, "metrics, confidence intervals, benchmarks"),
+    "synthesis": (4, "one failure becomes one record: audit, instruct, edit, select"),
+    "training": (5, "grids, losses, trainer"),
+    "analysis": (6, "tables, figures, pages, people's judgements"),
+    "hub": (7, "dataset cards, model cards, pushes"),
+    "study": (7, "methods and seeds in one table; one file per method in `study/methods/`"),
+    "cli": (8, "one file per command; the only place that prints"),
+}
+# Rooms that a lower floor would allow, and that stay closed all the same: between these stages lies a dataset on disk.
+CLOSED = {"training": {"mining", "llm", "synthesis"}}
 
 
 def modules() -> dict[str, Path]:
-    """Dotted name below `repair_hf` -> file; a folder's `__init__` goes by the folder's name."""
+    """Return every module below `repair_hf` by its dotted name; a folder's `__init__` goes by the folder's name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
@@ -52,16 +41,8 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name not in ("__init__", "__main__")}
 
 
-def layer(name: str) -> int:
-    """The place of a module; a folder's `__init__` stands with the highest of its files."""
-    names = (name, f"{name.rpartition('.')[0]}.*")
-    places = [place for place, entry in enumerate(LAYERS) if entry in names or entry.startswith(f"{name}.")]
-    assert places, f"{name} has no place in LAYERS; put it above everything that it imports."
-    return max(places)
-
-
 def imported(source: str, known: set[str]) -> set[str]:
-    """Modules of ours that a source imports anywhere; `repair_hf` alone is the package's lazy surface."""
+    """Return the modules of ours that a source imports anywhere; `repair_hf` alone is the package's lazy surface."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -75,15 +56,55 @@ def imported(source: str, known: set[str]) -> set[str]:
     return {name.removeprefix("repair_hf.") for name in ours}
 
 
+def room(name: str) -> str:
+    return name.split(".")[0]
+
+
+def test_the_package_holds_the_rooms_and_nothing_else():
+    entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert entries == {*ROOMS, "__init__.py", "__main__.py", "py.typed"}
+
+
 @pytest.mark.parametrize("name", modules())
-def test_imports_only_from_below(name):
-    known, place = modules(), layer(name)
+def test_imports_only_from_lower_floors(name):
+    known, here = modules(), room(name)
     for other in imported(known[name].read_text(encoding="utf-8"), set(known)):
-        if other == "repair_hf":  # `from repair_hf import __version__`, or a public name where a layer is meant
-            assert name == "cli", f"{name} imports from the package's surface; import from the file that defines it."
+        if other == "repair_hf":  # `from repair_hf import __version__`, or a public name where a room is meant
+            assert here == "cli", f"{name} imports from the package's surface; import from the file that defines it."
             continue
-        is_own_file = other.startswith(f"{name}.")  # a folder's `__init__` may import what lies in it
-        assert layer(other) < place or is_own_file, f"{name} imports {other}, which does not lie below it."
+        is_below = room(other) == here or ROOMS[room(other)][0] < ROOMS[here][0]
+        assert is_below, f"{name} (floor {ROOMS[here][0]}) imports {other} (floor {ROOMS[room(other)][0]})."
+        assert room(other) not in CLOSED.get(here, ()), f"{name} imports {other}; {here} stays apart from that room."
+
+
+@pytest.mark.parametrize("here", ROOMS)
+def test_no_cycle_inside_a_room(here):
+    known = modules()
+    inside = {
+        name: {
+            other for other in imported(path.read_text(encoding="utf-8"), set(known)) if room(other) == here != other
+        }
+        for name, path in known.items()
+        if room(name) == here
+    }
+    order = list(graphlib.TopologicalSorter(inside).static_order())  # raises CycleError, which names the cycle
+    assert set(inside) <= {*order}
+
+
+def test_an_init_holds_a_docstring_and_re_exports_only():
+    for path in sorted(PACKAGE.glob("*/**/__init__.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert is_docstring or isinstance(node, ast.ImportFrom), f"{path}, line {node.lineno}: move it to a file."
+
+
+def test_contributing_holds_the_same_table():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [
+        tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines() if line.startswith("|")
+    ]
+    written = [row for row in rows if row[0].isdigit()]
+    assert written == [(str(floor), f"`{name}/`", what) for name, (floor, what) in ROOMS.items()]
 
 
 def test_finds_every_way_to_import():

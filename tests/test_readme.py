@@ -27,8 +27,8 @@ import pytest
 import yaml
 from hub_server import Hub
 
-from repair_hf import cli
-from repair_hf.arguments import add_arguments
+from repair_hf.cli import main as cli
+from repair_hf.runtime.flags import add_arguments
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -14,12 +14,12 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 
-from repair_hf.cli import COMMANDS, main
-from repair_hf.mining import mine_false_positives, with_ids
-from repair_hf.options import parse
-from repair_hf.pairs import Pairs, benchmarks, load_pairs
+from repair_hf.cli.main import COMMANDS, main
+from repair_hf.mining.false_positives import mine_false_positives, with_ids
 from repair_hf.pairs.benchmarks import Size
-from repair_hf.records import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.pairs.dataset import Pairs, benchmarks, load_pairs
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.runtime.options import parse
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]

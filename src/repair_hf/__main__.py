@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 
 sys.exit(main())

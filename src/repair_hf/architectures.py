@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from transformers import CLIPConfig, CLIPModel
 
-from repair_hf.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.toyworld import base
 
 Architecture = Literal["world", "vit-b-32", "vit-l-14"]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.shipped import BASE
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.shipped import BASE
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from datasets import Dataset
 from PIL import Image
 
 from repair_hf.analysis.choosing import choose
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.records import DROPPED_FEATURES
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import DROPPED_FEATURES
+from repair_hf.runtime.options import UserError
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from repair_hf.analysis.choosing import Choice, choose
 from repair_hf.analysis.gallery import gallery
-from repair_hf.records import DROPPED_FEATURES
+from repair_hf.records.dataset import DROPPED_FEATURES
 
 ATTACK = (
     "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">\"' autofocus onfocus=1 "

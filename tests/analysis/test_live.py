@@ -6,7 +6,7 @@ import re
 import time
 
 from repair_hf.analysis.live import LiveView
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.rows import Rows
 from repair_hf.synthesis.sources import SourceImages

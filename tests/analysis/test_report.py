@@ -12,17 +12,17 @@ import pytest
 
 from repair_hf.analysis.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.material import gather
+from repair_hf.analysis.people.sampling import draw, lay_out
 from repair_hf.analysis.report import cell
-from repair_hf.cards.of_records import dataset_card
-from repair_hf.cli import main
+from repair_hf.cli.main import main
+from repair_hf.hub.record_card import dataset_card
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Entry, open_journal
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.people.sampling import draw, lay_out
-from repair_hf.records import load_dropped, load_records
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
-from repair_hf.runs import open_stage
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import open_stage
 from repair_hf.synthesis.labelling import label_images
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.server import ChatServer

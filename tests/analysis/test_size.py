@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from repair_hf.records import DROPPED_FEATURES, build, save_records
+from repair_hf.records.dataset import DROPPED_FEATURES, build, save_records
 from repair_hf.synthesis.instruct import ERROR_TYPES
 
 KEPT, DROPPED, ANSWERS = 100_000, 25_000, 480_000
@@ -99,7 +99,7 @@ def large(tmp_path_factory) -> Path:
 def test_a_report_of_a_hundred_thousand(large):
     before = os.times()
     words = ["analyze", str(large), "--output", str(large.parent / "report")]
-    code = f"from repair_hf.cli import main; assert main({words!r}) == 0; print(open('/proc/self/status').read())"
+    code = f"from repair_hf.cli.main import main; assert main({words!r}) == 0; print(open('/proc/self/status').read())"
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from repair_hf.analysis.tables import metrics_table
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 
 def metrics(recall: float, **others) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repair_hf.bench.embed import ROWS, Load, measure
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 
 
 def test_all_ways_make_the_vectors_of_the_loop():

@@ -6,7 +6,7 @@ import pytest
 
 from repair_hf.bench.evaluate import REFERENCE, ROWS, Found, Load, available, measure
 from repair_hf.bench.options import EvaluateBenchOptions
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.measuring import Took, Vectors
 

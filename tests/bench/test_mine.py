@@ -7,7 +7,7 @@ import pytest
 
 from repair_hf.bench import options
 from repair_hf.bench.mine import ROWS, Load, available, measure
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 from repair_hf.measuring import Vectors
 
 LOAD = Load(images=60, texts=300, dim=16, k=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repair_hf.bench.train import ROWS, Load, _measure
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 
 LOAD = Load(
     architecture="world", batch=16, corpus=64, steps=2, precision="fp32", chunk_size=8, chunk_batch=32, device="cpu"

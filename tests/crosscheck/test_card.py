@@ -9,7 +9,7 @@ import pytest
 from hub_server import Client, Hub
 from PIL import Image
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 
 REASON = "needs {0}: `make crosscheck` runs this in an environment of its own"
 for needed in ("open_clip", "sentence_transformers"):

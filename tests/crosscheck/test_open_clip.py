@@ -17,11 +17,11 @@ import torch
 from PIL import Image
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.open_clip import export_open_clip
 from repair_hf.evaluation import sugarcrepe
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
-from repair_hf.export import export_open_clip
 from repair_hf.toyworld import captions, scenes
 from repair_hf.toyworld.renderer import render
 
@@ -95,7 +95,7 @@ def test_the_same_pixels_but_for_the_side_of_an_odd_pixel(encoder, tmp_path):
 
 @needs_vocabulary
 def test_the_same_tokens_by_clips_vocabulary():
-    from test_photographs import real_tokenizer
+    from tests.encoder.test_photographs import real_tokenizer
 
     theirs, ours = open_clip.get_tokenizer("ViT-B-32"), real_tokenizer()
     odd = [
@@ -119,9 +119,8 @@ def test_the_same_tokens_by_clips_vocabulary():
 @pytest.mark.slow
 @pytest.mark.parametrize("activation, name", [("quick_gelu", "ViT-B-32-quickgelu"), ("gelu", "ViT-B-32")])
 def test_weights_of_vit_b_32s_size_fit_open_clips_own_model_of_that_name(activation, name, tmp_path):
-    from test_photographs import real_tokenizer
-
-    from repair_hf.preprocessing import Preprocessor
+    from repair_hf.encoder.preprocessing import Preprocessor
+    from tests.encoder.test_photographs import real_tokenizer
 
     config = CLIPConfig(
         text_config={"hidden_act": activation, "eos_token_id": 2}, vision_config={"hidden_act": activation}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation import aro, judging, sugarcrepe, winoground
 from repair_hf.evaluation.cases import whole_or_subset
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.evaluation.relations import EXCLUDED
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 
 @pytest.fixture

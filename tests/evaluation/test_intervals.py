@@ -8,7 +8,7 @@ import scipy.stats
 
 from repair_hf.evaluation import intervals
 from repair_hf.evaluation.intervals import Draws, interval
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 
 def drawn_images(draws: Draws) -> np.ndarray:

@@ -13,9 +13,9 @@ from PIL import Image
 from repair_hf.evaluation import judging
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.order import load_order, normalize, shuffle_runs
-from repair_hf.options import PairsOptions, UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.parsing import load_tokenizer
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.words import load_tokenizer
+from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.toyworld.parsing import build_parser
 
 for _package in ("nltk", "spacy"):
@@ -87,7 +87,7 @@ def test_the_shufflings_are_the_plain_ones(pairs):
 
 
 def test_a_caption_that_no_shuffle_changes_is_a_tie(pairs, clip_folder):
-    from repair_hf.encoder import DualEncoder
+    from repair_hf.encoder.dual_encoder import DualEncoder
 
     cases = load_order(pairs, build_parser(), load_tokenizer())
     encoder = DualEncoder.from_pretrained(clip_folder)

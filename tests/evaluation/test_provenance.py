@@ -6,8 +6,8 @@ import pytest
 
 import repair_hf
 from repair_hf.evaluation.provenance import provenance, told
-from repair_hf.options import PairsOptions
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import PairsOptions
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, c
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
 
 # Captions of each image: one each; seven for some; a single image; a single image with a single caption.
 SHAPES = [[1] * 8, [7, 1, 2, 7, 1, 3], [5], [1]]

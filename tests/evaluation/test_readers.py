@@ -12,12 +12,12 @@ from datasets import Dataset, DatasetDict, Image
 from hub_server import Client, Hub
 from PIL import Image as Picture
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation import aro, judging, sugarcrepe, winoground
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.hub import load_test_rows
-from repair_hf.options import PairsOptions, UserError
+from repair_hf.runtime.options import PairsOptions, UserError
 
 COLORS = ("red", "green", "blue", "yellow")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from repair_hf.evaluation import sugarcrepe
-from repair_hf.options import UserError
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
+from repair_hf.runtime.options import UserError
 
 SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
 COCO_CAPTIONS = os.environ.get("REPAIR_HF_COCO_CAPTIONS")

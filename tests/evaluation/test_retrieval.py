@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 
 def naive(images: np.ndarray, texts: np.ndarray, owner: np.ndarray, ks: tuple[int, ...]) -> dict[str, float]:

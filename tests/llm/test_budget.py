@@ -6,8 +6,8 @@ import random
 import pytest
 
 from repair_hf.llm.budget import Budget, BudgetSpent, PromptSize, guess_tokens
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
 
 async def spend(budget: Budget, worst: float, paid: float | None, *, calls: int = 1) -> None:

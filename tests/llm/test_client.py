@@ -17,7 +17,7 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import THINKING_TOKENS
 from repair_hf.llm.retries import Retries
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.server import ChatServer, Response
 
 KEY = "not-a-key-but-planted"

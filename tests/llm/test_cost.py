@@ -12,7 +12,7 @@ from repair_hf.llm.cost import (
     token_price,
 )
 from repair_hf.llm.journal import Entry, open_journal
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 FLASH = "gemini/gemini-2.5-flash"
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from repair_hf.llm.journal import Entry, Journal, open_journal, request_key
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 ENTRY = Entry(
     key="k0",

@@ -9,8 +9,8 @@ import pytest
 from repair_hf.llm import limits as limits_module
 from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.limits import Circuit, Limits, _Pace
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
 TOO_MANY = PassingFailure("slow down", is_rate_limit=True)
 

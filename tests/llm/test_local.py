@@ -14,7 +14,7 @@ from PIL import Image
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.local import LocalModel, _Draws
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import Verdict
 
 
@@ -152,7 +152,7 @@ def test_a_fault_reaches_all_who_wait(model, monkeypatch):
 
 
 def test_memory_that_runs_out_stops_the_run_with_a_remedy(model, monkeypatch):
-    from repair_hf.runs import RunStopped
+    from repair_hf.runtime.run_folder import RunStopped
 
     def fail(batch):
         raise torch.OutOfMemoryError("CUDA out of memory.")

@@ -18,8 +18,8 @@ from repair_hf.llm.provider import (
     RejectedRequest,
     thinking_room,
 )
-from repair_hf.options import UserError
-from repair_hf.runs import without_secrets
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import without_secrets
 
 KEY = "planted-key-0123456789"
 MESSAGES = [{"role": "user", "content": "Does it fit? Reply with one JSON object."}]

@@ -7,7 +7,7 @@ import pytest
 
 from repair_hf.llm.provider import PassingFailure, ProviderError, Reply
 from repair_hf.llm.retries import Retries, _wait, insist
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.run_folder import RunStopped
 
 REPLY = Reply("text", "stop", 1, 1, None, "m")
 

@@ -21,9 +21,9 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.retries import Retries
 from repair_hf.llm.tokens import count_tokens
-from repair_hf.options import UserError
 from repair_hf.records.columns import REASONS
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld.server import ChatServer, Response
 
 MODEL = "openai/gpt-4o-mini"

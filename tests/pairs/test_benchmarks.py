@@ -11,8 +11,9 @@ import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 
-from repair_hf.options import UserError
-from repair_hf.pairs import benchmarks, load_pairs
+from repair_hf.pairs import benchmarks
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
 
 
 def flickr30k(counts: dict[str, int], captions: int = 5) -> list[dict]:

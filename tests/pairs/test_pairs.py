@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value, concatenate_datasets
 
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs, Problem, bare_caption, load_pairs
+from repair_hf.pairs.dataset import Pairs, Problem, bare_caption, load_pairs
+from repair_hf.runtime.options import UserError
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.baselines import load_methods
-from repair_hf.models import EditorOptions, LLMOptions
-from repair_hf.options import PairsOptions
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import PairsOptions
 from repair_hf.study.effort import papers
 from repair_hf.study.estimates import Corpus, Estimator
+from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.setting import Setting
+from repair_hf.synthesis.models import EditorOptions, LLMOptions
 
 METHODS = load_methods()
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pandas as pd
 from datasets import Dataset
 
-from repair_hf.baselines import load_methods
-from repair_hf.baselines.method import Baseline
+from repair_hf.llm import prompts
 from repair_hf.llm.journal import Entry, Journal
-from repair_hf.models import EditorOptions, LLMOptions
-from repair_hf.options import PairsOptions
+from repair_hf.runtime.options import PairsOptions
 from repair_hf.study import variants
 from repair_hf.study.across import ceilings
+from repair_hf.study.methods.method import Baseline
+from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.products import (
     Products,
     asking_alike,
@@ -27,8 +27,8 @@ from repair_hf.study.products import (
 )
 from repair_hf.study.setting import Knobs
 from repair_hf.study.variants import _sum_up, has_edit, mirror_failures, share_of_records, shares_answers
-from repair_hf.synthesis import prompts
 from repair_hf.synthesis.inheriting import inherit
+from repair_hf.synthesis.models import EditorOptions, LLMOptions
 
 METHODS = load_methods()
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from repair_hf.baselines import load_methods
-from repair_hf.records import NoRecords
+from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import WEIGHTS, Cell, Measured
+from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.report import left_out
 from repair_hf.study.running import LONGEST, Study, compute_ratio
 from repair_hf.study.setting import Knobs

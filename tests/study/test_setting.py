@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.baselines import load_methods
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.models import EditorOptions
-from repair_hf.options import PairsOptions, UserError, parse
+from repair_hf.runtime.options import PairsOptions, UserError, parse
 from repair_hf.study.across import words_of_each
+from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.setting import Setting, settle
+from repair_hf.synthesis.models import EditorOptions
 from repair_hf.toyworld.corpus import build_world
 
 METHODS = load_methods()

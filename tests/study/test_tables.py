@@ -13,7 +13,7 @@ from datasets import Dataset
 from repair_hf.evaluation.intervals import Draws
 from repair_hf.evaluation.ranks import save_ranks
 from repair_hf.evaluation.retrieval import retrieval_metrics
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.study.cells import Cell, Measured
 from repair_hf.study.effort import calls, overhead, papers, training, tuning
 from repair_hf.study.plots import draw_gains, draw_sweep

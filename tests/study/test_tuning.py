@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from repair_hf.baselines import load_methods
 from repair_hf.study.cells import Cell, Measured
+from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tuning import Grid, choose
 

@@ -9,11 +9,11 @@ import random
 
 import pytest
 
+from repair_hf.llm import prompts
 from repair_hf.llm.answers import response_format
 from repair_hf.llm.client import ChatModel, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
-from repair_hf.synthesis import prompts
 from repair_hf.synthesis.audit import Verdict, audit, audit_group, group_verdict
 from repair_hf.toyworld import captions, oracle, renderer, scenes
 

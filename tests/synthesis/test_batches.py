@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyarrow.parquet import read_table
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
 from repair_hf.llm.client import ChatModel, ProviderError
@@ -25,11 +25,11 @@ from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
 from repair_hf.llm.retries import Retries
-from repair_hf.mining import mine_false_positives
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.records import save_records
-from repair_hf.runs import RunStopped
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import save_records
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world

@@ -15,7 +15,7 @@ import datasets
 import pytest
 from PIL import Image
 
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.sources import SourceImages, open_picture
 

@@ -16,14 +16,14 @@ import pytest
 from datasets import Dataset
 from faulty_server import KEYS, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Question, Wire
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal, read_entries
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.retries import Retries
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import Pairs, load_pairs
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world

@@ -22,8 +22,8 @@ from repair_hf.llm.failures import ProviderError
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.retries import Retries
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture

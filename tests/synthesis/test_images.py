@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
-from repair_hf.mining import mine_false_positives
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
-from repair_hf.records import load_records
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.images import DiffusersEditor, fit, load_editor
 from repair_hf.toyworld.corpus import build_world
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from pyarrow.parquet import read_table
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
@@ -31,7 +31,7 @@ from repair_hf.toyworld.server import ChatServer
 CONCURRENCY = 8  # of the first run
 LAUNCH = """
 import sys
-from repair_hf.cli import main
+from repair_hf.cli.main import main
 
 if __name__ == "__main__":  # the editor has a process of its own, which reads this file too
     sys.exit(main(sys.argv[1:]))

@@ -13,18 +13,18 @@ from datasets import Dataset
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import FailedRequest, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
+from repair_hf.llm.prompts import prompt_digest
 from repair_hf.llm.provider import Reply
-from repair_hf.mining import mine_false_positives
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs, load_pairs
-from repair_hf.records import save_records, summarize
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.records.dataset import save_records, summarize
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.pipeline import Synthesizer
-from repair_hf.synthesis.prompts import prompt_digest
 from repair_hf.toyworld import captions as world_captions
 from repair_hf.toyworld import oracle, renderer, scenes
 from repair_hf.toyworld.corpus import build_world

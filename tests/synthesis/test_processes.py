@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyarrow.parquet import read_table
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
-from repair_hf.processes import Processes, processes
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.processes import Processes, processes
 from repair_hf.toyworld.corpus import build_world
 
 CEILING = 40  # calls, after which some runs stop

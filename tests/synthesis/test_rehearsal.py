@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Journal
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.rehearsal import Protocol, estimate_run
 from repair_hf.toyworld import oracle

@@ -15,12 +15,12 @@ from faulty_server import KEYS, MODELS, FaultyServer, Question, Wire, error
 from PIL import Image
 from pyarrow.parquet import read_table
 
-from repair_hf.cli import main
-from repair_hf.encoder import DualEncoder
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm import prompts
 from repair_hf.llm.client import ProviderError
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
-from repair_hf.synthesis import prompts
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repair_hf.encoder import DualEncoder
-from repair_hf.pairs import load_pairs
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.selection import Choice, choose, choose_captions, choose_images
 from repair_hf.synthesis.sources import SourceImages, open_picture
 

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image, PngImagePlugin
 from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.options import UserError
 from repair_hf.pairs.images import MAX_BYTES, MAX_PIXELS, inspect_images
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import LONGEST_SIDE, SMALL_PNG, SourceImages, UnreadableImage, open_picture
 
 

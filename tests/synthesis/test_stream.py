@@ -11,12 +11,12 @@ import pytest
 from datasets import Dataset
 from pyarrow.parquet import read_table
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
-from repair_hf.mining import mine_false_positives
-from repair_hf.pairs import load_pairs
-from repair_hf.records import save_records
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import save_records
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
 

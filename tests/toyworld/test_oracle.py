@@ -8,11 +8,11 @@ import random
 import pytest
 from PIL import Image
 
+from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
-from repair_hf.options import UserError
-from repair_hf.synthesis import prompts
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct

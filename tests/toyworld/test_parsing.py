@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, scenes
 
 pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")

@@ -9,7 +9,7 @@ from datasets import Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.instructions import image_instruction

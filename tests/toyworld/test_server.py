@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import server
 from repair_hf.toyworld.server import ChatServer, Hangup, Response
 

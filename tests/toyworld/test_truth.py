@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repair_hf.options import UserError
-from repair_hf.pairs import load_pairs
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.scenes import holds

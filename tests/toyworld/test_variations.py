@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from repair_hf.synthesis.prompts import chat, draw_instruction, fit_instruction
+from repair_hf.llm.prompts import chat, draw_instruction, fit_instruction
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes, variations
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.scenes import holds

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from transformers import AutoModel
 
-from repair_hf.cli import main
-from repair_hf.commands.world import claim
-from repair_hf.options import UserError
-from repair_hf.toyworld.shipped import RETRIEVERS
+from repair_hf.cli.main import main
+from repair_hf.cli.world import claim
+from repair_hf.encoder.shipped import RETRIEVERS
+from repair_hf.runtime.options import UserError
 
 
 def test_build_refuses_an_empty_split(tmp_path, capsys):
@@ -30,13 +30,13 @@ def test_pretrain_refuses_a_batch_of_more_pairs_than_pictures_by_its_own_flag(tm
 def test_shipped_retrievers_carry_their_recipe_and_their_held_out_figures(name):
     held_out = json.loads((RETRIEVERS[name] / "held_out.json").read_text())
     assert held_out["test"]["n_images"] == 2000 and held_out["test"]["n_texts"] == 10000
-    from repair_hf.encoder import DualEncoder
+    from repair_hf.encoder.dual_encoder import DualEncoder
 
     assert DualEncoder.from_pretrained(name).digest == held_out["digest"]
 
 
 def test_an_unknown_retriever_of_the_toy_world_is_refused():
-    from repair_hf.encoder import DualEncoder
+    from repair_hf.encoder.dual_encoder import DualEncoder
 
     with pytest.raises(
         UserError,
@@ -92,7 +92,7 @@ def test_a_pretraining_that_is_cut_off_leaves_no_retriever(tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("repair_hf.training.train", cut_off)
+        patched.setattr("repair_hf.training.trainer.train", cut_off)
         assert main(words) != 0
     assert not (base / "config.json").exists()
     assert main(words) == 0 and AutoModel.from_pretrained(base) and not (base / "start").exists()

@@ -1,1 +1,1 @@
-"""What was mined, repaired and gained, as tables and pictures."""
+"""Tables, figures, pages, and people's judgements."""

@@ -17,7 +17,7 @@ from repair_hf.analysis.charts import chart
 from repair_hf.analysis.differences import both_sides
 from repair_hf.analysis.drawing import ROLES, RULE
 from repair_hf.analysis.lettering import write
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 WIDTH = 7.0  # inches: both columns of a paper
 CHANGED = 0.1  # of the range of a colour; less is the noise of an encoder

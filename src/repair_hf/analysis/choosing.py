@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.options import UserError
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
+from repair_hf.runtime.options import UserError
 
 if TYPE_CHECKING:
-    from repair_hf.pairs import Pairs
+    from repair_hf.pairs.dataset import Pairs
 
 
 @dataclass(frozen=True)

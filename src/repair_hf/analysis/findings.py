@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from repair_hf.analysis import charts
-from repair_hf.runs import write_atomically
+from repair_hf.runtime.run_folder import write_atomically
 
 SHOWN = 40  # rows of a table on a page; its CSV has all
 

@@ -19,10 +19,10 @@ from repair_hf.analysis.charts import chart
 from repair_hf.analysis.drawing import ROLES
 from repair_hf.analysis.figures import IMAGE_SLOTS, TEXT_SLOTS, right_answers
 from repair_hf.analysis.lettering import write
-from repair_hf.encoder import DualEncoder
-from repair_hf.grids import SOURCES, Grids
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import UserError
+from repair_hf.training.grids import SOURCES, Grids
 
 WIDTH, HEIGHT = 7.0, 4.3
 

@@ -20,7 +20,7 @@ from repair_hf.analysis.costs import dollars, span
 from repair_hf.analysis.gallery import card
 from repair_hf.analysis.html import environment
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
-from repair_hf.runs import write_atomically
+from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.rows import Rows
 from repair_hf.synthesis.sources import UnreadableImage
 from repair_hf.synthesis.stream import Repair

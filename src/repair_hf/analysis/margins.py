@@ -13,9 +13,9 @@ from datasets import Dataset
 from matplotlib.figure import Figure
 
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
-from repair_hf.encoder import DualEncoder
-from repair_hf.options import UserError
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.columns import MODALITIES
+from repair_hf.runtime.options import UserError
 
 
 def margins(records: Dataset, encoder: DualEncoder) -> pd.DataFrame:

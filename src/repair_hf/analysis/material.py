@@ -16,10 +16,10 @@ import pandas as pd
 import yaml
 from datasets import Dataset, concatenate_datasets
 
-from repair_hf.options import PairsOptions, UserError
-from repair_hf.pairs import Pairs, load_wanted
-from repair_hf.records import load_dropped, load_kept
+from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
+from repair_hf.records.dataset import load_dropped, load_kept
+from repair_hf.runtime.options import PairsOptions, UserError
 
 PICTURES = ("q_image", "gt_image", "fp_image", "edit_image")
 LABELS = "error_types.jsonl"  # what the labelling of image instructions leaves in the folder of records

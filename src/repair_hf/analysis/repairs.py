@@ -22,7 +22,7 @@ from repair_hf.analysis.material import Material
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.rounds import round_rows
+from repair_hf.synthesis.rounds import round_rows
 
 BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever before repair was evaluated
 

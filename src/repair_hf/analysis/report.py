@@ -21,13 +21,13 @@ from repair_hf.analysis.funnel import audit_shares, funnel, reasons
 from repair_hf.analysis.gallery import card
 from repair_hf.analysis.html import environment
 from repair_hf.analysis.material import Material
-from repair_hf.analysis.people import people_findings
+from repair_hf.analysis.people.findings import people_findings
 from repair_hf.analysis.repairs import rank_findings, round_finding
-from repair_hf.grids import SOURCES, Grids
 from repair_hf.llm.cost import Usage, paid_in
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
-from repair_hf.runs import write_atomically
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.training.grids import SOURCES, Grids
 
 SAMPLES = 12
 SLOTS = {"image": "images, slot 2", "caption": "captions, slot 3"}

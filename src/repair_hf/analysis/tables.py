@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"

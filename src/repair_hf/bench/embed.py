@@ -23,8 +23,8 @@ import torch
 from datasets import Dataset, Features, Image
 
 from repair_hf.architectures import Architecture, random_weights
-from repair_hf.encoder import DualEncoder
-from repair_hf.pixels import PixelStore
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.toyworld import captions, scenes
 
 ROWS = {

@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from repair_hf.llm import prompts
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
-from repair_hf.synthesis import prompts
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.toyworld.server import ChatServer
 

@@ -20,8 +20,8 @@ import torch
 from datasets import Dataset
 
 from repair_hf.measuring import Took, Vectors, timed
-from repair_hf.rankings import Positives
-from repair_hf.retrieval import rank_both_ways
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.ranking import rank_both_ways
 
 ROWS = {
     "product": "the bare blocked float32 product, nothing looked at: the limit",

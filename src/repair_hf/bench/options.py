@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from repair_hf.options import UserError, opt
+from repair_hf.runtime.options import UserError, opt
 
 SMALL, PAPER = (5000, 25_000), (29_000, 145_000)  # images and captions
 

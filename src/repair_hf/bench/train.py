@@ -118,10 +118,10 @@ def _measure(row: str, load: Load) -> Found:
 
 
 def _ours(row: str, load: Load, folder: str) -> tuple[Any, list]:
-    from repair_hf.collation import GridCollator
-    from repair_hf.config import RepairConfig
-    from repair_hf.grids import Grids
-    from repair_hf.training import RepairTrainer
+    from repair_hf.training.collation import GridCollator
+    from repair_hf.training.config import RepairConfig
+    from repair_hf.training.grids import Grids
+    from repair_hf.training.trainer import RepairTrainer
 
     model, preprocessor, pairs, records = _setting(load)
     if row == "eager":
@@ -194,7 +194,7 @@ def _setting(load: Load) -> tuple[Any, Any, Any, Any]:
 def _pairs(n_images: int, texts: list[str]) -> Any:
     from datasets import Dataset, Features, Image, Value
 
-    from repair_hf.pairs import Pairs
+    from repair_hf.pairs.dataset import Pairs
 
     images = {"image_id": [f"{row}" for row in range(n_images)], "image": [None] * n_images}
     captions = {

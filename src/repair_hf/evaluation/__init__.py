@@ -1,1 +1,1 @@
-"""Measures of a retriever, as flat dicts with readable keys."""
+"""Metrics, confidence intervals, benchmarks."""

@@ -38,7 +38,7 @@ from repair_hf.evaluation.cases import (
 )
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.evaluation.relations import EXCLUDED
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
 FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}

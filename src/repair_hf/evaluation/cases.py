@@ -16,10 +16,10 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 
-from repair_hf.options import UserError
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
 from repair_hf.pairs.sources import is_outside
-from repair_hf.runs import digest
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest
 
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 SHOWN = 3  # examples in a message

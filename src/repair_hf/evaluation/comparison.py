@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from repair_hf.evaluation.intervals import interval
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repair_hf.options import SEEDS, PairsOptions, UserError, opt
-from repair_hf.parsing import MODEL
+from repair_hf.pairs.words import MODEL
+from repair_hf.runtime.options import SEEDS, PairsOptions, UserError, opt
 
 if TYPE_CHECKING:
     from repair_hf.evaluation.cases import Cases
-    from repair_hf.pairs import Pairs
+    from repair_hf.pairs.dataset import Pairs
 
 DEFAULTS = {  # what is taken where no path is given; None: there is no such thing
     "world": "",
@@ -92,8 +92,8 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
     """
     from repair_hf.evaluation.aro import load_visual_genome
     from repair_hf.evaluation.sugarcrepe import load_sugarcrepe, load_sugarcrepe_pp
+    from repair_hf.evaluation.toyworld import load_world
     from repair_hf.evaluation.winoground import load_winoground
-    from repair_hf.toyworld.compositional import load_world
 
     folders, subset, sets = list(map(Path, options.compositional_images)), options.compositional_subset, []
     for name, source in options.sources().items():
@@ -114,7 +114,7 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
 
 def _order(parser: str, options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> Cases:
     from repair_hf.evaluation.order import load_order
-    from repair_hf.parsing import load_parser, load_tokenizer
+    from repair_hf.pairs.words import load_parser, load_tokenizer
     from repair_hf.toyworld.parsing import build_parser
 
     benchmark = "order"

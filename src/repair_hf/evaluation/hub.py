@@ -12,8 +12,8 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, Image
 from datasets.exceptions import DatasetsError
 
-from repair_hf.options import UserError
 from repair_hf.pairs.sources import load_any
+from repair_hf.runtime.options import UserError
 
 
 def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:

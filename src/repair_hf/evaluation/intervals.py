@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 LEVEL = 0.95
 RESAMPLES = 2000

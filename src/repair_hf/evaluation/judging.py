@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.cases import Cases, Metric
 from repair_hf.evaluation.intervals import Draws
-from repair_hf.options import UserError
-from repair_hf.scores import exact_scores, quietly
+from repair_hf.mining.scores import exact_scores, quietly
+from repair_hf.runtime.options import UserError
 
 FILE = "cases.parquet"
 AT_ONCE = 4096  # cases

@@ -36,8 +36,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from repair_hf.evaluation.cases import Cases, Metric, first_is_right, numbered
-from repair_hf.pairs import Pairs
-from repair_hf.parsing import ADJECTIVES, NOUNS
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.words import ADJECTIVES, NOUNS
 
 if TYPE_CHECKING:
     from spacy.language import Language

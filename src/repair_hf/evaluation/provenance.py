@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from repair_hf.options import PairsOptions
-from repair_hf.pairs import Pairs
 from repair_hf.pairs.benchmarks import SIZES, check_name
-from repair_hf.runs import versions
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import PairsOptions
+from repair_hf.runtime.run_folder import versions
 
 
 def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: str) -> dict[str, Any]:

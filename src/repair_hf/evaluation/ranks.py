@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
-from repair_hf.rankings import Ranking
+from repair_hf.mining.positives import Ranking
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import UserError
 
 FILE = "ranks.parquet"
 

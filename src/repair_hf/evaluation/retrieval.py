@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from repair_hf.evaluation.intervals import Draws
-from repair_hf.options import UserError
-from repair_hf.rankings import Positives, Ranking
-from repair_hf.retrieval import check_embeddings, rank_both_ways
+from repair_hf.mining.positives import Positives, Ranking
+from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.runtime.options import UserError
 
 KS = (1, 5, 10)
 DIRECTIONS = ("i2t", "t2i")

@@ -27,7 +27,7 @@ from repair_hf.evaluation.cases import (
     numbered,
     whole_or_subset,
 )
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 # How many cases each file has, of the refined benchmark.
 SUGARCREPE = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 PUBLISHED = 400
 NEEDED = ("image_0", "image_1", "caption_0", "caption_1")

@@ -1,1 +1,1 @@
-"""A chat model by id: `client.ChatModel` asks, `journal.Journal` remembers, `cost` counts."""
+"""Ask a model by id: prompts, journal, prices, limits, batches."""

@@ -18,7 +18,7 @@ from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import LiteLLM, Reply, read_reply
 from repair_hf.llm.retries import Retries, insist
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 PROVIDERS = (
     "openai",

@@ -23,8 +23,8 @@ from repair_hf.llm.batch_api import Answered, BatchAPI, BatchRefused
 from repair_hf.llm.failures import PassingFailure, ProviderError
 from repair_hf.llm.provider import Reply
 from repair_hf.llm.retries import Retries
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped, write_atomically
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped, write_atomically
 
 logger = logging.getLogger(__name__)
 

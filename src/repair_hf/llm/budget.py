@@ -16,8 +16,8 @@ from typing import Any
 
 from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.provider import Reply
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
 # What a prompt may be billed as, until the first bill shows how this provider counts.
 BYTES_PER_TOKEN = 3  # of text; in English more of them make a token

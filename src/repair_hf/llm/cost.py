@@ -13,7 +13,7 @@ from pathlib import Path
 
 from repair_hf.llm.journal import Entry, bills, read_entries
 from repair_hf.llm.loading import load_litellm
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 # Tokens (in, out) that one mined triplet takes at each LLM stage, rejects included: the paper's 1,000 triplets per direction.
 PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {

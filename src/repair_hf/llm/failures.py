@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from repair_hf.llm.loading import load_litellm
-from repair_hf.runs import RunStopped, without_secrets
+from repair_hf.runtime.run_folder import RunStopped, without_secrets
 
 LATER = "Every answer so far is kept; run the same command again later."
 LONGEST_REASON = 300  # characters

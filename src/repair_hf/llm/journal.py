@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple
 
 import filelock
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 

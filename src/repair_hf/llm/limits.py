@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from repair_hf.llm.failures import PassingFailure
-from repair_hf.options import UserError
-from repair_hf.runs import RunStopped
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from transformers import (
 )
 
 from repair_hf.llm.provider import ProviderError, Reply
-from repair_hf.options import UserError
-from repair_hf.reach import settle_hub
-from repair_hf.runs import name_with_digest
+from repair_hf.runtime.hub_access import settle_hub
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import name_with_digest
 
 GATHERING = 0.01  # seconds in which further requests may join a batch: nothing beside the time of an answer
 

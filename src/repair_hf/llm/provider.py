@@ -18,7 +18,7 @@ from typing import Any, Literal
 from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.loading import load_litellm
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 __all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 

@@ -19,7 +19,7 @@ from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.provider import Provider, Reply
 from repair_hf.llm.retries import Retries, insist
 from repair_hf.llm.tokens import count_tokens
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 # The circuit looks back over so many attempts at least, and over so many for each place: when a provider stumbles, all that is under
 # way fails at once, and `retries` must have the time to find out whether it comes back.

@@ -11,9 +11,9 @@ import json
 import os
 from pathlib import Path
 
-from repair_hf.options import UserError
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import Listing, is_outside, list_files
+from repair_hf.runtime.options import UserError
 
 
 def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 
 class Size(NamedTuple):

@@ -31,9 +31,9 @@ from datasets import (
 from datasets.exceptions import DatasetsError
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from repair_hf.options import UserError
 from repair_hf.pairs.problems import Problems
-from repair_hf.reach import name_for_datasets
+from repair_hf.runtime.hub_access import name_for_datasets
+from repair_hf.runtime.options import UserError
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))

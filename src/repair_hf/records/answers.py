@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 
 PEOPLE = "people"
 ITEMS = "items.csv"

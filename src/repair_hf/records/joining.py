@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from datasets import Dataset, Image
 
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
+from repair_hf.runtime.options import UserError
 
 AT_ONCE = 100  # records
 

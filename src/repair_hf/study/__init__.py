@@ -1,1 +1,1 @@
-"""The study: methods x seeds on one dataset, into one table."""
+"""Compare methods over several seeds in one table."""

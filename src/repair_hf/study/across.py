@@ -17,12 +17,12 @@ import pandas as pd
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.measurements import label
 from repair_hf.analysis.tables import NONE
-from repair_hf.models import LLMOptions
-from repair_hf.options import UserError, as_flags, flags
+from repair_hf.runtime.options import UserError, as_flags, flags
 from repair_hf.study.effort import R1
 from repair_hf.study.options import StudyOptions
 from repair_hf.study.products import ceilings_left, products_in
 from repair_hf.study.report import write_page
+from repair_hf.synthesis.models import LLMOptions
 
 SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # of the study as a whole
 COLUMNS = (*map(label, R1), *(f"{label(name)}, equal steps" for name in R1))

@@ -18,19 +18,19 @@ from typing import Any
 
 from transformers import set_seed
 
-from repair_hf.baselines.method import Baseline, Method
-from repair_hf.baselines.samples import SampleRows
-from repair_hf.config import RepairConfig
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
 from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
-from repair_hf.pixels import PixelStore
-from repair_hf.runs import finish_stage, finished, open_stage
+from repair_hf.runtime.run_folder import finish_stage, finished, open_stage
+from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.study.methods.samples import SampleRows
 from repair_hf.study.products import Made, Products
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.variants import share_of_records
-from repair_hf.training import train
+from repair_hf.training.config import RepairConfig
+from repair_hf.training.trainer import train
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder

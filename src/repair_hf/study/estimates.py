@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
-from repair_hf.baselines.method import Baseline, Maker, Method, Repair
 from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
+from repair_hf.llm.prompts import chat
 from repair_hf.llm.tokens import count_tokens, text_tokens
-from repair_hf.models import EditorOptions, LLMOptions, find_editor, find_llm
-from repair_hf.pairs import Pairs
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.study.methods.method import Baseline, Maker, Method, Repair
 from repair_hf.study.setting import Setting
-from repair_hf.synthesis.prompts import chat
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.synthesis.rehearsal import Protocol, estimate_run
 from repair_hf.synthesis.sources import SourceImages
 

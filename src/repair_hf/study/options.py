@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.models import ORACLE, EditorOptions, LLMOptions
-from repair_hf.options import PairsOptions, UserError, opt
+from repair_hf.runtime.options import PairsOptions, UserError, opt
+from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions
 
 
 @dataclass(frozen=True)

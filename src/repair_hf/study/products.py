@@ -20,20 +20,20 @@ import filelock
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.baselines import load_methods
-from repair_hf.baselines.method import Baseline, Maker, Method, Repair
-from repair_hf.baselines.samples import DROPPED, SAMPLES
-from repair_hf.baselines.workshop import Workshop
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import bills, open_journal, read_entries, shards, total
-from repair_hf.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
-from repair_hf.records import build
-from repair_hf.runs import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
+from repair_hf.llm.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
+from repair_hf.records.dataset import build
+from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
+from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.method import Baseline, Maker, Method, Repair
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.variants import Variants, has_edit
 from repair_hf.synthesis.inheriting import inherit, is_inherited
-from repair_hf.synthesis.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
+from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.tables import markdown
-from repair_hf.runs import write_atomically
+from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study import effort, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results

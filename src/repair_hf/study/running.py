@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from repair_hf.baselines.method import Method, Repair
-from repair_hf.records import NoRecords
+from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
+from repair_hf.study.methods.method import Method, Repair
 from repair_hf.study.products import Made, Products
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.tuning import Choice, Grid, choose

@@ -12,20 +12,20 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from repair_hf.baselines.method import Method, Repair
-from repair_hf.config import RepairConfig
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.shipped import NARROW, RETRIEVERS
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
-from repair_hf.models import ORACLE, EditorOptions, LLMOptions, find_editor, find_llm
-from repair_hf.options import PairsOptions, UserError
-from repair_hf.pairs import Pairs, load_wanted
-from repair_hf.parsing import MODEL as PARSER
+from repair_hf.pairs.dataset import Pairs, load_wanted
+from repair_hf.pairs.words import MODEL as PARSER
+from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.study.methods.method import Method, Repair
 from repair_hf.study.options import Size, StudyOptions, size_of
 from repair_hf.study.turns import Turns
+from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.toyworld.corpus import is_world
-from repair_hf.toyworld.shipped import NARROW, RETRIEVERS
 from repair_hf.toyworld.truth import Truth
+from repair_hf.training.config import RepairConfig
 
 WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repair_hf.baselines.method import Method, Repair
 from repair_hf.study.cells import Measured
+from repair_hf.study.methods.method import Method, Repair
 from repair_hf.study.setting import Knobs
 
 

@@ -19,16 +19,16 @@ import pandas as pd
 from datasets import Dataset, concatenate_datasets
 from pyarrow.parquet import read_table
 
-from repair_hf.baselines import load_methods
-from repair_hf.baselines.method import Repair
-from repair_hf.baselines.samples import places_of_share
 from repair_hf.evaluation.retrieval import DIRECTIONS
-from repair_hf.models import LLMOptions
-from repair_hf.options import as_flags, flags
-from repair_hf.records import load_records
-from repair_hf.runs import digest
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import as_flags, flags
+from repair_hf.runtime.run_folder import digest
+from repair_hf.study.methods.method import Repair
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods.samples import places_of_share
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.synthesis.inheriting import inherit
+from repair_hf.synthesis.models import LLMOptions
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""One failure becomes one record: audit, instruct, edit, select."""

@@ -15,8 +15,8 @@ from functools import cache
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from repair_hf.llm import prompts
 from repair_hf.llm.client import AnswerError, ChatModel
-from repair_hf.synthesis import prompts
 
 MAX_TOKENS = 1024
 MORE_TOKENS = 128  # for each further caption of a group

@@ -31,9 +31,9 @@ from repair_hf.llm.budget import Budget
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Entry, Journal, request_key
 from repair_hf.llm.provider import Reply
-from repair_hf.options import UserError
 from repair_hf.pairs.images import UNDECODABLE, open_image
-from repair_hf.runs import RunStopped, digest, write_atomically
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped, digest, write_atomically
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor, fit
 from repair_hf.synthesis.sources import SourceImages, open_picture

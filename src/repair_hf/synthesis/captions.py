@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.client import ChatModel
-from repair_hf.synthesis import prompts
 
 TEMPERATURE = 0.7  # the candidates must differ, and each must still obey
 MAX_TOKENS = 256

@@ -23,10 +23,10 @@ from repair_hf.llm.failures import Blocked, FailedRequest, PassingFailure, Provi
 from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.prompts import image_prompt
 from repair_hf.llm.provider import Reply
 from repair_hf.llm.retries import Retries, insist
-from repair_hf.options import UserError
-from repair_hf.synthesis.prompts import image_prompt
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
 
-from repair_hf.options import UserError
-from repair_hf.processes import processes
-from repair_hf.reach import settle_hub
-from repair_hf.runs import RunStopped, name_with_digest
-from repair_hf.synthesis.prompts import image_prompt
+from repair_hf.llm.prompts import image_prompt
+from repair_hf.runtime.hub_access import settle_hub
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import RunStopped, name_with_digest
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from repair_hf.llm import prompts
 from repair_hf.llm.client import ChatModel
-from repair_hf.synthesis import prompts
 
 ERROR_TYPES = ("Object", "Action", "Attribute", "Count", "Relation", "Hallucination")
-NO_ERROR = "No"  # of [No Error]; prompts/instruct_i2t.md offers it
+NO_ERROR = "No"  # of [No Error]; llm/templates/instruct_i2t.md offers it
 
 _BRACKETS = re.compile(r"\s*((?:\[[^\[\]]*\][\s,;+&]*)+)")
-# prompts/instruct_t2i.md offers "No change."; some models add why, or what stays as it is. Whatever else follows may be a change.
+# llm/templates/instruct_t2i.md offers "No change."; some models add why, or what stays as it is. Whatever else follows may be a change.
 _REASON = r"(?:because|since|as|the (?:caption|query|image|picture)|it|everything|keep|leave|preserve)\b(?:(?!\b(?:but|except|only)\b)[^.;])*"
 _NO_CHANGE = re.compile(
     r"\s*no changes?(?: (?:is|are|needs? to be|should be))?(?: (?:needed|necessary|required|made))?(?: to the (?:image|picture))?"

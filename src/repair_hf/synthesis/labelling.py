@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from tqdm.auto import tqdm
 
+from repair_hf.llm import prompts
 from repair_hf.llm.client import AnswerError, ChatModel
-from repair_hf.runs import write_atomically
-from repair_hf.synthesis import prompts
+from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.stream import GRACE
 
 WORKERS = 64

@@ -24,20 +24,20 @@ from typing import Any, Literal
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from repair_hf.encoder import DualEncoder
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Journal, open_journal, shards
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
-from repair_hf.processes import processes
-from repair_hf.records import build
+from repair_hf.llm.prompts import prompt_digest
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES, MODALITIES
-from repair_hf.runs import RunStopped
+from repair_hf.records.dataset import build
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.prompts import prompt_digest
 from repair_hf.synthesis.rows import Rows
 from repair_hf.synthesis.selection import choose_captions, choose_images
 from repair_hf.synthesis.sources import LONGEST_SIDE, SourceImages, UnreadableImage

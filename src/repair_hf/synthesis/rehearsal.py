@@ -24,7 +24,7 @@ from repair_hf.llm.cost import Estimate, StageCost, Usage
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Provider, Reply
 from repair_hf.llm.tokens import count_tokens, text_tokens
-from repair_hf.pairs import Pairs
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.captions import edit_caption

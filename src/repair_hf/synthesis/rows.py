@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
-from repair_hf.records import record_id
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
+from repair_hf.records.dataset import record_id
+from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import SourceImages
 from repair_hf.synthesis.stream import Repair
 

@@ -18,9 +18,9 @@ import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from repair_hf.encoder import DualEncoder
-from repair_hf.pairs import bare_caption
-from repair_hf.preprocessing import ahead
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.preprocessing import ahead
+from repair_hf.pairs.dataset import bare_caption
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 
 Select = Literal["nearest", "first"]

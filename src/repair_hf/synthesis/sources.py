@@ -19,8 +19,8 @@ import datasets
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.options import UserError
 from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, in_rgb, open_image
+from repair_hf.runtime.options import UserError
 
 LONGEST_SIDE = 1024  # beyond this, providers scale down themselves and bill for more tiles
 SMALLEST_SIDE = 32  # pixels; of less, no model tells what it shows

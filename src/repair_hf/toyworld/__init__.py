@@ -1,0 +1,1 @@
+"""A small closed world: scenes, pictures, captions, oracle, editor."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from repair_hf.options import UserError
-from repair_hf.runs import digest, write_atomically
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.toyworld import captions, renderer, scenes
 
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from PIL import Image, ImageFilter
 
-from repair_hf.options import UserError
-from repair_hf.synthesis.prompts import DRAW, FIT
+from repair_hf.llm.prompts import DRAW, FIT
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes, variations
 from repair_hf.toyworld.instructions import apply_image_instruction
 

@@ -21,7 +21,7 @@ from typing import Any
 from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, instructions, renderer, variations
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
 

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from repair_hf.llm.journal import request_key
-from repair_hf.options import UserError
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
 

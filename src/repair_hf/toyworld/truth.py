@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from datasets import Image
 
-from repair_hf.options import UserError
-from repair_hf.pairs import Pairs
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import open_image
+from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import Scene, holds

@@ -1,0 +1,259 @@
+"""The page on which people judge failures and edits, by keyboard.
+
+In:  a folder as `repair_hf.analysis.people.sampling` lays it out: `shown/items.jsonl`, `shown/pictures/`, `task.json`.
+Out: `answers/NAME.jsonl`, a line per answer, on disk before the next item is shown. An annotator sees nobody else's answers and no
+     verdict. Whoever comes back under the same name goes on where they were; of two answers to one item the later counts.
+
+This file imports Gradio and nothing of `repair_hf`, so that the very same file is the `app.py` of a Space.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+NAMES = {"q": "Query", "gt": "Ground truth", "fp": "False positive", "edit": "Edit"}
+VERDICTS = {
+    "1": ("genuine", "Genuine failure: the ground truth fits the query, the false positive does not"),
+    "2": ("gt_invalid", "No: the ground truth does not fit the query"),
+    "3": ("fp_too_similar", "No: the false positive fits the query as well"),
+}
+CRITERIA = {
+    "1": ("fp_wrong", "The false positive is genuinely wrong for the query"),
+    "2": ("edit_fits", "The edit fits the query"),
+    "3": ("scaffold_kept", "What both share is preserved"),
+    "4": ("edit_minimal", "Nothing is changed beyond what made it wrong"),
+    "5": ("valid_contrast", "False positive and edit form a valid hard contrast"),
+}
+MODES = {
+    "s": ("semantic_mismatch", "semantic mismatch: the edit does not fully fit the query"),
+    "d": ("scaffold_drift", "scaffold drift: the edit rebuilds the scene"),
+    "a": ("artifact", "artifact: something visibly broken"),
+    "f": ("ambiguous_fp", "ambiguous false positive: debatable whether it is wrong"),
+}
+KEYS = {"qc": [*VERDICTS, "back"], "edits": [*CRITERIA, *MODES, "enter", "back"]}
+STYLE = """
+.item { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 14px; }
+.item h3 { margin: 0 0 6px; font-size: 15px; }
+.item img { width: 100%; max-height: 340px; object-fit: contain; image-rendering: auto; }
+.item p { font-size: 19px; overflow-wrap: anywhere; white-space: pre-line; margin: 0; padding: 12px; border-left: 4px solid #5c6773; }
+.choices { list-style: none; padding: 0; font-size: 16px; line-height: 1.75; }
+.choices .off { color: #b34700; font-weight: 700; }
+.choices .chosen { font-weight: 700; }
+kbd { border: 1px solid #5c6773; border-radius: 4px; padding: 0 7px; margin-right: 8px; }
+"""
+# A key presses the button of its name. After a key that ends an item nothing is taken until another item stands there, so that
+# nobody answers what they have not seen.
+SCRIPT = """<script>
+let answered = null;
+document.addEventListener("keydown", event => {
+  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const key = {Enter: "enter", Backspace: "back"}[event.key] || event.key.toLowerCase();
+  const item = document.querySelector(".item"), button = document.querySelector("#key-" + CSS.escape(key));
+  if (!item || !button || item.dataset.turn === answered) return;
+  event.preventDefault();
+  if ((item.dataset.ends || "").split(" ").includes(key)) answered = item.dataset.turn;
+  button.click();
+});
+</script>"""
+
+_lock = threading.Lock()
+
+
+class Answers:
+    """The answers of one task, a file per annotator.
+
+    Args:
+        folder: Gets the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self, annotator: str) -> dict[str, dict[str, Any]]:
+        """Item -> the annotator's last answer. A last line that was not finished does not count."""
+        path = self.folder / f"{annotator}.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return {row["item"]: row for row in rows}
+
+    def write(self, annotator: str, item: str, answer: dict[str, Any]) -> None:
+        """Append an answer; when this returns it is on disk."""
+        row = {"annotator": annotator, "item": item, **answer, "time": round(time.time(), 3)}
+        path = self.folder / f"{annotator}.jsonl"
+        with _lock, path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line that a dying process had not finished is cut off
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Sheet:
+    """One task: its items, and how they are shown and answered.
+
+    Args:
+        folder: Of the task.
+        answers: Where the answers go; `answers` in that folder by default.
+    """
+
+    def __init__(self, folder: str | Path, answers: Path | None = None) -> None:
+        self.folder = Path(folder)
+        self.task = json.loads((self.folder / "task.json").read_text())["task"]
+        lines = (self.folder / "shown" / "items.jsonl").read_text().splitlines()
+        self.items = [json.loads(line) for line in lines]
+        self.answers = Answers(answers or self.folder / "answers")
+
+    def begin(self, name: str) -> dict[str, Any] | None:
+        """Where an annotator stands; None if the name is none."""
+        name = name.strip().lower()
+        if not re.fullmatch(r"[a-z0-9_-]{1,32}", name):
+            return None
+        done = self.answers.read(name)
+        left = (place for place, item in enumerate(self.items) if item["item"] not in done)
+        return self._at({"name": name, "turn": 0}, next(left, len(self.items)))
+
+    def press(self, state: dict[str, Any] | None, key: str) -> dict[str, Any] | None:
+        """What a key does; keys that mean nothing here do nothing."""
+        if state is None:
+            return None
+        if key == "back":
+            return self._at(state, max(state["place"] - 1, 0))
+        if state["place"] >= len(self.items):
+            return state
+        if self.task == "qc":
+            return self._answer(state, {"verdict": VERDICTS[key][0]}) if key in VERDICTS else state
+        if key in CRITERIA:
+            return {**state, "failed": state["failed"] ^ {key}, "complaint": ""}
+        if key in MODES:
+            return {**state, "mode": None if state["mode"] == key else key, "complaint": ""}
+        if key != "enter":
+            return state
+        if bool(state["failed"]) != (state["mode"] is not None):
+            told = "Name the failure mode where a criterion fails, and only there."
+            return {**state, "complaint": told, "turn": state["turn"] + 1}
+        met = {name: key not in state["failed"] for key, (name, _) in CRITERIA.items()}
+        return self._answer(state, met | {"mode": MODES[state["mode"]][0] if state["mode"] else None})
+
+    def show(self, state: dict[str, Any] | None) -> str:
+        """The item as HTML. Whatever a stranger wrote is escaped."""
+        if state is None:
+            return "<p>A name of letters, digits, - and _, please.</p>"
+        if state["place"] >= len(self.items):
+            return f'<div class="item" data-turn="{state["turn"]}"><p>All {len(self.items)} are done. Thank you.</p></div>'
+        item = self.items[state["place"]]
+        cells = "".join(f"<div><h3>{NAMES[role]}</h3>{self._cell(cell)}</div>" for role, cell in item["cells"].items())
+        ends = "1 2 3 back" if self.task == "qc" else "enter back"
+        return (
+            f"<p>{state['place'] + 1} of {len(self.items)} · {html.escape(state['name'])}</p>"
+            f'<div class="item" data-turn="{state["turn"]}" data-item="{html.escape(item["item"])}" data-ends="{ends}">{cells}</div>'
+            + self._choices(state)
+        )
+
+    def _at(self, state: dict[str, Any], place: int) -> dict[str, Any]:
+        return {
+            **state,
+            "place": place,
+            "turn": state["turn"] + 1,
+            "failed": frozenset(),
+            "mode": None,
+            "complaint": "",
+        }
+
+    def _answer(self, state: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        self.answers.write(state["name"], self.items[state["place"]]["item"], answer)
+        return self._at(state, state["place"] + 1)
+
+    def _cell(self, cell: dict[str, str]) -> str:
+        if "text" in cell:
+            return f"<p>{html.escape(cell['text'])}</p>"
+        data = (self.folder / "shown" / "pictures" / Path(cell["picture"]).name).read_bytes()
+        return f'<img src="data:image/webp;base64,{base64.b64encode(data).decode()}">'
+
+    def _choices(self, state: dict[str, Any]) -> str:
+        if self.task == "qc":
+            lines = [f"<li><kbd>{key}</kbd>{told}</li>" for key, (_, told) in VERDICTS.items()]
+            return f'<ul class="choices">{"".join(lines)}</ul><p><kbd>backspace</kbd>the one before</p>'
+        lines = [
+            f'<li class="{"off" if key in state["failed"] else ""}"><kbd>{key}</kbd>{"✗" if key in state["failed"] else "✓"} {told}</li>'
+            for key, (_, told) in CRITERIA.items()
+        ]
+        modes = [
+            f'<li class="{"chosen" if state["mode"] == key else ""}"><kbd>{key}</kbd>{told}</li>'
+            for key, (_, told) in MODES.items()
+        ]
+        return (
+            f'<ul class="choices">{"".join(lines)}</ul>Where a criterion fails, what failed:<ul class="choices">{"".join(modes)}</ul>'
+            f'<p><kbd>enter</kbd>keep and go on <kbd>backspace</kbd>the one before <b class="off">{state["complaint"]}</b></p>'
+        )
+
+
+def build(sheet: Sheet) -> gr.Blocks:
+    """The page of a task."""
+    with gr.Blocks(title="repair_hf: judge", analytics_enabled=False) as page:
+        state = gr.State(None)
+        shown = gr.HTML()
+        with gr.Row() as door:
+            name = gr.Textbox(label="Your name", elem_id="name")
+            start = gr.Button("Start", elem_id="start")
+        with gr.Row(elem_id="keys"):
+            buttons = {key: gr.Button(key, elem_id=f"key-{key}", size="sm", min_width=20) for key in KEYS[sheet.task]}
+
+        def begin(name: str) -> tuple:
+            now = sheet.begin(name)
+            return now, sheet.show(now), gr.update(visible=now is None)
+
+        def arrive(request: gr.Request) -> tuple:
+            given = request.query_params.get("annotator", "")
+            return begin(given) if given else (None, "<p>Who are you?</p>", gr.update(visible=True))
+
+        def press(key: str):
+            def pressed(now: dict | None) -> tuple:
+                now = sheet.press(now, key)
+                return now, sheet.show(now)
+
+            return pressed
+
+        gr.on([start.click, name.submit], begin, name, [state, shown, door], show_progress="hidden")
+        page.load(arrive, None, [state, shown, door], show_progress="hidden")
+        one_by_one = {
+            "concurrency_id": "keys",
+            "concurrency_limit": 1,
+        }  # else a quick hand's second key would see the old state
+        for key, button in buttons.items():
+            button.click(press(key), state, [state, shown], show_progress="hidden", **one_by_one)
+    return page
+
+
+def serve(sheet: Sheet, *, host: str = "127.0.0.1", port: int = 7860) -> None:
+    """Show the page until interrupted.
+
+    Args:
+        sheet: The task.
+        host: Address to listen on; 0.0.0.0 lets others in.
+        port: Where to listen.
+    """
+    look = {
+        "css": STYLE,
+        "head": SCRIPT,
+        "theme": gr.themes.Base(font=["system-ui", "sans-serif"]),
+    }  # no font from elsewhere
+    build(sheet).launch(server_name=host, server_port=port, quiet=True, ssr_mode=False, footer_links=[], **look)
+
+
+if __name__ == "__main__":  # a Space; /data is its persistent storage, where it has one
+    storage = Path("/data")
+    serve(Sheet(Path(__file__).parent, storage / "answers" if storage.is_dir() else None), host="0.0.0.0")

@@ -1,0 +1,57 @@
+"""`repair-hf export open_clip`: write a retriever in the format of another library.
+
+In:  a dual encoder by id or folder.
+Out: `open_clip`: a folder that open_clip loads as `local-dir:FOLDER`, and with it whatever takes models by open_clip's names, such as
+     CLIP_benchmark. The same pixels and tokens give the same vectors.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+
+from repair_hf.runtime.options import StageOptions, need
+from repair_hf.runtime.subcommands import suggest
+
+EPILOG = """examples:
+  repair-hf export open_clip runs/train --output runs/open_clip
+  repair-hf export open_clip openai/clip-vit-base-patch32 --output runs/open_clip
+
+`repair-hf push model FOLDER --repo ID --open-clip` sends both formats to the Hub."""
+
+
+@dataclass
+class ExportOptions:
+    """Which retriever is written."""
+
+    _argument_group_name = "export"
+
+    model: str = need("The retriever: Hub id or folder of a CLIP, or world/base.")
+
+
+def open_clip(options: ExportOptions, stage: StageOptions) -> None:
+    """Write a CLIP for open_clip, and so for CLIP_benchmark."""
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.encoder.open_clip import export_open_clip, open_clip_config
+    from repair_hf.runtime.run_folder import finish_stage, finished, open_stage
+
+    encoder = DualEncoder.from_pretrained(options.model, device="cpu")
+    size = sum(parameter.numel() for parameter in encoder.model.parameters())
+    if stage.dry_run:
+        open_clip_config(encoder, options.model)  # says what stands in the way
+        print(f"{options.model}, {size:,} parameters, would be written for open_clip.")
+        return
+    resolved = asdict(options) | asdict(stage) | {"model_digest": encoder.digest}
+    if finished(stage.output, resolved) is None:
+        folder = open_stage(stage.output, command="export open_clip", options=resolved)
+        config = export_open_clip(encoder, folder, name=folder.resolve().name)
+        finish_stage(folder, {"parameters": size, **config})
+    name = shlex.quote(f"local-dir:{stage.output}")
+    print(
+        f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
+        f"open_clip.create_model_and_transforms({name!r}) loads it; `clip_benchmark eval --model {name} --pretrained '' --no_amp ...` measures it."
+    )
+    suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
+
+
+ACTIONS = {"open_clip": ((ExportOptions, StageOptions), open_clip)}

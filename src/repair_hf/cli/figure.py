@@ -1,0 +1,160 @@
+"""`repair-hf figure`: single figures for a paper or a card, as SVG or PNG.
+
+In:  the folder of a run or a Hub dataset of records; for `grid` and `margin` two retrievers.
+Out: `case`: a record with what its edit changed; `grid`: a 3x3 grid with its cosines before and after training; `margin`: on which side of
+     the boundary queries see an edit and its false positive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+
+EPILOG = """examples:
+  repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
+  repair-hf figure grid runs/demo --before world/base --after runs/demo/train/repair_mixed-0 --output grid.svg
+  repair-hf figure margin runs/demo --before world/base --after runs/demo/train/repair_mixed-0 --output margin.svg"""
+
+
+@dataclass
+class FigureOptions:
+    """What is drawn from, and where to."""
+
+    _argument_group_name = "figure"
+
+    run: str = need("Folder of a run, or folder or Hub id of records.")
+    output: str = opt("figure.svg", "The figure: .svg or .png.")
+    seed: int = opt(0, "Another seed draws other records where none is named.")
+
+    def __post_init__(self) -> None:
+        if Path(self.output).suffix.lower() not in (".svg", ".png"):
+            raise UserError(f"`output` is an .svg or a .png file, got {self.output!r}.")
+
+
+@dataclass
+class CaseOptions:
+    """Which record."""
+
+    _argument_group_name = "case"
+
+    record: str | None = opt(None, "Its record_id; any one by default.")
+    direction: Literal["t2i", "i2t"] | None = opt(None, "Where no record is named: one of this direction.")
+
+
+@dataclass
+class RetrieverOptions:
+    """The retriever before and after training."""
+
+    _argument_group_name = "retriever"
+
+    before: str = need("The retriever before training: Hub id, folder, or world/base.")
+    after: str = need("The retriever after training.")
+
+
+@dataclass
+class GridOptions:
+    """Which grid."""
+
+    _argument_group_name = "grid"
+
+    anchor: str | None = opt(None, "The caption_id whose grid it is; the first full one by default.")
+
+
+@dataclass
+class MarginOptions:
+    """How many records."""
+
+    _argument_group_name = "margin"
+
+    n: int = opt(1000, "How many records, of both directions the same share.")
+
+
+@dataclass
+class SourceOptions(PairsOptions):
+    """The pairs that the records were made from; by default what the run itself tells."""
+
+    pairs: str | None = opt(None, "Folder, caption JSON or Hub dataset id of the pairs.")
+
+
+def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) -> None:
+    """Draw one record, and what its edit changed."""
+    from repair_hf.analysis.cases import case_figure
+    from repair_hf.analysis.choosing import choose
+
+    records = _records(options, source)
+    if case.record is None:
+        row = choose(records, n=1, direction=case.direction, seed=options.seed).rows[0]
+    else:
+        ids = records["record_id"][:]
+        if case.record not in ids:
+            raise UserError(f"{options.run} holds no record {case.record!r}; its records are called like {ids[0]!r}.")
+        row = records[ids.index(case.record)]
+    _save(case_figure(row), options, f"record {row['record_id']}")
+
+
+def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOptions, source: SourceOptions) -> None:
+    """Draw a 3x3 grid with its cosines before and after training."""
+    from repair_hf.analysis.grid_figures import cosines, full_grid, grid_figure
+
+    pairs, records = _pairs(options, source), _records(options, source)
+    grid = full_grid(pairs, records, which.anchor, seed=options.seed)
+    before, after = (cosines(grid, encoder) for encoder in _encoders(retriever))
+    _save(grid_figure(grid, before, after), options, f"grid of {grid.texts[0]!r}")
+
+
+def draw_margin(
+    options: FigureOptions, retriever: RetrieverOptions, which: MarginOptions, source: SourceOptions
+) -> None:
+    """Draw on which side of the boundary queries see an edit and its false positive."""
+    from datasets import Dataset
+
+    from repair_hf.analysis.choosing import choose
+    from repair_hf.analysis.margins import margin_figure, margins
+
+    records = _records(options, source)
+    rows = choose(records, n=which.n, seed=options.seed).rows
+    chosen = Dataset.from_list(rows, features=records.features)
+    before, after = (margins(chosen, encoder) for encoder in _encoders(retriever))
+    _save(margin_figure(before, after), options, f"{len(rows):,} records")
+    data = before.rename(columns={"margin": "before"}).assign(after=after["margin"])
+    data.to_csv(Path(options.output).with_suffix(".csv"), index=False)
+
+
+ACTIONS = {
+    "case": ((FigureOptions, CaseOptions, SourceOptions), draw_case),
+    "grid": ((FigureOptions, RetrieverOptions, GridOptions, SourceOptions), draw_grid),
+    "margin": ((FigureOptions, RetrieverOptions, MarginOptions, SourceOptions), draw_margin),
+}
+
+
+def _records(options: FigureOptions, source: SourceOptions) -> Any:
+    from repair_hf.analysis.material import synthesis_folders
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.records.dataset import load_records
+
+    pairs = None if source.pairs is None else load_wanted(source)
+    return load_records(synthesis_folders(Path(options.run)) or options.run, pairs=pairs)
+
+
+def _pairs(options: FigureOptions, source: SourceOptions) -> Any:
+    from repair_hf.analysis.material import gather
+    from repair_hf.pairs.dataset import load_wanted
+
+    return gather(options.run).pairs() if source.pairs is None else load_wanted(source)
+
+
+def _encoders(retriever: RetrieverOptions) -> list:
+    from repair_hf.encoder.dual_encoder import DualEncoder
+
+    return [DualEncoder.from_pretrained(name) for name in (retriever.before, retriever.after)]
+
+
+def _save(figure: Any, options: FigureOptions, what: str) -> None:
+    from repair_hf.analysis.charts import save
+
+    Path(options.output).parent.mkdir(parents=True, exist_ok=True)
+    save(figure, options.output)
+    print(f"figure   {what}   -> {options.output}")

@@ -1,0 +1,81 @@
+"""`repair-hf show`: look at records, or at what was dropped.
+
+In:  records, as a folder or a Hub id; where pictures were left out, the pairs that they come from.
+Out: some of them side by side, as a page (.html) or a picture (.png), each in one file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+from repair_hf.runtime.subcommands import suggest
+
+EPILOG = """examples:
+  repair-hf show runs/demo/records
+  repair-hf show me/photos-repair --direction i2t --error-type Count --n 20 --output sheet.html
+  repair-hf show runs/demo/records --dropped gt_invalid --pairs runs/demo/world"""
+
+
+@dataclass
+class ShowOptions:
+    """Which records to draw, and where to."""
+
+    _argument_group_name = "show"
+
+    records: str = need("Folder or Hub id of records.")
+    n: int = opt(12, "How many to draw; both directions get the same share.")
+    direction: Literal["both", "t2i", "i2t"] = opt("both", "Which direction to draw.")
+    error_type: str | None = opt(None, "Draw only those whose instruction names this kind of error, such as Count.")
+    dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
+    seed: int = opt(0, "Another seed draws others.")
+    output: str = opt("sheet.html", "The page (.html) or picture (.png) to write.")
+
+    def __post_init__(self) -> None:
+        if Path(self.output).suffix.lower() not in (".html", ".png"):
+            raise UserError(f"`output` is an .html or a .png file, got {self.output!r}.")
+
+
+@dataclass
+class SourceOptions(PairsOptions):
+    """Where pictures are taken from that the records lack; dropped failures lack all."""
+
+    pairs: str | None = opt(None, "The pairs that the records were made from: folder, caption JSON or Hub dataset id.")
+
+
+OPTIONS = (ShowOptions, SourceOptions)
+
+
+def run(options: ShowOptions, source: SourceOptions) -> None:
+    """Draw records as a page or a picture."""
+    from repair_hf.analysis.choosing import choose
+    from repair_hf.analysis.figures import contact_sheet
+    from repair_hf.analysis.gallery import gallery
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.records.dataset import load_dropped, load_records
+    from repair_hf.runtime.run_folder import write_atomically
+
+    table = load_records(options.records) if options.dropped is None else load_dropped(options.records)
+    choice = choose(
+        table,
+        n=options.n,
+        direction=None if options.direction == "both" else options.direction,
+        error_type=options.error_type,
+        reason=options.dropped,
+        pairs=None if source.pairs is None else load_wanted(source),
+        seed=options.seed,
+    )
+    path = Path(options.output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".html":
+        write_atomically(path, gallery(choice))
+    else:
+        contact_sheet(choice, path)
+    what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
+    print(f"show   {len(choice.rows)} of {sum(choice.available.values()):,} {what}   -> {path}")
+    if choice.lacks_pictures:
+        print("Pictures that were left out are told by their ids; --pairs shows them.")
+    if options.dropped is None:
+        suggest("train", "--records", options.records, "--pairs", "...", "--model", "...", "--output", "runs/train")

@@ -1,0 +1,276 @@
+"""`repair-hf synthesize`: failures in, records out.
+
+In:  pairs, the failures mined from them, the retriever, an LLM and an image editor by id.
+Out: a folder with the configs `records` and `dropped`, the LLM's journal, the candidate images and `summary.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
+from repair_hf.runtime.subcommands import suggest
+from repair_hf.synthesis.models import (
+    EditorOptions,
+    LLMOptions,
+    find_editor,
+    find_usable_llm,
+    local_weights,
+    open_chat,
+    open_editor,
+)
+
+EPILOG = """examples:
+  repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
+      --llm world/oracle --editor world --output runs/records
+  repair-hf synthesize --pairs annotations.json --image-folder train2014 --failures runs/failures \\
+      --model openai/clip-vit-base-patch32 --llm gemini/gemini-2.5-flash \\
+      --editor black-forest-labs/FLUX.2-klein-9B --output runs/records --dry-run
+
+Stop it whenever you like; the same command goes on from there and asks nothing twice that was answered."""
+
+
+@dataclass
+class SynthesizeOptions:
+    """What to repair, and by which models."""
+
+    _argument_group_name = "synthesize"
+
+    failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
+    model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
+    earlier_rounds: list[str] | None = opt(
+        None,
+        "Folders or Hub ids of records of earlier rounds; failures that stand there, repaired or dropped, are left out.",
+    )
+    candidates: int = opt(3, "Edits made of each false positive, of which one is kept.")
+    select: Literal["nearest", "first"] = opt(
+        "nearest", "The edit nearest to the false positive; or, to see what choosing is good for, the first one."
+    )
+    audited: bool = opt(
+        True, "Audit failures before their edit; without it every mined failure is taken for a real one."
+    )
+    attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
+    seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
+    embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
+    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request, not each in its own.")
+    candidates_in_one_request: bool = opt(False, "Ask for a caption's edits in one request, where the provider can.")
+    image_side: int = opt(1024, "Longest side, in pixels, of the images that are sent to the LLM.")
+
+    def __post_init__(self) -> None:
+        for name, least in (("candidates", 1), ("image_side", 64)):
+            if vars(self)[name] < least:
+                raise UserError(f"`{name}` must be at least {least}, got {vars(self)[name]}.")
+
+
+OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
+
+
+def run(
+    pairs_options: PairsOptions,
+    stage: StageOptions,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    options: SynthesizeOptions,
+) -> None:
+    """Repair the failures, or say what that would take."""
+    from datasets import Dataset
+    from pyarrow.parquet import read_table
+
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.llm.prompts import prompt_digest
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.runtime.processes import processes
+    from repair_hf.runtime.run_folder import digest, finished, open_stage
+    from repair_hf.synthesis.rounds import EarlierRounds
+
+    file = _failures_file(Path(options.failures))
+    failures = Dataset(read_table(file))
+    pairs = load_wanted(pairs_options)
+    earlier = EarlierRounds(options.earlier_rounds or ())
+    mined, failures = len(failures), earlier.leave_out(failures)
+    if earlier.failures and processes().is_main:
+        print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
+    if stage.dry_run:
+        return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+    encoder = DualEncoder.from_pretrained(options.model)
+    resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
+    resolved |= local_weights(llm, editor)
+    resolved |= {
+        "failures_digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        "pairs_fingerprint": pairs.fingerprint,
+        "model_digest": encoder.digest,
+        "prompt_digest": prompt_digest(),
+        "earlier_failures": digest(earlier.failures) if earlier.failures else None,
+    }
+    summary = finished(stage.output, resolved)
+    if summary is None:
+        folder = open_stage(stage.output, command="synthesize", options=resolved)
+        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
+    if processes().is_main:
+        _print_summary(summary)
+        print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
+        words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
+        suggest("train", *words, "--output", "runs/train")
+
+
+def _synthesize(
+    pairs: Any,
+    encoder: Any,
+    failures: Any,
+    folder: Path,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    options: SynthesizeOptions,
+    number: int,
+) -> dict[str, Any]:
+    from repair_hf.analysis.live import LiveView
+    from repair_hf.llm.cost import paid_in
+    from repair_hf.llm.journal import open_journal
+    from repair_hf.records.dataset import save_records, summarize
+    from repair_hf.runtime.processes import processes
+    from repair_hf.runtime.run_folder import RunStopped, finish_stage
+    from repair_hf.synthesis.pipeline import Synthesizer
+
+    start, everyone = time.perf_counter(), processes()
+    images = open_editor(editor, llm)
+    with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
+        chat = open_chat(llm, journal)
+        how = {name: vars(options)[name] for name in _SYNTHESIZER}
+        synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
+        live = LiveView(folder, synthesizer.rows, total=len(failures), spent=lambda: synthesizer.dollars)
+        if everyone.is_main:
+            synthesizer.watch = live
+        try:
+            records, dropped = synthesizer.run(failures, folder)
+        except RunStopped:
+            if everyone.is_main:
+                _print_paid(paid_in(folder))
+            raise
+    if not everyone.is_main:
+        return {}
+    live.write(is_done=True)
+    save_records(folder, records, dropped, embed_source_images=options.embed_source_images)
+    summary = {
+        "directions": summarize(records, dropped),
+        "llm": _listed(chat.usage),
+        "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
+        "paid": _listed(paid_in(folder)),
+        "seconds": time.perf_counter() - start,
+    }
+    finish_stage(folder, summary)
+    return summary
+
+
+_SYNTHESIZER = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side".split()
+
+
+def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+    return [
+        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
+    ]
+
+
+def _failures_file(path: Path) -> Path:
+    file = path / "failures.parquet" if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"--failures {path}: {file} does not exist. Make it with `repair-hf mine`.")
+    return file
+
+
+def _print_estimate(
+    pairs: Any, failures: Any, output: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
+) -> None:
+    from repair_hf.analysis import costs
+    from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
+    from repair_hf.synthesis.rehearsal import ENOUGH, Protocol, estimate_run
+
+    (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
+    earlier = paid_in(output)
+    estimate = estimate_run(
+        pairs,
+        failures.to_list(),
+        Protocol(
+            llm_name,
+            candidates=options.candidates,
+            audited=options.audited,
+            attach_image=options.attach_image,
+            grouped=options.grouped_audit,
+            together=options.candidates_in_one_request,
+            image_side=options.image_side,
+        ),
+        price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
+        image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
+        measured=earlier,
+    )
+    mined = Counter(failures["direction"])
+    _print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined))
+    is_measured = any(use.calls >= ENOUGH for use in earlier.values())
+    repaired = "at most, as if every triplet passed the audit"
+    if not options.audited:
+        repaired = "every triplet is repaired, for none is audited"
+    elif is_measured:
+        repaired = "as many as pass the audit in this folder"
+    print(
+        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your failures, images by the "
+        "rule of the model's provider. A model that thinks before it answers writes several times as much "
+        "(--reasoning-effort).\n"
+        f"Calls: {repaired}; answers of no use are asked for once more.\n"
+        "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
+    )
+    limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
+    print(costs.time_at_limits(estimate, **limits))
+    print(costs.papers_counting(mined, options.candidates))
+    if earlier:
+        answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
+        print(
+            f"Of this {output} holds {answers:,} answers already, for {costs.dollars(spent)}; they are not asked for again."
+        )
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    from repair_hf.llm.cost import Usage
+
+    directions = summary["directions"]
+    reasons = list(dict.fromkeys(reason for found in directions.values() for reason in found["dropped"]))
+    rows = []
+    for direction, found in directions.items():
+        share = f"({found['kept'] / found['mined']:.1%})" if found["mined"] else ""
+        similarity = "–" if found["edit_similarity"] is None else f"{found['edit_similarity']:.3f}"
+        left = [found["dropped"].get(reason, 0) for reason in reasons]
+        rows.append((direction, found["mined"], found["kept"], share, similarity, *left))
+    heads = ("", "mined", "kept", "", "edit ~ fp", *(reason.replace("_", " ") for reason in reasons))
+    _print_table(heads, rows, labels=1)
+    for direction, found in directions.items():
+        if found["error_types"]:
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items())
+            print(f"errors named in {direction} instructions: {shares}")
+    _print_paid({(use["stage"], use["direction"]): Usage(**_without_place(use)) for use in summary["paid"]})
+    asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
+    print(f"LLM: {asked:,} answers are new, {replayed:,} were there from an earlier run or an equal question")
+    images = summary["images"]
+    print(f"images: {images['made']:,} drawn, {images['found']:,} were there from an earlier run")
+
+
+def _print_paid(paid: Mapping[tuple[str, str], Any]) -> None:
+    from repair_hf.analysis import costs
+
+    _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
+
+
+def _without_place(use: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in use.items() if name not in ("stage", "direction")}
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:
+    from rich.console import Console
+
+    from repair_hf.analysis.tables import terminal_table
+
+    cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
+    Console().print(terminal_table(heads, cells, labels=labels))

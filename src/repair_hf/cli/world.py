@@ -1,0 +1,200 @@
+"""`repair-hf world build|pretrain|serve`: make the toy world, train its base retriever, serve its oracle over HTTP.
+
+In:  sizes and seeds.
+Out: `build`: a folder of pictures with captions. `pretrain`: a CLIP folder trained from scratch on them, with its held-out figures.
+     `serve`: an OpenAI-compatible endpoint on loopback, for trying retries, limits and kills over a real connection.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from repair_hf.runtime.options import UserError, opt
+from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.subcommands import suggest
+from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
+
+EPILOG = """examples:
+  repair-hf world build --output runs/world
+  repair-hf world pretrain --world runs/world --output runs/base
+  repair-hf world serve --port 8000 --latency 0.02"""
+
+
+@dataclass
+class BuildOptions:
+    """Sizes of the world's splits."""
+
+    _argument_group_name = "world"
+
+    output: str = opt("runs/world", "Folder of the world.")
+    train: int = opt(SPLITS["train"], "Training pictures; five captions each.")
+    validation: int = opt(SPLITS["validation"], "Validation pictures.")
+    test: int = opt(SPLITS["test"], "Test pictures.")
+    seed: int = opt(SEED, "Seed of scenes and captions.")
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"`{split}` must be at least 1, got {getattr(self, split)}.")
+
+
+@dataclass
+class PretrainOptions:
+    """How a base retriever is trained from scratch. The defaults are the recipe of `world/base`."""
+
+    _argument_group_name = "pretrain"
+
+    world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
+    output: str = opt("runs/base", "Folder of the trained retriever.")
+    epochs: float = opt(
+        25.0, "Passes over the training captions; short schedules give a base that is far from saturated."
+    )
+    learning_rate: float = opt(1e-3, "Peak learning rate.")
+    batch_size: int = opt(128, "Pairs in a batch.")
+    width: int = opt(128, "Width of both towers and of the vectors, a multiple of 32.")
+    seed: int = opt(0, "Seed of the weights and of the order.")
+
+    def __post_init__(self) -> None:
+        if self.width < 32 or self.width % 32:
+            raise UserError(f"`width` must be a multiple of 32, got {self.width}.")
+
+
+@dataclass
+class ServeOptions:
+    """Where the oracle listens, and how badly it behaves."""
+
+    _argument_group_name = "serve"
+
+    port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.")
+    latency: float = opt(0.0, "Seconds that each answer waits.")
+    verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.")
+    malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.")
+    log: str | None = opt(None, "File that gets one JSON line per request.")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise UserError(f"`port` must lie between 0 and {2**16 - 1}, got {self.port}.")
+        if not 0 <= self.latency < float("inf"):
+            raise UserError(f"`latency` is a number of seconds from 0 up, got {self.latency}.")
+
+
+def build(options: BuildOptions) -> None:
+    """Draw the world's pictures and write their captions."""
+    splits = {name: getattr(options, name) for name in SPLITS}
+    folder = build_world(options.output, splits=splits, seed=options.seed)
+    print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
+    suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", "runs/failures")
+
+
+def pretrain(options: PretrainOptions) -> None:
+    """Train the toy world's base retriever from scratch, and measure it on held-out pictures."""
+    from transformers import AutoModel
+
+    from repair_hf.pairs.dataset import load_pairs
+    from repair_hf.toyworld.base import build_model, build_processor
+    from repair_hf.training.trainer import RepairConfig, train
+
+    pairs, folder = load_pairs(options.world, split="train"), Path(options.output)
+    if options.batch_size > len(pairs.images):
+        raise UserError(
+            f"`batch_size` must be at most {len(pairs.images)}, the training pictures of {options.world}, got {options.batch_size}: two "
+            "captions of one picture must not meet in a batch."
+        )
+    made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
+    made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
+    if claim(folder, made_of):
+        print(f"base    is there already   -> {folder}")
+        return
+    start = folder / "start"  # random weights: the folder itself is loadable when they are trained
+    processor = build_processor(pairs.captions["caption"])
+    build_model(processor, width=options.width, seed=options.seed).save_pretrained(start)
+    processor.save_pretrained(start)
+    config = RepairConfig(
+        output_dir=str(folder / "training"),
+        num_train_epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        per_device_train_batch_size=options.batch_size,
+        warmup_steps=0.05,
+        adam_beta2=0.98,
+        seed=options.seed,
+        disable_tqdm=False,
+    )
+    trained = train(str(start), pairs, None, config)
+    processor.save_pretrained(folder)
+    AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
+    shutil.rmtree(start)
+    _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
+    print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
+    suggest("mine", "--pairs", options.world, "--model", str(folder), "--output", "runs/failures")
+
+
+def claim(folder: Path, made_of: dict) -> bool:
+    """Begin `held_out.json` in a new folder, or in one where it says that this very retriever was begun there.
+
+    Returns:
+        Whether it is finished already.
+
+    Raises:
+        UserError: If there is anything else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --output the path of a folder.")
+    mark = folder / "held_out.json"
+    before = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
+    if folder.exists() and any(folder.iterdir()) and {name: before.get(name) for name in made_of} != made_of:
+        raise UserError(f"{folder} holds files, and not those of this retriever; give another --output.")
+    folder.mkdir(parents=True, exist_ok=True)
+    if "test" in before:  # written last
+        return True
+    write_atomically(mark, json.dumps(made_of, indent=2) + "\n")
+    return False
+
+
+def _measure(folder: Path, world: str, made_of: dict) -> None:
+    """Write `held_out.json`: what the retriever in `folder` was made of, its digest, and its figures on held-out pictures."""
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.evaluation.retrieval import evaluate_retrieval
+    from repair_hf.pairs.dataset import load_pairs
+
+    encoder = DualEncoder.from_pretrained(folder)
+    held_out = made_of | {"digest": encoder.digest}
+    for split in ("validation", "test"):
+        pairs = load_pairs(world, split=split)
+        found = held_out[split] = evaluate_retrieval(*encoder.embed_pairs(pairs), pairs.caption_image)
+        print(
+            f"{split:<11}R@1 I2T {found['i2t_R@1']:.1%}   T2I {found['t2i_R@1']:.1%}   "
+            f"{found['n_images']:,} images, {found['n_texts']:,} captions"
+        )
+    write_atomically(folder / "held_out.json", json.dumps(held_out, indent=2) + "\n")
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve the oracle as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
+    from repair_hf.toyworld.server import serve as serve_oracle
+
+    serve_oracle(
+        options.port,
+        latency=options.latency,
+        verdict_noise=options.verdict_noise,
+        malformed_rate=options.malformed_rate,
+        log=Path(options.log) if options.log else None,
+        ready=_tell_address,
+    )
+
+
+def _tell_address(url: str) -> None:
+    print(
+        f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True
+    )  # a program that started this reads it at once
+    print("It asks for no key, but LiteLLM wants one to be set: OPENAI_API_KEY=none will do.", flush=True)
+    suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
+
+
+ACTIONS = {
+    "build": ((BuildOptions,), build),
+    "pretrain": ((PretrainOptions,), pretrain),
+    "serve": ((ServeOptions,), serve),
+}

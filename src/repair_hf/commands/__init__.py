@@ -1,1 +1,0 @@
-"""One module per command. Each turns options into calls of the layers below, and prints; it computes nothing itself."""

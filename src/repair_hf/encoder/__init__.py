@@ -1,0 +1,1 @@
+"""Any dual encoder: preprocessing, embeddings, cached pixels, export."""

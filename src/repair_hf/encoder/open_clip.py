@@ -1,0 +1,190 @@
+"""A dual encoder in open_clip's format, in which CLIP_benchmark and many others take models.
+
+In:  a CLIP of `transformers` with its processor.
+Out: a folder that `open_clip.create_model_and_transforms("local-dir:FOLDER")` loads: the weights under open_clip's names, architecture and
+     preprocessing in `open_clip_config.json`, the tokenizer's files. The same pixels and tokens give the same vectors.
+
+What open_clip does in its own way, whatever the checkpoint: it mends mojibake and HTML entities in captions before it tokenizes them, and
+where a resized picture is larger than the crop by an odd number of pixels, its crop may lie one pixel further right or down.
+
+SigLIP is refused: open_clip builds its image tower by a name of timm, and under half of these names, SigLIP's first sizes among them, the
+activation is another than in `transformers` (GELU itself, not its approximation by tanh), so the vectors would not be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import CLIPModel, CLIPTextConfig, CLIPVisionConfig
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
+
+CONFIG_FILE, WEIGHTS_FILE = "open_clip_config.json", "open_clip_model.safetensors"
+IS_QUICK = {"quick_gelu": True, "gelu": False}  # open_clip has one activation for both towers
+INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
+BYTE = 1 / 255
+LEGACY_EOS = 2  # in a configuration it says: the end token is that of the highest id
+USUAL_EPS = 1e-5
+
+NAMES = {
+    "logit_scale": "logit_scale",
+    "vision_model.embeddings.class_embedding": "visual.class_embedding",
+    "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
+    "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
+    "vision_model.pre_layrnorm": "visual.ln_pre",
+    "vision_model.post_layernorm": "visual.ln_post",
+    "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
+    "text_model.embeddings.position_embedding.weight": "positional_embedding",
+    "text_model.final_layer_norm": "ln_final",
+}
+BLOCK_NAMES = {
+    "layer_norm1": "ln_1",
+    "self_attn.out_proj": "attn.out_proj",
+    "layer_norm2": "ln_2",
+    "mlp.fc1": "mlp.c_fc",
+    "mlp.fc2": "mlp.c_proj",
+}
+BLOCKS = {"vision_model.encoder.layers": "visual.transformer.resblocks", "text_model.encoder.layers": "transformer.resblocks"}  # fmt: skip
+
+
+def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:
+    """Write a dual encoder in open_clip's format, in float32.
+
+    Args:
+        encoder: What is written.
+        folder: Made if missing.
+        name: The repository's id, should the files go to the Hub: there open_clip looks for the tokenizer. In a folder it takes the
+            one beside the weights.
+
+    Returns:
+        What stands in `open_clip_config.json`.
+
+    Raises:
+        UserError: If that format cannot say what the encoder does.
+    """
+    folder, length = Path(folder), encoder.preprocessor.max_length
+    config = open_clip_config(encoder, name)
+    weights = open_clip_weights(encoder.model.state_dict(), length)
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{WEIGHTS_FILE}.tmp"
+    save_file({key: tensor.float().cpu().contiguous() for key, tensor in weights.items()}, draft)
+    draft.replace(folder / WEIGHTS_FILE)
+    encoder.preprocessor.processor.tokenizer.save_pretrained(folder)
+    write_atomically(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
+    return config
+
+
+def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
+    """Architecture and preprocessing in open_clip's words; arguments and errors as of `export_open_clip`."""
+    if type(encoder.model) is not CLIPModel:
+        raise _cannot(f"it is written for a CLIPModel, and this is a {type(encoder.model).__name__}")
+    config = encoder.model.config
+    vision, text = config.vision_config, config.text_config
+    if vision.hidden_act != text.hidden_act or vision.hidden_act not in IS_QUICK:
+        raise _cannot(
+            f"it has gelu or quick_gelu in both towers, and this has {vision.hidden_act} and {text.hidden_act}"
+        )
+    images = {"image_size": vision.image_size, "patch_size": vision.patch_size}
+    texts = {
+        "context_length": encoder.preprocessor.max_length,
+        "vocab_size": text.vocab_size,
+        "hf_tokenizer_name": name,
+    }
+    heads = {"head_width": vision.hidden_size // vision.num_attention_heads}
+    architecture = {
+        "embed_dim": config.projection_dim,
+        "quick_gelu": IS_QUICK[vision.hidden_act],
+        "vision_cfg": images | heads | _tower(vision),
+        "text_cfg": texts | {"heads": text.num_attention_heads} | _tower(text) | _pooling(text),
+    }
+    return {"model_cfg": architecture, "preprocess_cfg": _preprocessing(encoder.preprocessor, vision.image_size)}
+
+
+def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[str, Tensor]:
+    """The weights of a `CLIPModel` under open_clip's names.
+
+    Args:
+        state: Its `state_dict`.
+        context_length: Tokens of the longest caption; open_clip takes every caption to have so many positions.
+    """
+    found = {
+        "visual.proj": state["visual_projection.weight"].T,
+        "text_projection": state["text_projection.weight"].T,
+    }
+    for ours, theirs in NAMES.items():
+        found |= _renamed(state, ours, theirs)
+    for blocks, their_blocks in BLOCKS.items():
+        layers = {key[len(blocks) + 1 :].split(".")[0] for key in state if key.startswith(f"{blocks}.")}
+        for layer in layers:
+            block, their_block = f"{blocks}.{layer}", f"{their_blocks}.{layer}"
+            for ours, theirs in BLOCK_NAMES.items():
+                found |= _renamed(state, f"{block}.{ours}", f"{their_block}.{theirs}")
+            for kind in ("weight", "bias"):  # queries, keys and values are one matrix there
+                parts = [state[f"{block}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
+                found[f"{their_block}.attn.in_proj_{kind}"] = torch.cat(parts)
+    found["positional_embedding"] = found["positional_embedding"][:context_length]
+    return found
+
+
+def _renamed(state: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
+    """A tensor, or the weight and the bias of a module."""
+    if ours in state:
+        return {theirs: state[ours]}
+    return {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
+
+
+def _tower(config: CLIPVisionConfig | CLIPTextConfig) -> dict[str, Any]:
+    ratio = config.intermediate_size / config.hidden_size
+    if (
+        int(config.hidden_size * ratio) < config.intermediate_size
+    ):  # open_clip multiplies, and cuts what stands behind the point
+        ratio = math.nextafter(ratio, math.inf)
+    tower = {"layers": config.num_hidden_layers, "width": config.hidden_size, "mlp_ratio": ratio}
+    return tower if config.layer_norm_eps == USUAL_EPS else tower | {"norm_kwargs": {"eps": config.layer_norm_eps}}
+
+
+def _pooling(text: CLIPTextConfig) -> dict[str, Any]:
+    """Where a caption's vector is read: at the highest id, as is usual, or at the end token if that has another."""
+    is_highest = text.eos_token_id in (LEGACY_EOS, text.vocab_size - 1)
+    return {} if is_highest else {"pool_type": "eos", "eos_id": text.eos_token_id}
+
+
+def _preprocessing(preprocessor: Preprocessor, side: int) -> dict[str, Any]:
+    """The shorter edge resized and the middle cut out, or all squeezed into the square."""
+    settings = json.loads(preprocessor.processor.image_processor.to_json_string())
+    square, crops = {"height": side, "width": side}, settings.get("do_center_crop", False)
+    is_cut = crops and settings["size"] == {"shortest_edge": side} and settings["crop_size"] == square
+    is_squeezed = not crops and settings["size"] == square
+    steps = [step for step in ("do_resize", "do_rescale", "do_normalize") if not settings[step]]
+    if steps or not (is_cut or is_squeezed):
+        told = {key: settings.get(key) for key in ("size", "do_center_crop", "crop_size", *steps)}
+        raise _cannot(
+            f"it resizes, cuts and normalises to {side} x {side}, and this model's image processor has {told}"
+        )
+    if settings["resample"] not in INTERPOLATIONS or not math.isclose(settings["rescale_factor"], BYTE):
+        told = {key: settings[key] for key in ("resample", "rescale_factor")}
+        raise _cannot(
+            f"it resizes by bicubic or bilinear (3 or 2) and divides by 255, and this model's image processor has {told}"
+        )
+    return {
+        "mean": settings["image_mean"],
+        "std": settings["image_std"],
+        "interpolation": INTERPOLATIONS[settings["resample"]],
+        "resize_mode": "shortest" if is_cut else "squash",
+    }
+
+
+def _cannot(reason: str) -> UserError:
+    return UserError(
+        f"open_clip's format cannot take this model: {reason}. `repair-hf evaluate` measures it as it is."
+    )

@@ -1,0 +1,118 @@
+"""The images of a dataset as an encoder takes them, kept on disk: what is encoded a hundred times is decoded once.
+
+In:  a dataset's column of images, a preprocessor.
+Out: a table of uint8 pixels, memory-mapped; training, mining and evaluation share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import torch
+from datasets import Dataset, Image
+from huggingface_hub import cached_assets_path
+from torch import Tensor
+
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.images import content_digest, decode_small
+from repair_hf.runtime.arrays import on_disk
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import digest
+
+AT_ONCE = 64
+SPARE = 2  # an image that is decoded small stays so many times as large as the encoder takes it
+
+
+class PixelStore:
+    """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
+
+    The file's name holds the images' content and the processor's settings, so another picture or another size makes
+    another file. The processes of a run make it together, and all of them must.
+
+    Args:
+        images: A dataset.
+        column: Its column of images.
+        preprocessor: Decides about size and cut.
+        cache_folder: Folder of the file; by default in Hugging Face's cache of assets.
+        draft: Decode large JPEGs at a fraction of their size, see `decode_small`. With `SPARE` times the encoder's size
+            left, pixels differ by a few of 255 values.
+
+    Attributes:
+        draft: Names how JPEGs were decoded; None if whole.
+
+    Raises:
+        UserError: If an image cannot be decoded, or the disk has not the room.
+
+    Example:
+        >>> store = PixelStore(pairs.images, "image", preprocessor)
+        >>> store[np.array([4, 2])].shape
+        torch.Size([2, 3, 224, 224])
+    """
+
+    def __init__(
+        self,
+        images: Dataset,
+        column: str,
+        preprocessor: Preprocessor,
+        cache_folder: str | Path | None = None,
+        *,
+        draft: bool = False,
+    ) -> None:
+        folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
+        self.draft = f"draft {SPARE}" if draft else None
+        named = [content_digest(images, column), preprocessor.image_digest, *([self.draft] if draft else [])]
+        self.path = folder / f"pixels-{digest(named)}.npy"
+        least = SPARE * max(preprocessor.image_shape[1:])
+        source = _Small(images, column, least) if draft else images[column]
+
+        def parts() -> Iterator[tuple[slice, np.ndarray]]:
+            share = processes().share(len(images), AT_ONCE)
+            title = "Decoding images" if processes().is_main else None
+            start = share.start
+            for batch in preprocessor.batches(source, AT_ONCE, title, share):
+                yield slice(start, start + len(batch)), batch.numpy()
+                start += len(batch)
+
+        self._pixels = on_disk(  # (N, 3, H, W)
+            self.path,
+            (len(images), *preprocessor.image_shape),
+            np.uint8,
+            parts,
+            what=f"The pixels of {len(images):,} images",
+            remedy="name another `cache_folder`, or turn `cache_images` off",
+        )
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
+        """Rows as a (n, 3, H, W) uint8 tensor of their own."""
+        pixels = self._pixels[rows]
+        # an array of rows has copied them
+        return torch.from_numpy(np.array(pixels, copy=isinstance(rows, slice) or None))
+
+    def __getstate__(self) -> tuple[Path, str | None]:
+        return self.path, self.draft  # a memory map would be pickled with all that it maps
+
+    def __setstate__(self, state: tuple[Path, str | None]) -> None:
+        self.path, self.draft = state
+        self._pixels = np.load(self.path, mmap_mode="r")
+
+
+class _Small:
+    """The images of a dataset, decoded no larger than they need be."""
+
+    def __init__(self, images: Dataset, column: str, least: int) -> None:
+        self.files = images.select_columns([column]).cast_column(column, Image(decode=False))
+        self.column, self.least = column, least
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
+        references = self.files[rows.tolist()][self.column]
+        sources = [each["path"] if each["bytes"] is None else each["bytes"] for each in references]
+        return [decode_small(source, self.least) for source in sources]

@@ -1,0 +1,244 @@
+"""Images and captions as a dual encoder wants them, without the encoder.
+
+In:  pictures and texts.
+Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own
+     processor; token ids.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+import transformers
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
+
+from repair_hf.pairs.images import UNDECODABLE, in_8_bits
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest
+
+logger = logging.getLogger(__name__)
+
+# Their text towers read the last position, and were trained with captions padded to the full length without a mask.
+PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
+CAUSAL = ("clip",)  # text towers that read the end token and never look at what stands behind it
+DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is made small
+TOKENIZED_AT_ONCE = 4096
+THREADS = min(os.cpu_count() or 1, 8)
+
+
+class Preprocessor:
+    """Turns pictures and captions into a dual encoder's inputs. It can be pickled: it goes to workers.
+
+    Args:
+        processor: The model's own processor.
+        config: The model's configuration; says how long captions may be and how they are padded.
+
+    Raises:
+        UserError: If the image processor does not bring all images to one size.
+    """
+
+    def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
+        self.processor = processor
+        self.max_length = min(processor.tokenizer.model_max_length, config.text_config.max_position_embeddings)
+        self.pads_fully = config.model_type in PADDED_TO_FULL_LENGTH
+        self.is_causal = config.model_type in CAUSAL
+        self.image_shape = self._image_shape()  # (3, H, W)
+        self._values = self._value_of_each_byte()  # (3, 256)
+
+    @classmethod
+    def from_pretrained(cls, id_or_folder: str | Path) -> Preprocessor:
+        """Load the processor of a model from the Hub or from a folder."""
+        try:
+            processor = AutoProcessor.from_pretrained(id_or_folder)
+            # Not torchvision's, where there is one: results must not depend on what else is installed.
+            processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
+            config = AutoConfig.from_pretrained(id_or_folder)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"The processor of `{id_or_folder}` cannot be loaded: {' '.join(str(error).split())[:300]}"
+            ) from error
+        return cls(processor, config)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the processor, for `AutoProcessor` as for `from_pretrained`; the model's config belongs beside it."""
+        self.processor.save_pretrained(folder)
+
+    @property
+    def image_digest(self) -> str:
+        """Names all that decides about pixels."""
+        settings = json.loads(self.processor.image_processor.to_json_string())
+        kind = type(self.processor.image_processor).__name__  # the settings do not tell the backend
+        return digest([transformers.__version__, PIL.__version__, kind, settings])
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides about pixels and token ids."""
+        tokenizer = self.processor.tokenizer
+        padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # it is read
+        return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings(), *padding])
+
+    def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
+        """Resize and crop pictures of any mode as the model's processor does, up to before it rescales and normalises.
+
+        Of greys with more than 8 bits, which the processor turns white, see `in_8_bits`.
+
+        Shape:
+            Returns (n, 3, H, W) uint8.
+        """
+        return torch.from_numpy(self._process(list(map(in_8_bits, images)), do_rescale=False, do_normalize=False))
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """The `pixel_values` that the model's processor gives for what `images` made, bit for bit.
+
+        Shape:
+            pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
+        """
+        values = self._values.to(pixels.device, non_blocking=True)  # (3, 256); a GPU's queue need not run dry for it
+        found = torch.empty(pixels.shape, device=pixels.device)
+        for channel, table in enumerate(values):  # a table for each is looked up at half the cost of one for all
+            some = pixels[:, channel]
+            found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
+        return found
+
+    def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Token ids of captions, cut at the model's longest.
+
+        Padded to the longest caption of the call, with an `attention_mask`; for SigLIP to the model's longest and
+        without one, as it was trained.
+
+        Shape:
+            Returns (n, L) int64 each.
+        """
+        tokenizer = self.processor.tokenizer
+        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_tensors": "np"}
+        if self.pads_fully:
+            tokens = tokenizer(list(captions), padding="max_length", return_attention_mask=False, **cut)
+        else:
+            tokens = tokenizer(
+                list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut
+            )
+        return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
+
+    def report_cut(self, captions: Sequence[str]) -> int:
+        """Count the captions of which `texts` leaves out the end, and say so in the log if there are any."""
+        tokenizer = self.processor.tokenizer
+        room = self.max_length - tokenizer.num_special_tokens_to_add()
+        long = [
+            caption for caption in captions if len(caption.encode()) > room
+        ]  # a token stands for one byte at least
+        n_cut = 0
+        for start in range(0, len(long), TOKENIZED_AT_ONCE):
+            tokens = tokenizer(long[start : start + TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
+            n_cut += sum(len(ids) > room for ids in tokens["input_ids"])
+        if n_cut:
+            logger.warning(
+                "%s of %s captions were cut at %d tokens, the most that the model reads; so does its own processor.",
+                f"{n_cut:,}",
+                f"{len(captions):,}",
+                self.max_length,
+            )
+        return n_cut
+
+    def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+        """What a model is given for some rows of `tokens`, which `texts` made: cut to the longest of them.
+
+        A causal text tower gets no mask: the padding stands behind all that it reads, and attention without a mask
+        takes a faster kernel.
+        """
+        if "attention_mask" not in tokens:
+            return {name: ids[rows].long() for name, ids in tokens.items()}
+        some = {name: ids[rows] for name, ids in tokens.items()}
+        longest = int(self.lengths(some).max())
+        names = ("input_ids",) if self.is_causal else tuple(some)
+        return {name: some[name][:, :longest].long() for name in names}
+
+    def lengths(self, tokens: dict[str, Tensor]) -> Tensor:
+        """(n,) how many tokens of each row are no padding; all of them where the model was trained with padding."""
+        ids = tokens["input_ids"]
+        return tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.full((len(ids),), ids.shape[1])
+
+    def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
+        """Images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.
+
+        Args:
+            images: A list of pictures, a column of a dataset, a `PixelStore`, or a uint8 tensor.
+            size: Images at a time.
+            desc: Title of the progress bar; none without it.
+            share: Which of them; all by default.
+
+        Raises:
+            UserError: If an image cannot be decoded.
+        """
+        first, stop, _ = share.indices(len(images))
+        cuts = [(start, min(start + size, stop)) for start in range(first, stop, size)]
+        with tqdm(total=stop - first, desc=desc, unit=" images", delay=1, disable=None if desc else True) as bar:
+            for pixels in ahead(lambda cut: self._load(images, *cut), cuts):
+                yield pixels
+                bar.update(len(pixels))
+
+    def _load(self, images: Any, start: int, stop: int) -> Tensor:
+        cuts = [(first, min(first + DECODED_AT_ONCE, stop)) for first in range(start, stop, DECODED_AT_ONCE)]
+        return torch.cat([self._pixels(images, *cut) for cut in cuts])
+
+    def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
+        try:
+            some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
+        except UserError:  # says more
+            raise
+        except UNDECODABLE as error:
+            raise UserError(
+                f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
+                "It changed since the pairs were loaded: load them anew."
+            ) from error
+        return some if isinstance(some, Tensor) else self.images(some)
+
+    def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
+        pixels = self.processor.image_processor(list(images), do_convert_rgb=True, **kwargs)["pixel_values"]
+        return np.stack(pixels)
+
+    def _image_shape(self) -> tuple[int, ...]:
+        shapes = {self._process([PIL.Image.new("RGB", size)]).shape[1:] for size in ((80, 60), (50, 90))}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 3:
+            name = type(self.processor.image_processor).__name__
+            raise UserError(
+                f"{name} gives images of the shapes {sorted(shapes)}; a processor with one (3, H, W) for all is needed."
+            )
+        return shapes.pop()
+
+    def _value_of_each_byte(self) -> Tensor:
+        """Ask the processor what it makes of each of the 256 values in each channel."""
+        ramp = PIL.Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2))
+        values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
+        return torch.from_numpy(values.astype(np.float32)[0, :, 0])
+
+    def _tokenizer_settings(self) -> Any:
+        tokenizer = self.processor.tokenizer
+        if not tokenizer.is_fast:
+            return [type(tokenizer).__name__, tokenizer.get_vocab()]
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        of_the_last_call = ("padding", "truncation")
+        return {part: state[part] for part in state if part not in of_the_last_call}
+
+
+def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`map`, with a few results made in advance by threads."""
+    waiting: deque = deque()
+    with ThreadPoolExecutor(THREADS) as threads:
+        for item in items:
+            waiting.append(threads.submit(work, item))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,30 @@
+"""The toy world's retrievers that come with the package, and the ids under which they are loaded.
+
+In:  a model id.
+Out: where its files lie: those of `world/...` in this package, any other id as it is.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from repair_hf.runtime.options import UserError
+
+RETRIEVERS = {
+    f"world/{name}": Path(str(files("repair_hf.encoder") / "retrievers" / name))
+    for name in ("base", "base-12k", "narrow-12k")
+}
+BASE, NARROW = RETRIEVERS["world/base"], "world/narrow-12k"
+
+
+def locate(model: str | Path) -> str:
+    """The folder of one of `RETRIEVERS`; any other id or folder unchanged.
+
+    Raises:
+        UserError: If it is said to be the toy world's, and is not.
+    """
+    model = str(model)
+    if model.startswith("world/") and model not in RETRIEVERS and not Path(model).exists():
+        raise UserError(f"`{model}` is no folder, and the toy world's retrievers are {', '.join(RETRIEVERS)}.")
+    return str(RETRIEVERS.get(model, model))

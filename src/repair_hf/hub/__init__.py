@@ -1,0 +1,1 @@
+"""Dataset cards, model cards, and pushes to the Hugging Face Hub."""

@@ -1,0 +1,107 @@
+"""What a push sends to the Hub: files, and a card made of what their folder tells.
+
+In:  a folder of `repair-hf synthesize` or `repair-hf train`, and the id of a repository.
+Out: a parcel: each file by its path in the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, export_open_clip
+from repair_hf.hub.record_card import dataset_card
+from repair_hf.records.dataset import load_dropped, load_records, save_records
+from repair_hf.runtime.options import UserError
+
+# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle, and holds the token of the Hub.
+MODEL_FILES = """
+    config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json tokenizer*.json vocab.json vocab.txt
+    merges.txt special_tokens_map.json added_tokens.json *.model chat_template.jinja
+""".split()
+WEIGHT_FILES = ("model*.safetensors", "model*.safetensors.index.json", "open_clip_*")
+RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What a push sends.
+
+    Args:
+        kind: Of the repository.
+        files: Path in the repository -> file, or what is in it.
+        replaces: Patterns of files that an earlier push may have left; those that match and are not sent are deleted.
+    """
+
+    kind: Literal["dataset", "model", "space"]
+    files: dict[str, Path | bytes]
+    replaces: Sequence[str]
+
+    @property
+    def card(self) -> str:
+        return self.files["README.md"].decode()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file."""
+        return {
+            path: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for path, content in self.files.items()
+        }
+
+
+def pack_records(
+    folder: str | Path,
+    repo: str,
+    *,
+    scratch: str | Path,
+    embed_source_images: bool = True,
+    license: str | None = None,
+) -> Parcel:
+    """Collect a folder of records. `scratch` is a folder for the files that are made anew; it must outlive the parcel."""
+    folder = Path(folder)
+    if not (folder / "README.md").is_file() or not any(folder.glob("records/*.parquet")):
+        raise UserError(f"{folder} holds no records to push; give a folder that `repair-hf synthesize` has finished.")
+    records, dropped, data = load_records(folder), load_dropped(folder), folder
+    if not embed_source_images:
+        data = Path(scratch) / "records"
+        save_records(data, records, dropped, embed_source_images=False)
+        records = load_records(data)
+    card = dataset_card(folder, data, repo, records, dropped, license=license)
+    files: dict[str, Path | bytes] = {"README.md": card.text.encode()}
+    for pattern in RECORD_FILES[:2]:
+        files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
+    return Parcel("dataset", files | card.pictures, RECORD_FILES)
+
+
+def pack_model(
+    folder: str | Path,
+    repo: str,
+    *,
+    scratch: str | Path,
+    open_clip: bool = False,
+    results: Sequence[str | Path] = (),
+    license: str | None = None,
+) -> Parcel:
+    """Collect a trained encoder with its processor, and if asked for in open_clip's format too; `scratch` as in `pack_records`."""
+    from repair_hf.hub.model_card import model_card  # brings the Trainer with it, which takes seconds to load
+
+    folder = Path(folder)
+    files: dict[str, Path | bytes] = {
+        path.name: path
+        for path in sorted(folder.glob("*"))
+        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
+    }
+    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
+        raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
+    card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip)
+    files = {"README.md": card.encode()} | files
+    if open_clip:  # the tokenizer's files are those of the folder
+        made = Path(scratch) / "open_clip"
+        export_open_clip(DualEncoder.from_pretrained(folder, device="cpu"), made, name=repo)
+        files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
+    return Parcel("model", files, WEIGHT_FILES)

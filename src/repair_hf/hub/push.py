@@ -1,0 +1,241 @@
+"""Send records, models and pages for people to the Hugging Face Hub.
+
+In:  a folder of `repair-hf synthesize`, `train` or `annotate`, the id of a repository.
+Out: one revision of that repository, with a card made of what the folder tells.
+
+A push is one commit: until it is made, readers see the old revision whole. What was uploaded before a push broke is stored by its
+content and not sent again, so the same command goes on; if nothing has changed, no commit is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar
+
+import httpx
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.utils import validate_repo_id
+
+from repair_hf.analysis.people.space import SPACE_FILES, space_files
+from repair_hf.hub.files import Parcel, pack_model, pack_records
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped, without_secrets
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+PASSING = (429, 500, 502, 503, 504)  # statuses that another attempt may not meet
+WAITS = (1.0, 4.0)  # seconds between attempts
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Where a push went; `is_new` is False where the repository held just this already."""
+
+    repo: str
+    url: str
+    revision: str
+    is_new: bool
+
+
+def push_records(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = False,
+    tag: str | None = None,
+    embed_source_images: bool = True,
+    license: str | None = None,
+) -> Pushed:
+    """Send a folder of records, with its card.
+
+    Args:
+        folder: What `repair-hf synthesize` or `save_records` wrote.
+        repo: Id of the dataset; made if missing.
+        private: Make it private.
+        tag: A name for this revision, such as `round-1`; `load_records(…, revision=…)` finds it again.
+        embed_source_images: False leaves the images of queries, ground truths and false positives out of what is sent.
+        license: Identifier of the Hub, such as `cc-by-4.0`.
+
+    Raises:
+        UserError: If the folder holds no records, or the Hub refuses the token, the id or the tag.
+        RunStopped: If the Hub cannot be reached or fails; the same call goes on.
+    """
+    with TemporaryDirectory() as scratch:
+        parcel = pack_records(folder, repo, scratch=scratch, embed_source_images=embed_source_images, license=license)
+        return push(parcel, repo, private=private, tag=tag)
+
+
+def push_model(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = False,
+    tag: str | None = None,
+    open_clip: bool = False,
+    results: Sequence[str | Path] = (),
+    license: str | None = None,
+) -> Pushed:
+    """Send a trained encoder with its processor and its card.
+
+    Args:
+        folder: What `repair-hf train` wrote.
+        repo: Id of the model; made if missing.
+        private: Make it private.
+        tag: A name for this revision.
+        open_clip: Send it in open_clip's format too.
+        results: Folders of `repair-hf evaluate`: of this model, of its base, of others to compare with.
+        license: Identifier of the Hub.
+
+    Raises:
+        UserError, RunStopped: As `push_records`.
+    """
+    with TemporaryDirectory() as scratch:
+        parcel = pack_model(folder, repo, scratch=scratch, open_clip=open_clip, results=results, license=license)
+        return push(parcel, repo, private=private, tag=tag)
+
+
+def push_space(folder: str | Path, repo: str) -> Pushed:
+    """Send the page of a task for people, with the pictures that it shows, to a private Space.
+
+    Args:
+        folder: Of the task, as `repair-hf annotate` lays it out.
+        repo: Id of the Space; made if missing.
+
+    Raises:
+        UserError, RunStopped: As `push_records`; also if the Space is public.
+    """
+    return push(Parcel("space", space_files(Path(folder)), SPACE_FILES), repo, private=True)
+
+
+def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: bool = False) -> str:
+    """Make the repository if it is missing, and give back its full id. What would stop a push is found here: no token, a token
+    that the Hub refuses, a public repository where a private one is wanted."""
+    if get_token() is None:
+        raise UserError(
+            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token that may write."
+        )
+    with _told(repo):
+        validate_repo_id(repo)
+        api = HfApi()
+        sdk = {"space_sdk": "gradio"} if kind == "space" else {}
+        made = _insist(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
+        if private and not _insist(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
+            raise UserError(
+                f"{made.repo_id} exists and is public: pushing would show everybody what you asked to keep private. Make it "
+                "private in its settings on the Hub, or choose another --repo."
+            )
+        return made.repo_id
+
+
+def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = None) -> Pushed:
+    """Send a parcel as one commit, and name the revision."""
+    name, api = prepare(repo, parcel.kind, private=private), HfApi()
+    with _told(name):
+        named = None if tag is None else _insist(lambda: _tagged(api, name, parcel.kind, tag))
+        if named not in (None, _insist(lambda: api.repo_info(name, repo_type=parcel.kind)).sha):
+            raise UserError(f"{name} has a tag {tag!r} of an older revision; give another --tag.")
+        before, after = _insist(lambda: _commit(api, name, parcel))
+        if named not in (None, after):
+            raise UserError(
+                f"Pushed as {after[:8]}, but the tag {tag!r} names the revision before; give another --tag."
+            )
+        if tag is not None and named is None:
+            _insist(lambda: api.create_tag(name, tag=tag, revision=after, repo_type=parcel.kind, exist_ok=True))
+    url = f"{ENDPOINT}/{'' if parcel.kind == 'model' else f'{parcel.kind}s/'}{name}"
+    return Pushed(name, url, after, before != after)
+
+
+def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
+    """Give back the revision before and the one after, which are the same if nothing has changed."""
+    head = api.repo_info(name, repo_type=parcel.kind)
+    there = [file.rfilename for file in head.siblings or ()]
+    stale = [path for path in there if path not in parcel.files and _matches(path, parcel.replaces)]
+    operations: list[Any] = [CommitOperationAdd(path, content) for path, content in parcel.files.items()]
+    operations += [CommitOperationDelete(path) for path in stale]
+    commit = api.create_commit(
+        name,
+        operations,
+        repo_type=parcel.kind,
+        commit_message=f"Push {'records' if parcel.kind == 'dataset' else parcel.kind} with repair-hf",
+        parent_commit=head.sha,  # whoever has pushed meanwhile is not overwritten
+    )
+    return head.sha, commit.oid
+
+
+def _tagged(api: HfApi, name: str, kind: str, tag: str) -> str | None:
+    """The revision that a tag names, None where there is no such tag."""
+    refs = api.list_repo_refs(name, repo_type=kind)
+    return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    """`*` stops at a slash: a pattern of files in the root matches none in a folder."""
+    return any(path.count("/") == pattern.count("/") and fnmatch(path, pattern) for pattern in patterns)
+
+
+def _insist(act: Callable[[], Answer]) -> Answer:
+    """Do it again after a failure that may pass."""
+    for wait in WAITS:
+        try:
+            return act()
+        except (HfHubHTTPError, httpx.TransportError) as error:
+            if isinstance(error, HfHubHTTPError) and error.response.status_code not in PASSING:
+                raise
+            logger.info("The Hub: %s; once more in %g s.", _line(error), wait)
+            time.sleep(wait)
+    return act()
+
+
+@contextmanager
+def _told(repo: str) -> Iterator[None]:
+    """Turn what goes wrong with the Hub into one line that says what to do."""
+    again = "The old revision is whole; the same command goes on, and what has arrived is not sent again."
+    try:
+        yield
+    except HfHubHTTPError as error:
+        raise _refusal(repo, error, again) from error
+    except httpx.TransportError as error:
+        raise RunStopped(f"The Hub at {ENDPOINT} cannot be reached: {_line(error)}. {again}") from error
+    except OfflineModeIsEnabled as error:
+        raise UserError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it.") from error
+    except HFValidationError as error:
+        raise UserError(f"`{repo}` is no id of a repository such as me/x-repair: {_line(error)}") from error
+    except (UserError, RunStopped):
+        raise
+    except ValueError as error:  # what the Hub says of a card's header, such as an unknown licence
+        raise UserError(f"The Hub does not take the card: {_line(error)}") from error
+    except RuntimeError as error:  # an upload, after the library's own retries
+        raise RunStopped(f"{_line(error)} ({_line(error.__cause__)}) {again}") from error
+
+
+def _refusal(repo: str, error: HfHubHTTPError, again: str) -> Exception:
+    status, reason = error.response.status_code, without_secrets(error.server_message or _line(error))
+    if status == 401:
+        return UserError(
+            f"The Hub does not accept your token (401: {reason}) Run `hf auth login`, or set HF_TOKEN to a token that may write; "
+            "HF_TOKEN beats the login."
+        )
+    if status == 403:
+        return UserError(
+            f"Your token may not write to {repo} (403: {reason}) Give an id of yours, or a token that may write."
+        )
+    if status in (409, 412):
+        return RunStopped(f"{repo} was changed by somebody else meanwhile ({status}: {reason}) {again}")
+    if status in PASSING:
+        return RunStopped(f"The Hub fails ({status}: {reason}) {again}")
+    return UserError(f"The Hub refuses {repo} ({status}: {reason})")
+
+
+def _line(error: BaseException | None) -> str:
+    return without_secrets(" ".join(str(error).split()) or type(error).__name__)

@@ -1,0 +1,1 @@
+"""Exact ranking of images against captions, and the false positives in it."""

@@ -1,0 +1,253 @@
+"""Find what the retriever confuses: the best-scored candidates that do not answer a query.
+
+In:  unit vectors of images and captions, and each caption's image.
+Out: one row per false positive: direction, q, gt, fp, their scores and ranks; and a table of how they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, Features, Value, concatenate_datasets
+
+from repair_hf.mining.faiss_index import Search, rank_by_index
+from repair_hf.mining.positives import Positives, Ranking
+from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.pairs.dataset import Pairs, bare_caption
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import Processes
+
+FEATURES = Features(
+    {
+        "direction": Value("string"),
+        "q": Value("int64"),
+        "gt": Value("int64"),
+        "fp": Value("int64"),
+        "fp_score": Value("float32"),
+        "fp_rank": Value("int64"),
+        "gt_score": Value("float32"),
+        "gt_rank": Value("int64"),
+    }
+)
+
+
+def mine_false_positives(
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    caption_image: np.ndarray,
+    *,
+    k_mine: int = 100,
+    d_i2t: int = 5,
+    d_t2i: int = 1,
+    same_text_is_positive: Sequence[str] | None = None,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
+) -> Dataset:
+    """Find each query's best-scored false positives, in both directions.
+
+    Every query is mined, also one whose positive stands first: the candidate right behind it is what it will be
+    confused with next. `gt_rank` above 1 tells the failures proper.
+
+    Args:
+        image_embeddings: Unit vectors, float32; may be memory-mapped.
+        text_embeddings: Unit vectors, float32; may be memory-mapped.
+        caption_image: Index of each caption's image.
+        k_mine: Size of the pool of false positives that the kept ones are the best of. The d best of the pool are the
+            d best of all, so it bounds `d_i2t` and `d_t2i` and changes nothing else.
+        d_i2t: False positives (captions) kept for each image.
+        d_t2i: False positives (images) kept for each caption.
+        same_text_is_positive: The captions' texts, if a caption that equals one of an image's own, but for case,
+            spacing and final punctuation, shall count as that image's positive too.
+        device: Where blocks of scores are screened.
+        everyone: The processes that share the work; each must call this with the same vectors, and gets all rows.
+
+    Shape:
+        image_embeddings: (N, D). text_embeddings: (M, D). caption_image, same_text_is_positive: (M,).
+
+    Returns:
+        Rows of direction, q, gt, fp, fp_score, fp_rank, gt_score, gt_rank; first `t2i` (q a caption; gt and fp
+        images), then `i2t` (q an image; gt and fp captions), in order of q, then of rank. q, gt and fp are indices;
+        scores are cosines; gt is the best-scored positive. Ranks count from 1 in the full ranking, positives included;
+        a tie counts against the positive. A query with fewer candidates than asked for has fewer rows.
+
+    Raises:
+        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, a d exceeds `k_mine`, or both are 0.
+    """
+    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
+    check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
+    i2t, t2i = rank_both_ways(
+        images,
+        texts,
+        positives,
+        fps_of_image=min(d_i2t, len(texts)),
+        fps_of_caption=min(d_t2i, len(images)),
+        device=device,
+        everyone=everyone,
+    )
+    return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)])
+
+
+def mine_approximately(
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    caption_image: np.ndarray,
+    search: Search,
+    *,
+    effort: float = 1.0,
+    k_mine: int = 100,
+    d_i2t: int = 5,
+    d_t2i: int = 1,
+    same_text_is_positive: Sequence[str] | None = None,
+) -> tuple[Dataset, dict[str, float]]:
+    """Find false positives by an index that may miss some, where all against all would take too long.
+
+    Args:
+        image_embeddings: Unit vectors, float32; may be memory-mapped.
+        text_embeddings: Unit vectors, float32; may be memory-mapped.
+        caption_image: Index of each caption's image.
+        search: Kind of index; see `approximate`.
+        effort: Multiplies what the index looks at.
+        k_mine: Size of the pool that the kept false positives are the best of, and that a gt's rank is told from.
+        d_i2t: False positives (captions) kept for each image.
+        d_t2i: False positives (images) kept for each caption.
+        same_text_is_positive: As of `mine_false_positives`.
+
+    Returns:
+        Rows as of `mine_false_positives`, with exact scores and the same gt; but `fp_rank` and `gt_rank` are lower bounds,
+        for they count only candidates that the index found, and `gt_rank` is at most `k_mine` + 1. And for each direction
+        the recall: the share of the true false positives that were found, measured on some queries.
+
+    Raises:
+        UserError: As of `mine_false_positives`.
+    """
+    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
+    check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
+    i2t, t2i, recall = rank_by_index(
+        images,
+        texts,
+        positives,
+        search,
+        fps_of_image=min(d_i2t, len(texts)),
+        fps_of_caption=min(d_t2i, len(images)),
+        pool=k_mine,
+        effort=effort,
+    )
+    return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
+
+
+def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
+    """Refuse numbers of false positives that the pool does not hold.
+
+    Args:
+        k_mine: Size of the pool.
+        d_i2t: False positives kept for each image.
+        d_t2i: False positives kept for each caption.
+
+    Raises:
+        UserError: If a d exceeds `k_mine`, or both are 0.
+    """
+    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
+        if not 0 <= d <= k_mine:
+            raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
+    if d_i2t == d_t2i == 0:
+        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; give one of them more.")
+
+
+def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequence[str] | None = None) -> Positives:
+    """What counts as an answer while mining: the annotation and, if `captions` are given, captions of equal text."""
+    if captions is not None and len(captions) != len(caption_image):
+        raise UserError(
+            f"`same_text_is_positive` must hold a text for each of the {len(caption_image)} captions, got {len(captions)}."
+        )
+    return Positives.of(
+        caption_image, n_images, None if captions is None else [bare_caption(text) for text in captions]
+    )
+
+
+def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Dataset:
+    """Keep the false positives of `max_queries` queries of each direction, drawn at random; the order stays."""
+    is_t2i, query = _is_t2i(failures), _column(failures, "q")
+    kept = np.zeros(len(failures), bool)
+    for place, ours in enumerate((is_t2i, ~is_t2i)):
+        queries = np.unique(query[ours])
+        drawn = np.random.default_rng([seed, place]).permutation(queries)[:max_queries]
+        kept |= ours & np.isin(query, drawn)
+    return failures.select(np.flatnonzero(kept))
+
+
+def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
+    """Add `q_id`, `gt_id` and `fp_id`, the names that the items have in the pairs."""
+    image_ids, caption_ids = _ids(pairs.images, "image_id"), _ids(pairs.captions, "caption_id")
+    ids = pa.chunked_array([*image_ids.chunks, *caption_ids.chunks], pa.large_string())
+    is_t2i, table = _is_t2i(failures), failures.with_format("arrow")[:]
+    for role in ("q", "gt", "fp"):
+        is_caption = is_t2i == (role == "q")
+        rows = _column(failures, role) + np.where(is_caption, len(image_ids), 0)
+        table = table.append_column(f"{role}_id", ids.take(pa.array(rows)).cast(pa.string()))
+    return Dataset(table)
+
+
+def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
+    """Tell how the false positives lie, for each direction that has any.
+
+    Returns:
+        `queries`; `false_positives`; `failed`, the queries with a false positive before their gt; and the quartiles
+        `gap_25`, `gap_50`, `gap_75` of the score of a query's best false positive less its gt's (positive: it failed).
+    """
+    is_t2i, table = _is_t2i(failures), {}
+    columns = {name: _column(failures, name) for name in ("q", "fp_rank", "fp_score", "gt_score", "gt_rank")}
+    for name, ours in (("t2i", is_t2i), ("i2t", ~is_t2i)):
+        rows = {key: values[ours] for key, values in columns.items()}
+        if not len(rows["q"]):
+            continue
+        best = np.lexsort((rows["fp_rank"], rows["q"]))[np.unique(np.sort(rows["q"]), return_index=True)[1]]
+        gaps = rows["fp_score"][best] - rows["gt_score"][best]  # (queries,)
+        quartiles = np.percentile(gaps, [25, 50, 75]).tolist()
+        table[name] = {
+            "queries": len(best),
+            "false_positives": len(rows["q"]),
+            "failed": int((rows["gt_rank"][best] > 1).sum()),
+            **dict(zip(("gap_25", "gap_50", "gap_75"), quartiles, strict=True)),
+        }
+    return table
+
+
+def _checked(
+    image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, texts: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray, Positives]:
+    images, captions = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
+    caption_image = np.asarray(caption_image, np.int64)
+    check_embeddings(images, captions, caption_image)
+    return images, captions, annotated_positives(caption_image, len(images), texts)
+
+
+def _column(failures: Dataset, name: str) -> np.ndarray:
+    """A column without a Python object for each row."""
+    return failures.with_format("arrow")[name][:].to_numpy()
+
+
+def _is_t2i(failures: Dataset) -> np.ndarray:
+    return pc.equal(failures.with_format("arrow")["direction"][:], "t2i").to_numpy()
+
+
+def _ids(items: Dataset, name: str) -> pa.ChunkedArray:
+    return items.with_format("arrow")[name][:].cast(pa.large_string())
+
+
+def _rows(direction: str, ranking: Ranking) -> Dataset:
+    query, place = np.nonzero(ranking.fp >= 0)
+    columns = {
+        "direction": pa.repeat(direction, len(query)),
+        "q": query,
+        "gt": ranking.gt[query],
+        "fp": ranking.fp[query, place],
+        "fp_score": ranking.fp_score[query, place],
+        "fp_rank": ranking.fp_rank[query, place],
+        "gt_score": ranking.gt_score[query],
+        "gt_rank": ranking.gt_rank[query],
+    }
+    return Dataset(pa.table(columns, schema=FEATURES.arrow_schema))

@@ -1,0 +1,152 @@
+"""What answers what, and what is found for each query.
+
+In:  which captions answer which images; scores, as they come.
+Out: for each query its best positive and its best non-positives, with their ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from repair_hf.mining.scores import NO_KEY, best_keys, decode, kth_score
+
+AT_ONCE = 1024  # positives that are held against the false positives of their queries together
+
+
+@dataclass(frozen=True)
+class Positives:
+    """Which captions answer which images.
+
+    Captions of one group answer the same images; the pairs (group, image) are kept as sorted numbers.
+
+    Args:
+        n_images: N.
+        group: (M,) the group of each caption.
+        members: Sorted `group * n_images + image`, each once.
+    """
+
+    n_images: int
+    group: np.ndarray
+    members: np.ndarray
+
+    @classmethod
+    def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
+        """Each caption answers its own image and, where texts are given, each image with a caption of the same text.
+
+        Args:
+            caption_image: (M,) index of each caption's image.
+            n_images: N.
+            same_text: (M,) texts; equal ones are one caption that stands at several images.
+        """
+        group = np.asarray(caption_image, np.int64)
+        if same_text is not None:
+            numbers: dict[str, int] = {}
+            group = np.array([numbers.setdefault(text, len(numbers)) for text in same_text])
+        return cls(n_images, group, np.unique(group * n_images + caption_image))
+
+    @property
+    def doubles(self) -> int:
+        """How many pairs are positive by equal text alone."""
+        groups = np.arange(self.group.max() + 2) * self.n_images
+        images_of_group = np.diff(np.searchsorted(self.members, groups))
+        return int(images_of_group[self.group].sum()) - len(self.group)
+
+    def of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The positive pairs of some captions, (C,), as images and places in `captions`; in order of place, then image."""
+        base = self.group[captions] * self.n_images  # (C,)
+        low = np.searchsorted(self.members, base)
+        at, place = expanded(low, np.searchsorted(self.members, base + self.n_images))
+        return self.members[at] - base[place], place
+
+
+def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of ranges, one range after the other, and which range each is of: (R,), (R,) to (P,), (P,)."""
+    count = stop - first
+    owner = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What one direction found, for Q queries and the k best non-positives of each.
+
+    Args:
+        gt: (Q,) the best-scored positive.
+        gt_score: (Q,) its cosine, float32.
+        gt_rank: (Q,) its rank.
+        fp: (Q, k) the best non-positives, best first; -1 where there are fewer than k.
+        fp_score: (Q, k) their cosines, float32; -inf where there is none.
+        fp_rank: (Q, k) their ranks.
+    """
+
+    gt: np.ndarray
+    gt_score: np.ndarray
+    gt_rank: np.ndarray
+    fp: np.ndarray
+    fp_score: np.ndarray
+    fp_rank: np.ndarray
+
+
+class Side:
+    """What is known of the rankings of one direction's queries."""
+
+    def __init__(self, queries: int, k: int) -> None:
+        self.k = k
+        self.gt = np.full(queries, -1)  # (Q,)
+        self.gt_score = np.full(queries, -np.inf, np.float32)  # (Q,)
+        self.non_positives_ahead = np.zeros(queries, np.int64)  # (Q,)
+        self.keys = np.full((queries, k), NO_KEY)  # (Q, k), best first
+        self.is_lost = np.zeros(queries, bool)  # (Q,) whether its keys are not certain
+        self.positives_ahead = np.zeros((queries, k), np.int64)  # (Q, k)
+        self.pool: list[tuple[np.ndarray, np.ndarray]] = []  # queries and keys that may be among the best
+
+    def offer_positives(self, query: np.ndarray, candidate: np.ndarray, scores: np.ndarray) -> None:
+        """Keep each query's best positive; of equal ones the lower. All are (P,)."""
+        order = np.lexsort((candidate, -scores, query))
+        query, best = np.unique(query[order], return_index=True)
+        candidate, scores = candidate[order][best], scores[order][best]
+        is_better = (scores > self.gt_score[query]) | ((scores == self.gt_score[query]) & (candidate < self.gt[query]))
+        self.gt[query[is_better]] = candidate[is_better]
+        self.gt_score[query[is_better]] = scores[is_better]
+
+    def keep(self, query: np.ndarray, keys: np.ndarray) -> None:
+        """Put pairs, (P,), into the pool."""
+        if self.k:
+            self.pool.append((query, keys))
+
+    def kth_score(self, k: int) -> np.ndarray:
+        """(Q,) the k-th best score of the pool; -inf where it holds fewer."""
+        self.pool = [tuple(np.concatenate(parts) for parts in zip(*self.pool, strict=True))]
+        return kth_score(*self.pool[0], len(self.gt), k)
+
+    def drop_below(self, least: np.ndarray) -> None:
+        """Take from the pool what scores less than its query's `least`, (Q,)."""
+        query, keys = self.pool.pop()
+        stays = decode(keys)[0] >= least[query]
+        self.pool.append((query[stays], keys[stays]))
+
+    def settle(self) -> None:
+        """Take the best of the pool."""
+        if self.k:
+            self.keys = best_keys(*self.pool.pop(), len(self.gt), self.k)
+
+    def ahead_of(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """How many false positives of its query stand before each positive, (P,): those that score as much."""
+        ahead = np.empty(len(query), np.int64)
+        for some in (slice(start, start + AT_ONCE) for start in range(0, len(query), AT_ONCE)):
+            ahead[some] = np.count_nonzero(decode(self.keys[query[some]])[0] >= scores[some, None], axis=1)
+        return ahead
+
+    def count_positives(self, query: np.ndarray, ahead: np.ndarray) -> None:
+        """Count each positive in the rank of the first false positive behind it. Both are (P,)."""
+        is_before_one = ahead < self.k
+        np.add.at(self.positives_ahead, (query[is_before_one], ahead[is_before_one]), 1)
+
+    def ranking(self) -> Ranking:
+        fp_score, fp = decode(self.keys)
+        fp_rank = np.cumsum(self.positives_ahead, axis=1, out=self.positives_ahead)
+        fp_rank += 1 + np.arange(self.k)
+        return Ranking(self.gt, self.gt_score, 1 + self.non_positives_ahead, fp, fp_score, fp_rank)

@@ -1,1 +1,0 @@
-"""People in the loop: whom to ask about what, and the page that asks them."""

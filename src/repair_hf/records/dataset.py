@@ -1,0 +1,288 @@
+"""Records: one (q, gt, fp, edit) per repaired failure, as a `datasets` dataset.
+
+In:  rows made by the synthesis.
+Out: a folder with two configs, `records` and `dropped`, that `load_dataset(folder, "records")`, the Hub's viewer and `load_records` read.
+     Nothing vanishes: a failure that was not repaired stands in `dropped` with its reason.
+
+A direction leaves the columns of the other modality null: t2i records have `q_text`, `gt_image`, `fp_image`, `edit_image`; i2t records
+have `q_image`, `gt_text`, `fp_text`, `edit_text`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, Features, concatenate_datasets, get_dataset_config_names, load_dataset_builder
+from datasets.arrow_writer import ArrowWriter
+from datasets.exceptions import DatasetsError
+from datasets.table import embed_table_storage
+
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.answers import good_records
+from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
+from repair_hf.records.joining import join_images
+from repair_hf.runtime.hub_access import name_for_datasets
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
+
+__all__ = [
+    "DROPPED_FEATURES",
+    "FEATURES",
+    "NoRecords",
+    "build",
+    "check",
+    "load_dropped",
+    "load_kept",
+    "load_records",
+    "record_id",
+    "save_records",
+    "summarize",
+]
+
+_ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
+_BYTES_PER_FILE = 400 * 2**20
+
+
+class NoRecords(UserError):
+    """Nothing was repaired: each failure was dropped, or there was none."""
+
+
+def build(rows: Iterable[dict], path: Path, features: Features = FEATURES) -> Dataset:
+    """Write rows to an Arrow file as they come and open it as a dataset that stays on disk.
+
+    Args:
+        rows: Dicts of columns; a column that is missing is null. Images as {"bytes": …, "path": …}.
+        path: The file; written under another name first.
+        features: `FEATURES` or `DROPPED_FEATURES`.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    empty = dict.fromkeys(features)
+    with ArrowWriter(path=str(draft), features=features) as writer:
+        for row in rows:
+            writer.write(empty | row)
+        writer.finalize()
+    draft.replace(path)
+    return Dataset.from_file(str(path))
+
+
+def record_id(row: dict, edit: str | bytes) -> str:
+    """Name a record by what it holds: equal content has an equal id, in any run and on any machine.
+
+    Args:
+        row: Needs `direction`, the three ids, the texts of its direction and `edit_instruction`.
+        edit: The edited caption, or the edited image's file.
+    """
+    ids, texts = ([row.get(f"{role}_{kind}") for role in SOURCES] for kind in ("id", "text"))
+    name = hashlib.sha256(json.dumps([row["direction"], *ids, *texts, row["edit_instruction"]]).encode())
+    name.update(edit.encode() if isinstance(edit, str) else edit)
+    return name.hexdigest()[:16]
+
+
+def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embed_source_images: bool = True) -> None:
+    """Write both configs as Parquet, images inside, and the README.md that declares them.
+
+    Args:
+        folder: Gets `records/*.parquet`, `dropped/*.parquet` and `README.md`.
+        records: As `build` makes them.
+        dropped: The same with `DROPPED_FEATURES`.
+        embed_source_images: False leaves out the images of q, gt and fp, for sources that may not be passed on; edits stay.
+            `load_records(…, pairs=…)` joins them back.
+    """
+    check(records)
+    folder = Path(folder)
+    left_out = () if embed_source_images else tuple(f"{role}_image" for role in SOURCES)
+    files = {
+        "records": _write_parquet(folder / "records", records, left_out),
+        "dropped": _write_parquet(folder / "dropped", dropped),
+    }
+    write_atomically(folder / "README.md", readme(len(records), len(dropped), files))
+    # from here on the new files count
+    for config, pattern in files.items():
+        for old in set((folder / config).iterdir()) - set((folder / config).glob(pattern)):
+            old.unlink()
+
+
+def load_records(
+    path_or_repo: str | Path | Sequence[str | Path],
+    *,
+    pairs: Pairs | None = None,
+    revision: str | None = None,
+    audited: bool = False,
+) -> Dataset:
+    """Load the `records` config of a folder or Hub dataset, or of several, one after the other: those of several rounds.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed. Of several some may be empty, and no record may stand in two.
+        pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
+        revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
+        audited: Keep only the records that people have looked at (`repair-hf annotate edits`) and found, by majority, to be valid hard
+            contrasts. Their answers lie in the folder of the records; a Hub dataset has none.
+
+    Raises:
+        NoRecords: If no failure was kept there.
+        UserError: If there is no such dataset, its records lack a column or an edit, one stands there twice, `pairs` lack an image
+            that they name, or nobody has looked at what should be audited.
+    """
+    places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
+    tables = [table for place in places if len(table := load_kept(place, revision=revision))]
+    named = ", ".join(map(str, places))
+    if not tables:
+        raise NoRecords(f"{named} holds no records: no failure was kept. `dropped` tells why, one by one.")
+    for table in tables:
+        check(table)
+    records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
+    if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
+        raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
+    if audited:
+        good = set().union(*map(good_records, places))
+        records = records.select([row for row, name in enumerate(records["record_id"][:]) if name in good])
+    return records if pairs is None else join_images(records, pairs)
+
+
+def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
+    """Load the `records` config as it stands, also if it has no rows.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed.
+        revision: Tag, branch or commit of a Hub dataset; its newest by default.
+
+    Raises:
+        UserError: If there is no such dataset.
+    """
+    return _load(path_or_repo, "records", FEATURES, revision)
+
+
+def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
+    """Load the `dropped` config of a folder or Hub dataset; it has no rows if every failure was repaired.
+
+    Args:
+        path_or_repo: What `save_records` wrote, or where it was pushed.
+        revision: Tag, branch or commit of a Hub dataset; its newest by default.
+
+    Raises:
+        UserError: If there are no records there.
+    """
+    return _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
+
+
+def check(records: Dataset) -> None:
+    """Refuse what are no records.
+
+    Raises:
+        UserError: Naming the missing columns, or the records whose cells are missing or of no known direction.
+    """
+    if missing := [name for name in FEATURES if name not in records.column_names]:
+        raise UserError(
+            f"Records lack the columns {missing}; they have {records.column_names}. Make them with `repair-hf synthesize`."
+        )
+    if wrong := [name for name, kind in FEATURES.items() if records.features[name] != kind]:
+        kinds = {name: records.features[name] for name in wrong}
+        raise UserError(
+            f"Columns of the records have types of their own: {kinds}. Cast them with `records.cast(repair_hf.records.dataset.FEATURES)`."
+        )
+    directions = _column(records, "direction")
+    if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
+        raise UserError(
+            f"Records have a `direction` of {sorted(map(str, unknown))}; only {list(DIRECTIONS)} are known."
+        )
+    for direction, kinds in MODALITIES.items():
+        is_here = pc.equal(directions, direction)
+        texts = [f"{role}_text" for role in SOURCES if kinds[role] == "text"]
+        for name in ("record_id", "q_id", "gt_id", "fp_id", *texts, f"edit_{kinds['edit']}"):
+            lacking = np.flatnonzero(pc.and_(is_here, _column(records, name).is_null()).to_numpy())
+            if len(lacking):
+                raise UserError(
+                    f"{len(lacking)} {direction} records have no `{name}`, such as row {lacking[0]}. Make them anew with "
+                    "`repair-hf synthesize`, or filter them out."
+                )
+
+
+def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
+    """What became of the failures, per direction.
+
+    Returns:
+        direction -> `mined`, `kept`, `dropped` (reason -> count), `error_types` (type -> share of the kept records that name
+        it; a record may name several), `edit_similarity` (mean over the kept records that have one, None if none has).
+    """
+    kept = records.select_columns(["direction", "error_types", "edit_similarity"]).to_list()
+    left = dropped.select_columns(["direction", "reason"]).to_list()
+    found = {}
+    for direction in DIRECTIONS:
+        rows = [row for row in kept if row["direction"] == direction]
+        reasons = Counter(row["reason"] for row in left if row["direction"] == direction)
+        types = Counter(name for row in rows for name in row["error_types"] or ())
+        similarities = [row["edit_similarity"] for row in rows if row["edit_similarity"] is not None]
+        found[direction] = {
+            "mined": len(rows) + reasons.total(),
+            "kept": len(rows),
+            "dropped": {reason: reasons[reason] for reason in REASONS if reasons[reason]},
+            "error_types": {name: count / len(rows) for name, count in types.most_common()},
+            "edit_similarity": sum(similarities) / len(similarities) if similarities else None,
+        }
+    return found
+
+
+def _load(path_or_repo: str | Path, config: str, features: Features, revision: str | None) -> Dataset:
+    source = name_for_datasets(path_or_repo)
+    nothing = Dataset.from_dict({name: [] for name in features}, features=features)
+    try:
+        if config == "dropped" and get_dataset_config_names(source, revision=revision) == ["records"]:
+            return nothing  # every failure was repaired, see `readme`
+        builder = load_dataset_builder(source, config, revision=revision)
+        builder.download_and_prepare()
+        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` and `load_dataset` refuse a split without
+        return builder.as_dataset(split="train") if has_rows else nothing
+    except (
+        OSError,
+        ValueError,
+        DatasetsError,
+    ) as error:  # no such dataset, revision or config; no network; damaged files
+        here = "" if Path(path_or_repo).exists() else ", and is no folder here"
+        raise UserError(
+            f"{path_or_repo} holds no records{here}: {' '.join(str(error).split())[:200].rstrip('.')}. Make them with `repair-hf synthesize`, or give "
+            "the folder or Hub id of records."
+        ) from error
+
+
+def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
+    return dataset.select_columns([name]).with_format("arrow")[:][name]
+
+
+def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ()) -> str:
+    """Add shards to a folder and return the pattern of their names.
+
+    The names hold a digest of the content. `load_dataset` caches a folder by the file names in its README.md: under the names
+    of an earlier save it would go on giving the earlier rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    schema = dataset.features.arrow_schema
+    drafts = [folder / ".00000.tmp"]
+    writer = pq.ParquetWriter(drafts[0], schema)
+    for table in dataset.with_format("arrow").iter(_ROWS_PER_GROUP):
+        for name in left_out:
+            nothing = pa.nulls(len(table), schema.field(name).type)
+            table = table.set_column(table.column_names.index(name), name, nothing)
+        if drafts[-1].stat().st_size > _BYTES_PER_FILE:
+            writer.close()
+            drafts.append(folder / f".{len(drafts):05d}.tmp")
+            writer = pq.ParquetWriter(drafts[-1], schema)
+        table = embed_table_storage(table.cast(schema))  # Dataset.to_parquet would write this machine's paths instead
+        writer.write_table(table.cast(schema), row_group_size=_ROWS_PER_GROUP)
+    writer.close()
+    name = hashlib.sha256(b"".join(map(_file_digest, drafts))).hexdigest()[:8]
+    for shard, draft in enumerate(drafts):
+        draft.replace(folder / f"train-{shard:05d}-{name}.parquet")
+    return f"train-*-{name}.parquet"
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,1 @@
+"""How a stage is configured, where it writes, and who shares its work."""

@@ -1,0 +1,272 @@
+"""The folder of a stage: it explains itself, and tells whether its result is whole.
+
+In:  the resolved options of a stage, and in the end its numbers.
+Out: `config.yaml` (options), `command.txt` (what was typed), `versions.json` (what ran, and which inputs lay here), and `summary.json`, written last:
+     where it exists the stage is done. Secrets are blotted out of all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from repair_hf.runtime.options import UserError
+
+logger = logging.getLogger(__name__)
+
+# Where, whether and how fast a stage runs does not change what it makes.
+NOT_PART_OF_THE_RESULT = """
+    output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls batch
+    llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
+    dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
+    logging_steps report_to save_total_limit
+    push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
+""".split()
+PACKAGES = """
+    repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
+    litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
+""".split()
+INPUTS = (
+    "pairs",
+    "image_folder",
+    "model",
+)  # folders that are the user's own, where no file of ours says what they are
+SHORTEST_SECRET = 8  # characters; a shorter value of such a name, as `none`, is a stand-in and may be any word
+
+
+class RunStopped(RuntimeError):
+    """Something outside ended the run (a provider that is down, a budget that is spent); the same command goes on."""
+
+
+def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_bound: bool = False) -> Path:
+    """Make a stage's folder and write down what is about to run in it.
+
+    Args:
+        folder: Made if missing. What an interrupted run left in it stays, so that the stage can go on from there.
+        command: Name of the stage, such as `mine`.
+        options: The resolved options; beside them whatever else decides the result, such as the digest of an input.
+        is_bound: What an interrupted run left can only go on with the options that it was begun with.
+
+    Raises:
+        UserError: If the folder is one that the stage reads, holds another stage or a finished result of other options, or is bound
+            to others.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --output the path of a folder.")
+    wanted = _plain(options)
+    _refuse_inputs(folder, options)
+    _refuse_other_results(folder, command, wanted, is_bound)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)  # what is about to be rewritten is not whole
+    write_atomically(folder / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
+    write_atomically(folder / "command.txt", _command_line() + "\n")
+    told = {"command": command, "here": _on_this_machine(wanted), **versions()}
+    write_atomically(folder / "versions.json", json.dumps(told, indent=2) + "\n")
+    return folder
+
+
+def finish_stage(folder: str | Path, summary: dict[str, Any]) -> None:
+    """Write the stage's numbers. Call it last: the file means that everything else in the folder is whole."""
+    write_atomically(Path(folder) / "summary.json", json.dumps(_plain(summary), indent=2, ensure_ascii=False) + "\n")
+
+
+def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Give back the summary if the folder holds the finished result of these very options, else None."""
+    folder = Path(folder)
+    if not (folder / "summary.json").is_file() or differences(_read_config(folder), _plain(options)):
+        return None
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which options of two runs make their results differ, in words; nothing where none does.
+
+    One that is absent counts as not set (None, 0, False, or an empty list): an option that is new, and not set, changes no old folder.
+    """
+    keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and _differs(key, before, now)]
+    return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
+
+
+def _differs(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if key in before and key in now:
+        return before[key] != now[key]
+    return bool(before.get(key) or now.get(key))
+
+
+def write_atomically(path: str | Path, data: str | bytes) -> None:
+    """Write a file under a temporary name, then rename it: a reader sees the old file or the new one, never a part."""
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        draft.write_bytes(data.encode() if isinstance(data, str) else data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def digest(obj: Any) -> str:
+    """Name the content of `obj`: equal for equal values, whatever the order of keys, on any machine."""
+    text = json.dumps(_jsonable(obj), sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def name_with_digest(model: str) -> str:
+    """A Hub id as it is. Of a folder the last part and a digest of its files, for other weights may come to lie under the same path.
+
+    Of a file of gigabytes a piece in each 64th is read: weights that were trained on differ everywhere.
+    """
+    if not Path(model).is_dir():
+        return model
+    folder, found, piece = Path(model).resolve(), hashlib.sha256(), 2**20
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        size = path.stat().st_size
+        found.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
+        with path.open("rb") as file:
+            for start in range(0, size, max(size // 64, piece)):
+                file.seek(start)
+                found.update(file.read(piece))
+    return f"{folder.name}@{found.hexdigest()[:12]}"
+
+
+def without_secrets(text: str) -> str:
+    """The text with every key blotted out: those that the environment holds, and whatever looks like one."""
+    for name, value in os.environ.items():
+        value = value.strip()
+        if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name.lower()):
+            text = text.replace(value, "<hidden>")
+    return _SECRET_TEXT.sub("<hidden>", text)
+
+
+@cache  # asked by every stage of a run, and what is loaded stays loaded
+def versions() -> dict[str, Any]:
+    """What a bug report must say: Python, packages, machine, and the commit of this code where there is one."""
+    installed = {}
+    for package in PACKAGES:
+        try:
+            installed[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            installed[package] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "commit": _commit(),
+        "packages": installed,
+    }
+
+
+def _on_this_machine(options: dict[str, Any]) -> list[str]:
+    """The values that name something here, though they may look like ids of the Hub."""
+    values = [one for value in options.values() for one in (value if isinstance(value, list) else [value])]
+    return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
+
+
+def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:
+    """A model that is trained into its own folder is lost, and so is the order in somebody's pictures."""
+    for name in INPUTS:
+        named = options.get(name)
+        for one in named if isinstance(named, list) else [named]:
+            if isinstance(one, str | Path) and Path(one).is_dir() and folder.is_dir() and folder.samefile(one):
+                raise UserError(
+                    f"--output {folder} is what `{name}` names; give a folder of its own, such as runs/NAME."
+                )
+
+
+def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
+    if not (folder / "versions.json").is_file():
+        return
+    before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))["command"]
+    if before != command:
+        raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
+    if not (changes := differences(_read_config(folder), wanted)):
+        return
+    if (folder / "summary.json").is_file():
+        raise UserError(
+            f"{folder} holds the finished result of other options: {changes}. Give another --output, or delete the folder."
+        )
+    if is_bound:
+        raise UserError(
+            f"{folder} holds what a run of other options left to go on from: {changes}. Give the options that it was begun with, "
+            "another --output, or one of its checkpoints as --resume-from-checkpoint to go on from it nevertheless; or delete the folder."
+        )
+    logger.warning("%s was begun with other options: %s. Going on with the new ones.", folder, changes)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """As JSON and YAML would give it back, without secrets."""
+    return _blot(json.loads(json.dumps(_jsonable(options))))
+
+
+def _jsonable(obj: Any) -> Any:
+    """Replace what JSON does not know. Anything else is an error: a guess would make a name that does not hold."""
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return _jsonable(dataclasses.asdict(obj))
+    if isinstance(obj, dict):
+        return {str(key): _jsonable(value) for key, value in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [_jsonable(value) for value in obj]
+    if isinstance(obj, set | frozenset):
+        return sorted(_jsonable(value) for value in obj)
+    if isinstance(obj, np.generic | np.ndarray):
+        return obj.tolist()
+    return str(obj) if isinstance(obj, Path) else obj
+
+
+_SECRET_NAME = re.compile(r"(^|_)(token|api_key|key|secret|password)$")
+_SECRET_TEXT = re.compile(r"\b(hf_|sk-|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")  # by shape; user:password@host
+
+
+def _blot(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: "<hidden>" if v and _SECRET_NAME.search(k) else _blot(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_blot(item) for item in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _command_line() -> str:
+    program = Path(sys.argv[0]).name
+    words = ["python", "-m", "repair_hf"] if program == "__main__.py" else [program]
+    hide_next = False
+    for word in sys.argv[1:]:
+        name, equals, _ = word.partition("=")
+        is_secret = word.startswith("--") and _SECRET_NAME.search(name.lstrip("-").replace("-", "_")) is not None
+        shown = f"{name}=<hidden>" if is_secret and equals else _blot(word)
+        words.append("<hidden>" if hide_next else shown)
+        hide_next = is_secret and not equals
+    return shlex.join(words)
+
+
+def _commit() -> str | None:
+    """The commit of this package's own repository; None in a wheel, even one installed inside some other repository."""
+    here = Path(__file__).parents[1]
+    git = ["git", "-C", str(here)]
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], check=True, capture_output=True)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "."], check=True, capture_output=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return head + ("+changes" if changed else "")

@@ -1,0 +1,1 @@
+"""The methods that the study compares, one file per method."""

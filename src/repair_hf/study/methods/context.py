@@ -1,0 +1,254 @@
+"""The workshop: where methods make their synthetic samples, by the same LLM client, editor, journal and budget as RePair.
+
+In:  pairs, a chat model, an image editor, a folder.
+Out: rewritten captions, instructions, edited and new images; what was asked for is counted, and nothing is paid twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import datasets
+from datasets import Dataset, Features
+from PIL import Image
+from tqdm.auto import tqdm
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm import prompts
+from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.llm.journal import Journal, open_journal
+from repair_hf.llm.prompts import draw_instruction
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.words import MODEL, load_parser
+from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, read_captions
+from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.selection import pixels_of
+from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
+from repair_hf.synthesis.stream import work_through
+
+WORKERS = 64
+
+Made = TypeVar("Made")
+
+
+class NoSample(Exception):
+    """No sample comes of a caption.
+
+    Args:
+        drop_reason: As in `samples.DROPPED`.
+        detail: What happened.
+    """
+
+    def __init__(self, drop_reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.drop_reason = drop_reason
+
+
+@dataclass
+class Asked:
+    """What a maker has asked for, equal requests counted each time: what it would take if nothing were there yet.
+
+    Args:
+        llm: Requests for a text.
+        images: Candidate images.
+    """
+
+    llm: int = 0
+    images: int = 0
+
+
+class Workshop:
+    """What a maker works with. Use it inside `open`.
+
+    Args:
+        pairs: The training pairs.
+        encoder: The retriever; chooses among candidates.
+        chat: The LLM.
+        editor: The image editor; None where no image is made.
+        folder: Gets the candidate images, and where these are bought the journal of what was paid for them.
+        seed: Fixes all draws.
+        spacy_model: What parses captions: an installed model, a folder, or `world` for the toy world's own.
+
+    Attributes:
+        asked: What was asked for.
+        tried: How many samples were tried for: each method makes one, or none, or a few, of each caption.
+
+    Raises:
+        UserError: If the LLM answers in batches: what a maker asks next depends on what it was told.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        encoder: DualEncoder,
+        chat: ChatModel,
+        editor: ImageEditor | HostedEditor | None,
+        folder: Path,
+        *,
+        seed: int = 0,
+        spacy_model: str = MODEL,
+    ) -> None:
+        if chat.batches is not None:
+            raise UserError("The methods of the study ask at once, and `batch` answers within a day; leave it out.")
+        self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
+        self.folder, self.seed, self.spacy_model = folder, seed, spacy_model
+        self.asked, self.tried = Asked(), len(pairs.captions)
+        self._dropped: dict[int, tuple[str, str]] = {}  # caption -> reason and detail
+        self.sources = SourceImages(pairs.images)
+        self._images: Candidates | None = None
+        self._canvas: Candidates | None = None
+        self.captions: list[str] = pairs.captions["caption"][:]
+        names = pairs.images["image_id"][:]
+        self.image_ids: list[str] = [names[row] for row in pairs.caption_image]  # of each caption
+
+    @asynccontextmanager
+    async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
+        """Have the image editor ready.
+
+        Args:
+            edits: M, how many candidates `edit` makes; 0 where it is not called.
+            draws: Whether `draw` is called.
+        """
+        with self._image_journal() as journal:
+            if edits:
+                self._images = self._candidates(self.sources, edits, journal)
+            if draws:
+                self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1, journal)
+            async with AsyncExitStack() as stack:
+                for candidates in filter(None, (self._images, self._canvas)):
+                    await stack.enter_async_context(candidates.open())
+                yield
+
+    async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[Made]], title: str) -> list[Made]:
+        """Do the work on captions, many at a time.
+
+        Returns:
+            What came of each, in their order. Where it was nothing, because answers are of no use or an image cannot be read, the
+            caption stands in `dropped` with its reason.
+        """
+        rows, found = list(rows), {}
+        queue = iter(rows)
+
+        async def serve(bar: tqdm) -> None:
+            for row in queue:
+                try:
+                    found[row] = await work(row)
+                except (AnswerError, NoSample) as error:
+                    self.drop(row, error.drop_reason, str(error))
+                except UnreadableImage as error:
+                    self.drop(row, "unreadable_image", str(error))
+                bar.update()
+                await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
+
+        with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
+            images = filter(None, (self._images, self._canvas))
+            await work_through(self.chat, [serve(bar) for _ in range(WORKERS)], *images)
+        return [found[row] for row in rows if row in found]
+
+    def drop(self, row: int, reason: str, detail: str) -> None:
+        """Leave a caption without a sample, and say why."""
+        self._dropped[row] = reason, detail
+
+    @property
+    def dropped(self) -> list[dict[str, str]]:
+        """Rows of `samples.DROPPED`: the captions of which no sample came, in their order."""
+        return [
+            self.of_caption(row) | {"reason": reason, "detail": detail}
+            for row, (reason, detail) in sorted(self._dropped.items())
+        ]
+
+    def parser(self) -> Any:
+        """A spaCy pipeline that knows noun chunks."""
+        if self.spacy_model == "world":
+            from repair_hf.toyworld.parsing import build_parser
+
+            return build_parser()
+        return load_parser(self.spacy_model, noun_chunks=True)
+
+    def of_caption(self, row: int) -> dict[str, str]:
+        """The columns of a sample that say to whom it belongs."""
+        return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
+
+    async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
+        """Ask for texts.
+
+        Returns:
+            Those of M answers that are of use.
+
+        Raises:
+            AnswerError: If none is.
+        """
+        self.asked.llm += samples
+        answers = await self.chat.ask_many(
+            prompts.chat(prompt, **blanks),
+            samples=samples,
+            together=False,
+            stage=prompt,
+            direction="i2t",
+            temperature=TEMPERATURE,
+            max_tokens=MAX_TOKENS,
+            seed=self.seed,
+        )
+        return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
+
+    async def edit(self, image: int, instruction: str) -> list[Path]:
+        """Edit an image of the pairs.
+
+        Returns:
+            The files of those candidates that changed something.
+
+        Raises:
+            NoSample: If there is none.
+        """
+        self.asked.images += self._images.count
+        files = [path for path in await self._images.make(image, instruction) if path is not None]
+        if not files:
+            raise NoSample("editor_failed", "the editor gave no image")
+        before = pixels_of(self.sources.picture(image))
+        changed = [path for path in files if pixels_of(open_picture(path.read_bytes())) != before]
+        if not changed:
+            raise NoSample("no_op", "no candidate changed anything")
+        return changed
+
+    async def draw(self, caption: str) -> Path:
+        """Draw an image of a caption: its file. The editor is given an empty canvas, so that one interface serves both.
+
+        Raises:
+            NoSample: If the editor gives none.
+        """
+        self.asked.images += 1
+        path = (await self._canvas.make(0, draw_instruction(caption)))[0]
+        if path is None:
+            raise NoSample("editor_failed", "the editor gave no image")
+        return path
+
+    def _image_journal(self) -> Journal | nullcontext[None]:
+        """Where payments for images are written down; what stands there counts as spent."""
+        if not isinstance(self.editor, HostedEditor):
+            return nullcontext()
+        journal = open_journal(self.folder, "images")
+        self.chat.budget.count(journal.dollars)
+        return journal
+
+    def _candidates(self, sources: SourceImages, count: int, journal: Journal | None) -> Candidates:
+        folder, budget = self.folder / "candidates", self.chat.budget
+        return Candidates(self.editor, sources, folder, count=count, seed=self.seed, budget=budget, journal=journal)
+
+
+def _canvas_like(images: Dataset) -> Dataset:
+    """One white image of the size of the pairs' first."""
+    if not len(images):
+        raise UserError("There are no images to draw others like.")
+    file = io.BytesIO()
+    Image.new("RGB", images[0]["image"].size, "white").save(file, "PNG")
+    row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}
+    return Dataset.from_dict(row, features=Features({"image": datasets.Image()}))

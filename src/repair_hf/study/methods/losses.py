@@ -1,0 +1,140 @@
+"""The losses of the methods that RePair is compared with, and the objectives that give them a batch.
+
+In:  unit vectors of images and captions; of an item that is absent, a vector of zeros.
+Out: scalars. With a scale of 0 each has a known value (in brackets).
+
+| loss | of | at scale 0 |
+|---|---|---|
+| `negative_captions` | NegCLIP, SugarCrepe, La+SC; half of TripletCLIP | (ln 2B + ln B) / 2 |
+| `triplet` | TripletCLIP | ln 2B + ln B |
+| `union` | COCO-CF, CF+AL+La | ln 2B |
+| `multi_positive` | StableRep | ln(n - 1) |
+| `two_views` | SimCLR | ln(2B - 1) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.training.gathering import gather
+from repair_hf.training.objectives import Objective, Term, Vectors, pick
+
+
+def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: Tensor) -> Tensor:
+    """InfoNCE in which the negative captions of the whole batch stand among each image's candidates (NegCLIP, its text-only case).
+
+    They never ask: a caption looks for its image among the B images.
+
+    Shape:
+        images, texts, negatives: (B, D), rows of zeros in `negatives` where there is none. scale: ().
+    """
+    logits = scale * images.float() @ torch.cat([texts, negatives]).float().mT  # (B images, 2 B texts)
+    absent = torch.cat([torch.zeros_like(is_present(negatives)), ~is_present(negatives)])  # (2 B,)
+    truth = torch.arange(len(images), device=images.device)
+    of_images = F.cross_entropy(logits.masked_fill(absent, -torch.inf), truth)
+    return (of_images + F.cross_entropy(logits[:, : len(images)].mT, truth)) / 2
+
+
+def triplet(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
+    """TripletCLIP's sum of two: the pairs against the negatives' captions, and the negative pairs against the captions.
+
+    Shape:
+        All (B, D), negatives zeros where there is no negative pair. scale: ().
+    """
+    here = is_present(negative_images) & is_present(negative_texts)
+    found = negative_captions(images, texts, negative_texts, scale)
+    if not here.any():
+        return found
+    return found + negative_captions(negative_images[here], negative_texts[here], texts[here], scale)
+
+
+def union(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
+    """InfoNCE over pairs and counterfactual pairs alike.
+
+    Shape:
+        All (B, D), negatives zeros where there is no counterfactual pair. scale: ().
+    """
+    here = is_present(negative_images) & is_present(negative_texts)
+    images, texts = torch.cat([images, negative_images[here]]), torch.cat([texts, negative_texts[here]])
+    logits = scale * images.float() @ texts.float().mT
+    truth = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2
+
+
+def multi_positive(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of each vector against all others, its target uniform over those of its own label (StableRep).
+
+    A vector alone with its label adds 0, and counts in the mean.
+
+    Shape:
+        vectors: (n, D), unit length. labels: (n,).
+    """
+    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    logits = (vectors.float() @ vectors.float().mT / temperature).masked_fill(itself, -torch.inf)
+    target = (labels[:, None] == labels) & ~itself  # (n, n)
+    weights = target / target.sum(1, keepdim=True).clamp(min=1)
+    return -(weights * logits.log_softmax(1).masked_fill(itself, 0.0)).sum(1).mean()
+
+
+def two_views(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """Each view must find the other view of its image among all views but itself (SimCLR's NT-Xent).
+
+    Shape:
+        one, other: (B, D), unit length.
+    """
+    labels = torch.arange(len(one), device=one.device).repeat(2)
+    return multi_positive(torch.cat([one, other]), labels, temperature)
+
+
+def is_present(vectors: Tensor) -> Tensor:
+    """(B, D) to (B,): which rows are no zeros."""
+    return (vectors != 0).any(1)
+
+
+class WithNegatives(Objective):
+    """One of the losses above, over the anchors and the negatives of all processes.
+
+    Args:
+        loss: `negative_captions`, `triplet` or `union`.
+
+    Example:
+        >>> objective = WithNegatives.of(union)(encoder)  # the same for every retriever
+    """
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    @classmethod
+    def of(cls, loss: Callable[..., Tensor]) -> Callable[[DualEncoder], WithNegatives]:
+        """What gives the objective for a retriever."""
+        return lambda encoder: cls(loss)
+
+    def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
+        images, texts = vectors.images[inputs["anchor_images"]], vectors.texts[inputs["anchor_texts"]]
+        negative_images = pick(vectors.images, inputs["negative_images"])
+        negative_texts = pick(vectors.texts, inputs["negative_texts"])
+        parts = gather(torch.cat([images, texts, negative_images, negative_texts], 1)).chunk(4, 1)
+        images, texts, negative_images, negative_texts = parts
+        if self.loss is negative_captions:
+            return {"loss_global": Term(self.loss(images, texts, negative_texts, vectors.scale))}
+        return {"loss_global": Term(self.loss(images, texts, negative_images, negative_texts, vectors.scale))}
+
+
+def projection_head(width: int, hidden: int, out: int) -> nn.Sequential:
+    """SLIP's head: three layers, normalised over the batch, on what the image tower gives before its own projection."""
+    return nn.Sequential(
+        nn.Linear(width, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, out),
+    )

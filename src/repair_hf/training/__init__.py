@@ -1,0 +1,1 @@
+"""Grids, losses, trainer."""

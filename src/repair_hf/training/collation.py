@@ -1,0 +1,140 @@
+"""Rows of `Grids` become tensors: each distinct image and caption of a batch once.
+
+In:  rows of the image and caption tables.
+Out: pixels, token ids, and where in them each anchor and each grid finds its items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from repair_hf.encoder.preprocessing import Preprocessor
+
+GROUP, MOST_GROUPS = 64, 4  # captions in a group at least, groups in a batch at most
+
+
+class Pixels(Protocol):
+    """A table of images: (n,) ascending rows to a uint8 tensor (n, 3, H, W)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: np.ndarray) -> Tensor: ...
+
+
+class Rows(Protocol):
+    """What is trained on: one row per anchor, drawn anew in each epoch. `Grids` is one."""
+
+    anchor_images: np.ndarray
+    """(M,) the image of each anchor, for the sampler."""
+    captions: list[str]
+    """The caption table: those of the pairs, then those that were made."""
+    edited_images: Dataset | None
+    """What follows the pairs' images in the image table: a column `edit_image`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
+        """Rows of the tables by (epoch, anchor): columns `..._images` and `..._texts`, -1 where there is none."""
+        ...
+
+    def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whom each anchor is confused with, see `Grids.neighbours`."""
+        ...
+
+    def report(self) -> dict[str, int]:
+        """Counts of what the rows are made of."""
+        ...
+
+
+class DecodedImages:
+    """The images of a dataset, decoded and resized whenever they are asked for."""
+
+    def __init__(self, images: Dataset, column: str, preprocessor: Preprocessor) -> None:
+        self.images, self.column, self.preprocessor = images, column, preprocessor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: np.ndarray) -> Tensor:
+        return self.preprocessor.images(self.images[rows.tolist()][self.column])
+
+
+class GridCollator:
+    """Make a batch of rows of `Grids`.
+
+    An item that several anchors or grids of the batch share is in it once. The captions come in groups of like length,
+    each padded to its own longest; all of them are tokenized here, once.
+
+    Args:
+        preprocessor: Turns captions into token ids.
+        images: The image table, in one or more parts that follow one another.
+        captions: The caption table.
+        chunk_size: How many images or captions are encoded at once at most; by default `GROUP` or more. Each forward takes an image
+            and a caption at least: were there more than `chunk_size` captions to an image, it would hold more.
+
+    Shape:
+        `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,
+        `attention_mask` (n, L), n_texts rows in all; `anchor_images` and `anchor_texts` (B,) point into those; with
+        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3) bool.
+    """
+
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        images: Sequence[Pixels],
+        captions: Sequence[str],
+        *,
+        chunk_size: int | None = None,
+    ) -> None:
+        self.images, self.chunk_size = list(images), chunk_size
+        tokens = preprocessor.texts(list(captions))
+        lengths = preprocessor.lengths(tokens)  # (M,)
+        self._by_length = lengths.argsort(stable=True)  # (M,) row of each place in the table sorted by length
+        self._place = self._by_length.argsort().numpy()  # (M,) place of each row in it
+        self._tokens = {name: ids[self._by_length].to(torch.int32) for name, ids in tokens.items()}  # (M, longest)
+        self.preprocessor = preprocessor
+
+    def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+        drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        images, of_images = self.distinct({name: drawn[name] for name in drawn if name.endswith("_images")})
+        texts, of_texts = self.distinct({name: self._sorted(drawn[name]) for name in drawn if name.endswith("_texts")})
+        groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
+        batch = {"pixels": self._pixels(images), **of_images, **of_texts}
+        batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
+        if "matches" in drawn:
+            present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # grids may lack what stands opposite
+            batch |= {"present": present, "matches": torch.from_numpy(drawn["matches"])}
+        return batch
+
+    def _pixels(self, rows: np.ndarray) -> Tensor:
+        starts = np.cumsum([0, *map(len, self.images)])
+        cuts = np.searchsorted(rows, starts)
+        parts = zip(self.images, cuts, cuts[1:], starts, strict=False)
+        found = [part[rows[low:high] - start] for part, low, high, start in parts if low < high]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def n_groups(self, n_images: int, n_texts: int) -> int:
+        """How many groups the captions of a batch come in."""
+        if self.chunk_size is None:
+            return min(max(n_texts // GROUP, 1), MOST_GROUPS)
+        return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
+
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the caption table as places in the one that is sorted by length; -1 stays -1."""
+        return np.where(rows >= 0, self._place[rows], -1)
+
+    def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Tensor]]:
+        """(B,) or (B, k) rows of a table, by column, to the distinct rows, ascending, and where in those each was found."""
+        rows, places = np.unique(np.concatenate([column.ravel() for column in columns.values()]), return_inverse=True)
+        if rows[0] < 0:  # "absent" is no row, and stays -1
+            rows, places = rows[1:], places - 1
+        cuts = np.cumsum([column.size for column in columns.values()])[:-1]
+        parts = zip(columns.items(), np.split(places, cuts), strict=True)
+        return rows, {name: torch.from_numpy(part.reshape(column.shape)) for (name, column), part in parts}

@@ -1,0 +1,184 @@
+"""The page in a real browser: answered by keyboard, killed half-way, gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from repair_hf.records.answers import CRITERIA, read_answers
+
+pytest.importorskip("gradio", reason="the page needs Gradio: make test-page")
+playwright = pytest.importorskip("playwright.sync_api", reason="drives a browser by Playwright: make test-page")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine", allow_module_level=True)
+
+MARK = f"--opened-by={os.getpid()}"  # tells our browser from others; Chromium passes over what it does not know
+EVIL = [
+    '<script>document.title = "broken in"</script>',
+    "<img src=x onerror=\"document.title = 'broken in'\">",
+    "${document.title = 'broken in'} {{document.title = 'broken in'}}",
+]
+
+
+def lay(folder: Path, task: str, count: int) -> Path:
+    """A task's folder with captions that try to break in, in front of the others."""
+    (folder / "shown" / "pictures").mkdir(parents=True)
+    Image.new("RGB", (40, 30), "#cc2200").save(folder / "shown" / "pictures" / "p.webp", "WEBP")
+    captions = [*EVIL, *(f"caption number {k}" for k in range(count - len(EVIL)))]
+    roles = ("q", "gt", "fp") + (("edit",) if task == "edits" else ())
+    lines = []
+    for number, caption in enumerate(captions):
+        cells = {role: {"text": caption} for role in roles} | {"q": {"picture": "p.webp"}}
+        lines.append(json.dumps({"item": f"item-{number}", "direction": "i2t", "cells": cells}))
+    (folder / "shown" / "items.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "task.json").write_text(json.dumps({"task": task, "size": count, "seed": 0}))
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Serves task folders, each by a process of its own; gives back the address and the process."""
+    processes = []
+
+    def serve(folder: Path) -> tuple[str, subprocess.Popen]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        code = f"from repair_hf.analysis.people.page import Sheet, serve; serve(Sheet({str(folder)!r}), port={port})"
+        processes.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
+        url = f"http://127.0.0.1:{port}/"
+        for _ in range(1800):
+            try:
+                urllib.request.urlopen(url, timeout=2)
+                return url, processes[-1]
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError("the page did not come up within three minutes")
+
+    yield serve
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = []
+
+        def open_page(url: str):
+            opened.append(driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", MARK]))
+            page = opened[-1].new_page(viewport={"width": 1280, "height": 900})
+            page.goto(url)
+            return page
+
+        yield open_page
+        for one in opened:
+            one.close()
+
+
+def kill_browser() -> None:
+    """As a power cut would, without a word to the page."""
+    ours = [path for path in Path("/proc").glob("[0-9]*/cmdline") if MARK.encode() in path.read_bytes().split(b"\0")]
+    assert ours
+    for path in ours:
+        os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def turn(page) -> str:
+    return page.locator(".item").get_attribute("data-turn")
+
+
+def press(page, *keys: str) -> None:
+    """Press keys; the last one ends the item, so wait for the next."""
+    before = turn(page)
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_function("before => document.querySelector('.item').dataset.turn !== before", arg=before)
+
+
+def test_twenty_failures_with_the_browser_and_the_server_killed_half_way(tmp_path, served, browser):
+    folder = lay(tmp_path / "qc", "qc", 20)
+    url, server = served(folder)
+    page = browser(f"{url}?annotator=ann")
+    page.wait_for_selector(".item[data-item='item-0']")
+    for number in range(11):
+        press(page, "123"[number % 3])
+    kill_browser()
+    os.killpg(server.pid, signal.SIGKILL)  # and so is the server, while it was writing
+    with (folder / "answers" / "ann.jsonl").open("ab") as file:
+        file.write(b'{"annotator": "ann", "item": "item-1')
+    url, _ = served(folder)
+    page = browser(f"{url}?annotator=ann")
+    page.wait_for_selector(".item[data-item='item-11']")
+    for number in range(11, 20):
+        press(page, "123"[number % 3])
+    page.wait_for_selector("text=All 20 are done")
+    lines = (folder / "answers" / "ann.jsonl").read_text().splitlines()
+    assert [json.loads(line)["item"] for line in lines] == [f"item-{k}" for k in range(20)]
+    verdicts = ["genuine", "gt_invalid", "fp_too_similar"]
+    assert read_answers(folder)["verdict"].tolist() == [verdicts[k % 3] for k in range(20)]
+
+
+def test_a_caption_that_is_a_script_does_nothing(tmp_path, served, browser):
+    url, _ = served(lay(tmp_path / "qc", "qc", 4))
+    page = browser(f"{url}?annotator=eve")
+    for number, caption in enumerate(EVIL):
+        page.wait_for_selector(f".item[data-item='item-{number}']")
+        assert page.locator(".item p").nth(0).inner_text() == caption
+        page.wait_for_timeout(300)  # what should not happen gets the time to
+        assert page.title() == "repair_hf: judge"
+        press(page, "1")
+
+
+def test_edits_by_criteria_and_failure_mode_and_back(tmp_path, served, browser):
+    folder = lay(tmp_path / "edits", "edits", 4)
+    url, _ = served(folder)
+    page = browser(url)
+    page.locator("#name textarea, #name input").fill("Bob")
+    page.locator("#start").click()
+    page.wait_for_selector(".item[data-item='item-0']")
+    page.locator("body").click(position={"x": 5, "y": 5})  # out of the field, so that keys are answers
+    press(page, "Enter")  # all criteria are met
+    press(page, "3", "5", "Enter")  # two fail: the mode is missing
+    page.wait_for_selector("text=Name the failure mode")
+    assert page.locator(".item").get_attribute("data-item") == "item-1"
+    press(page, "d", "Enter")
+    press(page, "Backspace")
+    press(page, "4", "5", "s", "Enter")  # changed their mind
+    press(page, "Enter")
+    press(page, "Enter")
+    page.wait_for_selector("text=All 4 are done")
+    told = read_answers(folder).set_index("item").sort_index()
+    failed = {item: [name for name in CRITERIA if not row[name]] for item, row in told.iterrows()}
+    assert failed == {"item-0": [], "item-1": ["edit_minimal", "valid_contrast"], "item-2": [], "item-3": []}
+    assert told["mode"].dropna().to_dict() == {"item-1": "semantic_mismatch"}
+
+
+def test_annotators_do_not_see_each_other(tmp_path, served, browser):
+    folder = lay(tmp_path / "qc", "qc", 5)
+    url, _ = served(folder)
+    one = browser(f"{url}?annotator=one")
+    one.wait_for_selector(".item[data-item='item-0']")
+    for _ in range(5):
+        press(one, "2")
+    one.close()
+    other = one.context.browser.new_page()
+    other.goto(f"{url}?annotator=other")
+    other.wait_for_selector(".item[data-item='item-0']")
+    assert not {"gt_invalid", "accepted", "rejected"} & set(other.content().replace('"', " ").split())
+    press(other, "1")
+    assert read_answers(folder).groupby("annotator").size().to_dict() == {"one": 5, "other": 1}

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from repair_hf.cli import main as cli
+
+# What bash does at the Tab key: the function that is registered for the command fills COMPREPLY.
+ASK = """source "./$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+found=$(complete -p repair-hf); found=${found#*-F }
+${found%% *} repair-hf "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}" """
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, str]:
+    """Shell -> its script."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    found = {}
+    for shell in ("bash", "zsh", "fish"):
+        with redirect_stdout(StringIO()) as out:
+            assert cli.main(["completion", shell]) == 0
+        found[shell] = out.getvalue()
+    return found
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["sy"], {"synthesize"}),
+        (["push", ""], {"records", "model"}),
+        (["push", "records", "--em"], {"--embed-source-images"}),
+        (["train", "--slot1", ""], {"anchor", "mixed"}),
+        (["train", "--learning"], {"--learning-rate"}),
+        (["train", "--bf"], {"--bf16", "--bf16-full-eval"}),
+        (["mine", "--conf"], {"--config"}),
+        (["show", "READ"], {"README.md"}),
+        (["show", "--records", "READ"], {"README.md"}),
+    ],
+)
+def test_bash_completes(scripts, tmp_path, words, expected):
+    (tmp_path / "README.md").touch()
+    (tmp_path / "script").write_text(scripts["bash"])
+    asked = ["bash", "-c", ASK, "bash", "script", "repair-hf", *words]
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert set(done.stdout.split()) == expected
+
+
+def test_bash_offers_every_command(scripts, tmp_path):
+    (tmp_path / "script").write_text(scripts["bash"])
+    asked = ["bash", "-c", ASK, "bash", "script", "repair-hf", ""]
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert set(done.stdout.split()) >= set(cli.COMMANDS)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_names_every_command_and_its_flags(scripts, shell):
+    assert all(name in scripts[shell] for name in cli.COMMANDS)
+    assert "known-matches" in scripts[shell] and "--known_matches" not in scripts[shell]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_shell_reads_its_script(scripts, shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    (tmp_path / "script").write_text(scripts[shell])
+    assert subprocess.run([shell, "-n", tmp_path / "script"]).returncode == 0
+
+
+def test_an_unknown_shell_is_refused(capsys):
+    assert cli.main(["completion", "tcsh"]) == 2
+    assert "invalid choice: 'tcsh' (choose from 'bash', 'zsh', 'fish')" in capsys.readouterr().err

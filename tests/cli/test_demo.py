@@ -1,0 +1,82 @@
+"""The whole pipeline on a tiny toy world, by the real command, twice: everything is made, and made once."""
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+
+import pytest
+from datasets import load_dataset
+from PIL import Image
+from transformers import AutoModel, AutoProcessor
+
+from repair_hf.cli.main import main
+
+METRICS = {"i2t_R@1", "i2t_R@5", "i2t_R@10", "i2t_MRR", "t2i_R@1", "t2i_R@5", "t2i_R@10", "t2i_MRR"}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of a tiny demo with two seeds; after each of two runs what was printed, and when weights and answers were written."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    words = ["demo", "--size", "tiny", "--seeds", "2", "--output", str(folder)]
+    outputs, stamps = [], []
+    for _ in range(2):
+        with redirect_stdout(StringIO()) as shown:
+            assert main(words) == 0
+        outputs.append(shown.getvalue())
+        made = [*folder.rglob("*.safetensors"), *folder.rglob("journal.jsonl"), *folder.rglob("*.parquet")]
+        stamps.append({path: path.stat().st_mtime_ns for path in made})
+    return folder, outputs, stamps
+
+
+def test_metrics_hold_every_method_and_seed(demo):
+    folder = demo[0]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert set(metrics) == {"base", "vanilla", "vanilla_same_compute", "repair", "repair_mixed"}
+    for method, row in metrics.items():
+        assert set(row) >= METRICS and row["n_images"] == 30 and row["n_texts"] == 150
+        if method != "base":
+            assert [cell["seed"] for cell in row["per_seed"]] == [0, 1]
+            assert row["steps"] > 0 and row["seconds"] > 0
+    assert metrics["vanilla"]["steps"] == metrics["repair"]["steps"] == metrics["repair_mixed"]["steps"]
+
+
+def test_records_load_like_any_dataset_and_are_true(demo):
+    """By the oracle: every kept false positive is wrong for its query, and every edit right."""
+    from repair_hf.toyworld import captions, renderer, scenes
+
+    records = load_dataset(str(demo[0] / "records"), "records", split="train")
+    assert set(records["direction"]) == {"t2i", "i2t"}
+    for row in records:
+        if row["direction"] == "t2i":
+            query, fp, edit = captions.parse(row["q_text"]), row["fp_image"], row["edit_image"]
+            assert not scenes.holds(query, renderer.read_scene(fp)) and scenes.holds(query, renderer.read_scene(edit))
+        else:
+            shown = renderer.read_scene(row["q_image"])
+            assert not scenes.holds(captions.parse(row["fp_text"]), shown) and scenes.holds(
+                captions.parse(row["edit_text"]), shown
+            )
+    dropped = load_dataset(str(demo[0] / "records"), "dropped", split="train")
+    assert set(dropped["reason"]) == {
+        "fp_too_similar"
+    }  # the oracle makes no mistakes, and the grammar no false captions
+
+
+def test_every_trained_retriever_loads_by_the_auto_classes(demo):
+    for folder in sorted((demo[0] / "train").iterdir()):
+        AutoModel.from_pretrained(folder)
+        AutoProcessor.from_pretrained(folder)
+
+
+def test_pictures_and_table_are_there(demo):
+    folder, outputs, _ = demo
+    assert Image.open(folder / "contact_sheet.png").width > 600
+    table = (folder / "table.md").read_text()
+    assert "repair_mixed" in table and "repair_mixed - vanilla: R@1 I2T" in table
+    assert all(line in outputs[0] for line in table.splitlines()[-4:])
+
+
+def test_a_second_run_shows_the_same_and_makes_nothing_again(demo):
+    _, (first, second), (before, after) = demo
+    assert len(before) > 10 and before == after
+    assert first.splitlines()[-3].startswith("pictures: ") and first.splitlines()[-6:-3] == second.splitlines()[-6:-3]

@@ -1,0 +1,184 @@
+"""`repair-hf evaluate` from the command line: its numbers are the library's, on the split that is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from repair_hf.cli.evaluate import short_names
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
+from repair_hf.toyworld.corpus import build_world
+
+
+@pytest.fixture
+def flags(pairs_folder, clip_folder, tmp_path) -> list[str]:
+    return f"evaluate --pairs {pairs_folder} --split all --model {clip_folder} --output {tmp_path / 'out'}".split()
+
+
+def test_writes_what_the_library_measures(flags, pairs_folder, clip_folder, tmp_path, capsys):
+    assert main(flags) == 0
+    pairs = load_pairs(pairs_folder, split="all")
+    expected = evaluate_retrieval(*DualEncoder.from_pretrained(clip_folder).embed_pairs(pairs), pairs.caption_image)
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert {name for name in expected if name.startswith(("i2t", "t2i"))} == set(found["intervals"])
+    assert all(low <= found[name] <= high for name, (low, high) in found["intervals"].items())
+    assert (expected["n_images"], expected["n_texts"]) == (12, 24)
+    printed = capsys.readouterr().out
+    footer = printed[printed.index("In brackets") :].replace("\n", " ")
+    assert "12 images, 24 texts" in footer and "split all" in footer and pairs.fingerprint in footer
+    assert found["model_digest"] in footer and found["repair_hf"] in footer and "under no benchmark's name" in footer
+    assert f"next: repair-hf mine --pairs {pairs_folder} --model {clip_folder}" in printed
+
+
+def test_ranks_the_test_split_unless_told_otherwise(flags, pairs_folder, tmp_path):
+    del flags[3:5]
+    assert main(flags) == 0
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert found["n_images"] == len(load_pairs(pairs_folder, split="test").images) < 12
+
+
+def test_the_same_command_again_measures_nothing(flags, tmp_path, capsys):
+    assert main(flags) == 0
+    first, file = capsys.readouterr().out, tmp_path / "out" / "metrics.json"
+    before = file.stat().st_mtime_ns
+    assert main(flags) == 0
+    assert (capsys.readouterr().out, file.stat().st_mtime_ns) == (first, before)
+
+
+def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
+    assert main([*flags, "--dry-run"]) == 0
+    assert "12 images and 24 captions" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_models_are_compared_query_by_query(flags, siglip_folder, clip_folder, tmp_path, capsys):
+    """The counts and differences are those of the two models' own ranks."""
+    flags.insert(flags.index("--output"), str(siglip_folder))
+    assert main([*flags, "--resamples", "50"]) == 0
+    out = tmp_path / "out"
+    told = json.loads((out / "differences.json").read_text())
+    names = [Path(folder).name for folder in (clip_folder, siglip_folder)]
+    ranks = [pq.read_table(out / name / "ranks.parquet").to_pandas() for name in names]
+    assert told["reference"] == names[0] and list(told["differences"]) == names[1:]
+    for way in ("i2t", "t2i"):
+        before, now = (table[table["direction"] == way]["gt_rank"].to_numpy() for table in ranks)
+        gain = told["differences"][names[1]][f"{way}_R@1"]
+        assert gain["difference"] == pytest.approx((now == 1).mean() - (before == 1).mean())
+        assert gain["low"] <= gain["difference"] <= gain["high"]
+        counts = told["queries"][names[1]][way]
+        assert counts["repaired"] == ((before > 1) & (now == 1)).sum()
+        assert counts["broken"] == ((before == 1) & (now > 1)).sum()
+        assert sum(counts.values()) == len(before)
+    queries = pq.read_table(out / "queries.parquet").to_pandas()
+    assert len(queries) == 36 and (queries["rank"].to_numpy() == ranks[1]["gt_rank"].to_numpy()).all()
+    assert f"against {names[0]}" in capsys.readouterr().out
+
+
+def test_a_model_is_not_compared_with_itself(flags, clip_folder, capsys):
+    flags.insert(flags.index("--output"), str(clip_folder))
+    assert main(flags) == 2
+    assert "twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("models", [["x/a", "y/a", "x--a"], ["runs/a", "runs/a/"]])
+def test_models_of_one_name_are_refused(models):
+    with pytest.raises(UserError, match="cannot be told apart"):
+        short_names(models)
+
+
+def broken(clip_folder, folder, change) -> str:
+    """A checkpoint with a change in its weights."""
+    model = AutoModel.from_pretrained(clip_folder)
+    with torch.no_grad():
+        change(model)
+    shutil.copytree(clip_folder, folder)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_caption_without_a_vector_is_named_and_nothing_is_written(flags, clip_folder, tmp_path, capsys):
+    token = AutoTokenizer.from_pretrained(clip_folder)("yellow")["input_ids"][1]
+    flags[flags.index(str(clip_folder))] = broken(
+        clip_folder,
+        tmp_path / "broken",
+        lambda model: model.text_model.embeddings.token_embedding.weight[token].fill_(torch.nan),
+    )
+    assert main(flags) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"6 of 24 vectors that are zero or not finite, first for caption '[^']*yellow", told), told
+    assert not (tmp_path / "out" / "metrics.json").exists() and not (tmp_path / "out" / "ranks.parquet").exists()
+
+
+def test_an_image_without_a_vector_is_named_by_its_id(flags, clip_folder, pairs_folder, tmp_path, capsys):
+    flags[flags.index(str(clip_folder))] = broken(
+        clip_folder, tmp_path / "broken", lambda model: model.visual_projection.weight.zero_()
+    )
+    assert main(flags) == 2
+    first = load_pairs(pairs_folder, split="all").images[0]["image_id"]
+    assert f"12 of 12 vectors that are zero or not finite, first for image {first}." in capsys.readouterr().err
+
+
+WATCH = """
+import os, sys
+
+def note(event, names):
+    if event == "os.rename":
+        with open(os.environ["WATCHED"], "a") as file:
+            file.write(os.path.basename(os.fsdecode(names[1])) + "\\n")
+
+if os.environ.get("RANK") == "1":
+    sys.addaudithook(note)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder, capsys):
+    """Two models with a compositional set, under `accelerate launch`; the second time nothing is measured."""
+    world = build_world(tmp_path / "world", splits={"test": 20})
+    words = f"--pairs {world} --compositional world --resamples 50 --batch-size 3 --model world/base {clip_folder} --output".split()
+    assert main(["evaluate", *words, str(tmp_path / "one")]) == 0
+    expected = capsys.readouterr().out
+    recipe = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(recipe), "-m", "repair_hf"]
+    (tmp_path / "sitecustomize.py").write_text(
+        WATCH
+    )  # what the second process writes, by the name that it gets in the end
+    watching = {"PYTHONPATH": str(tmp_path), "WATCHED": str(tmp_path / "renamed"), "OMP_NUM_THREADS": "1"}
+    for _ in range(2):
+        done = subprocess.run(
+            [*launcher, "evaluate", *words, str(tmp_path / "two")],
+            env=os.environ | watching,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
+        assert done.stdout.replace("/two", "/one") == expected, done.stderr[-3000:]
+    written = (tmp_path / "renamed").read_text().split()
+    assert "config.yaml" in written and set(written) <= {"config.yaml", "command.txt", "versions.json"}
+    names = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert names == sorted(
+        path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*") if path.is_file()
+    )
+    for name in names:
+        if name.suffix == ".parquet":
+            assert pq.read_table(tmp_path / "one" / name).equals(pq.read_table(tmp_path / "two" / name))
+        elif name.name in ("metrics.json", "differences.json", "summary.json"):
+            assert json.loads((tmp_path / "one" / name).read_text()) == json.loads(
+                (tmp_path / "two" / name).read_text()
+            )

@@ -1,0 +1,137 @@
+"""`repair-hf figure`, and what its figures show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from repair_hf.analysis.cases import changed_pixels
+from repair_hf.analysis.charts import DPI
+from repair_hf.analysis.grid_figures import full_grid
+from repair_hf.analysis.margins import margins
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import UserError
+
+
+@pytest.fixture
+def made(pairs_folder, repaired, tmp_path):
+    """Pairs, and records of theirs with all pictures."""
+    pairs = load_pairs(pairs_folder, split="all")
+    images = {row["image_id"]: row["image"] for row in pairs.images}
+    rows = []
+    for row in repaired:
+        roles = ("gt", "fp") if row["direction"] == "t2i" else ("q",)
+        rows.append(row | {f"{role}_image": images[row[f"{role}_id"]] for role in roles} | {"edit_similarity": 0.9})
+    return pairs, type(repaired).from_list(rows, features=repaired.features)
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    from datasets import Dataset
+
+    from repair_hf.records.dataset import DROPPED_FEATURES, save_records
+
+    nothing = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    save_records(tmp_path / "records", made[1], nothing)
+    return tmp_path / "records"
+
+
+def figure(*words: object) -> int:
+    return main(["figure", *map(str, words)])
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_a_case(folder, tmp_path, direction, capsys):
+    picture, drawing = tmp_path / "case.png", tmp_path / "case.svg"
+    assert figure("case", folder, "--direction", direction, "--output", picture) == 0
+    assert Image.open(picture).width == round(7 * DPI)  # both columns of a paper
+    name = capsys.readouterr().out.split("record ")[1].split()[0]
+    assert figure("case", folder, "--record", name, "--output", drawing) == 0
+    row = next(row for row in load_records(folder) if row["record_id"] == name)
+    letters = drawing.read_text()
+    assert "<text" in letters and "<script" not in letters
+    assert all(word in letters for word in row["q_text" if direction == "t2i" else "edit_text"].split())
+    assert drawing.read_bytes() == _again(folder, name, tmp_path / "again.svg")
+
+
+def _again(folder, name, path) -> bytes:
+    assert figure("case", folder, "--record", name, "--output", path) == 0
+    return path.read_bytes()
+
+
+def test_a_caption_of_signs_is_drawn_as_it_stands(made, tmp_path):
+    from repair_hf.analysis.cases import case_figure
+    from repair_hf.analysis.charts import save
+
+    row = next(row for row in made[1] if row["direction"] == "i2t")
+    save(case_figure(row | {"edit_text": r"costs $5 or $x^2$ <script>alert(1)</script> \frac"}), tmp_path / "case.svg")
+    letters = (tmp_path / "case.svg").read_text()
+    assert "$x^2$" in letters and "&lt;script&gt;alert(1)&lt;/script&gt;" in letters
+
+
+def test_changed_pixels():
+    before, after = Image.new("RGB", (4, 3), "black"), Image.new("RGB", (4, 3), "black")
+    after.putpixel((1, 2), (0, 255, 0))
+    heat = changed_pixels(before, after)
+    assert heat.shape == (3, 4) and heat[2, 1] == 1 and heat.sum() == 1
+
+
+def test_a_grid(folder, pairs_folder, clip_folder, tmp_path, made):
+    pairs, records = made
+    words = ["--pairs", pairs_folder, "--split", "all", "--before", clip_folder, "--after", clip_folder]
+    ways = [set(records.filter(lambda row, way=way: row["direction"] == way)["q_id"]) for way in ("t2i", "i2t")]
+    anchor = next(name for name in pairs.captions["caption_id"] if name in ways[0] and name.split("#")[0] in ways[1])
+    assert figure("grid", folder, *words, "--anchor", anchor, "--output", tmp_path / "grid.png") == 0
+    assert Image.open(tmp_path / "grid.png").width == round(7 * DPI)
+    grid = full_grid(pairs, records, anchor)
+    assert grid.texts[0] == dict(zip(pairs.captions["caption_id"], pairs.captions["caption"], strict=True))[anchor]
+    with pytest.raises(UserError, match="pairs have no caption 'nobody'; captions are called like"):
+        full_grid(pairs, records, "nobody")
+    bare = next(name for name in pairs.captions["caption_id"] if name not in ways[0])
+    with pytest.raises(UserError, match="lacks a record in one direction"):
+        full_grid(pairs, records, bare)
+
+
+def test_margins_against_their_definition(made, clip_folder):
+    encoder, records = DualEncoder.from_pretrained(clip_folder), made[1]
+    found = margins(records, encoder).set_index("record_id")["margin"]
+    for row in records:
+        texts, images = encoder.embed_texts, encoder.embed_images
+        if row["direction"] == "t2i":
+            q, (fp, edit) = texts([row["q_text"]])[0], images([row["fp_image"], row["edit_image"]])
+        else:
+            q, (fp, edit) = images([row["q_image"]])[0], texts([row["fp_text"], row["edit_text"]])
+        assert found[row["record_id"]] == pytest.approx(float(q @ edit - q @ fp), abs=1e-5)
+
+
+def test_a_margin_figure_with_its_numbers(folder, clip_folder, tmp_path):
+    path = tmp_path / "margin.svg"
+    assert figure("margin", folder, "--before", clip_folder, "--after", clip_folder, "--n", "6", "--output", path) == 0
+    table = pd.read_csv(tmp_path / "margin.csv")
+    assert len(table) == 6 and np.allclose(table["before"], table["after"]) and "<svg" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["--record", "nothing"], "holds no record 'nothing'; its records are called like"),
+        (["--output", "case.pdf"], "`output` is an .svg or a .png file, got 'case.pdf'"),
+    ],
+)
+def test_a_mistake_is_one_line(folder, words, line, capsys):
+    assert figure("case", folder, *words) == 2
+    shown = capsys.readouterr().err
+    assert line in shown and shown.count("\n") == 1
+
+
+def test_a_record_without_its_pictures(made):
+    from repair_hf.analysis.cases import case_figure
+
+    row = next(row for row in made[1] if row["direction"] == "t2i")
+    with pytest.raises(UserError, match="lacks the pictures of fp; join them with --pairs"):
+        case_figure(row | {"fp_image": None})

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import repair_hf
+from repair_hf.cli import main as cli
+from repair_hf.runtime.options import UserError, need, opt
+from repair_hf.runtime.run_folder import RunStopped
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_help_can_be_read(name, capsys):
+    module = importlib.import_module(cli.COMMANDS[name][0])
+    for words in ([name], *([name, action] for action in vars(module).get("ACTIONS", ()))):
+        try:
+            assert cli.main([*words, "--help"]) == 0
+        except SystemExit as left:  # argparse's way to end after --help
+            assert left.code == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"usage: repair-hf {' '.join(words)} ")
+        assert "example" in shown
+        assert not re.search(r"^\w*Options:$", shown, re.MULTILINE)  # a heading is a word, not the name of a class
+
+
+def test_the_overview_names_every_command(capsys):
+    for words in ([], ["--help"]):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"repair-hf {repair_hf.__version__}\n"
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Put a command named `cook` in place whose `run` does what a test wants."""
+    from dataclasses import make_dataclass
+
+    def put(run, **attributes) -> None:
+        options = make_dataclass("Options", [("dish", str, need("What.")), ("salt", int, opt(1, "How much."))])
+        module = SimpleNamespace(OPTIONS=(options,), EPILOG="", run=run, **attributes)
+        monkeypatch.setitem(cli.COMMANDS, "cook", ("repair_hf.cli.cook", "Cook."))
+        monkeypatch.setitem(sys.modules, "repair_hf.cli.cook", module)
+
+    return put
+
+
+def test_options_reach_the_command(command):
+    seen = []
+    command(seen.append)
+    assert cli.main(["cook", "--dish", "soup"]) == 0
+    assert (seen[0].dish, seen[0].salt) == ("soup", 1)
+
+
+def test_an_action_word_chooses_what_runs(monkeypatch, capsys):
+    def boil() -> None:
+        """Boil it."""
+        sys.stdout.write("boiling\n")
+
+    module = SimpleNamespace(ACTIONS={"boil": ((), boil)}, EPILOG="example")
+    monkeypatch.setitem(cli.COMMANDS, "cook", ("repair_hf.cli.cook", "Cook."))
+    monkeypatch.setitem(sys.modules, "repair_hf.cli.cook", module)
+    assert cli.main(["cook", "boil"]) == 0
+    assert capsys.readouterr().out == "boiling\n"
+    assert cli.main(["cook"]) == 0
+    assert "  boil        Boil it." in capsys.readouterr().out
+    assert cli.main(["cook", "bake"]) == 2
+    assert "`bake` is not a word for `repair-hf cook`. Known: boil." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (UserError("two\n  lines."), 2, "repair-hf cook: error: two lines."),
+        (FileNotFoundError(2, "No such file", "soup.txt"), 2, "repair-hf cook: error: soup.txt does not exist."),
+        (FileNotFoundError("no soup"), 2, "repair-hf cook: error: no soup"),
+        (
+            PermissionError(13, "Permission denied", "pot"),
+            2,
+            "repair-hf cook: error: pot may not be read or written by you; give another path, or take the right to it.",
+        ),
+        (
+            NotADirectoryError(20, "Not a directory", "pot/lid"),
+            2,
+            "repair-hf cook: error: pot/lid lies below a file as if that were a folder; give another path.",
+        ),
+        (
+            OSError(28, "No space left on device", "pot"),
+            1,
+            "repair-hf cook: error: pot does not fit on its disk, which is full; make room, and the same command goes on from here.",
+        ),
+        (OSError(28, "No space left on device"), 1, "repair-hf cook: error: [Errno 28] No space left on device"),
+        (RunStopped("provider is down"), 1, "repair-hf cook: error: provider is down"),
+        (KeyboardInterrupt(), 130, "repair-hf cook: interrupted; the same command goes on with what is on disk."),
+    ],
+)
+def test_a_foreseen_error_is_one_line(command, capsys, error, code, line):
+    def run(options):
+        raise error
+
+    command(run)
+    assert cli.main(["cook", "--dish", "soup"]) == code
+    assert capsys.readouterr().err == line + "\n"
+    with pytest.raises(type(error)):
+        cli.main(["cook", "--dish", "soup", "--debug"])
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a fault of ours"), OSError(5, "a fault of ours"), BrokenPipeError(32, "a fault of ours")]
+)
+def test_an_unforeseen_error_keeps_its_traceback(command, error):
+    def run(options):
+        raise error
+
+    command(run)
+    with pytest.raises(type(error), match="a fault of ours"):
+        cli.main(["cook", "--dish", "soup"])
+
+
+def test_a_reader_who_leaves_ends_the_command_quietly(command, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        command(lambda options: sys.stdout.write(options.dish))
+        assert cli.main(["cook", "--dish", "soup"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "argv, line",
+    [
+        (["cok"], "repair-hf: error: `cok` is not a command. Did you mean `cook`? Known: "),
+        (["cook"], "repair-hf cook: error: the following arguments are required: --dish"),
+        (["cook", "--dsh", "x"], "repair-hf cook: error: unknown flags ['--dsh']. Did you mean `dish` for `dsh`?"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_line(command, capsys, argv, line):
+    command(print)
+    assert cli.main(argv) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(line) and shown.count("\n") == 1
+
+
+EVERY_HELP = """
+import contextlib
+from repair_hf.cli import main as cli
+for name in cli.COMMANDS:
+    with contextlib.suppress(SystemExit):
+        assert cli.main([name, '--help']) == 0
+"""
+HEAVY = "{'torch', 'transformers', 'litellm', 'diffusers', 'datasets', 'matplotlib'}"
+
+
+@pytest.mark.parametrize(
+    "code, unwanted",
+    [
+        ("import repair_hf; dir(repair_hf)", HEAVY),
+        ("from repair_hf.cli import main as cli; cli.main(['--help'])", HEAVY),
+        ("from repair_hf.runtime import options, run_folder", HEAVY),
+        (EVERY_HELP, HEAVY),
+    ],
+)
+def test_what_is_not_used_is_not_loaded(code, unwanted):
+    check = f"import sys\n{code}\nsys.exit(', '.join({unwanted} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_of_training_tells_ours_and_help_all_tells_transformers_too(capsys):
+    shown = {}
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            cli.main(["train", word])
+        shown[word] = capsys.readouterr().out
+    assert "--grid-weight" in shown["--help"] and "--bf16 " not in shown["--help"].partition("examples")[0]
+    everything = shown["--help-all"]
+    assert (
+        everything.index("--grid-weight") < everything.index("TrainingArguments:") < everything.index("--adam-beta1")
+    )
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "repair_hf", "cok"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("repair-hf: error: `cok` is not a command.")
+
+
+@pytest.mark.parametrize("name", [name for name in repair_hf.__all__ if not name.startswith("_")])
+def test_every_public_name_is_there(name):
+    assert getattr(repair_hf, name).__name__ == name
+
+
+def test_type_checkers_see_the_public_names_where_they_are():
+    block = next(node for node in ast.parse(Path(repair_hf.__file__).read_text()).body if isinstance(node, ast.If))
+    seen = {(each.name, node.module) for node in block.body for each in node.names if each.asname == each.name}
+    assert seen == set(repair_hf._HOMES.items())
+    assert (Path(repair_hf.__file__).parent / "py.typed").exists()
+
+
+def test_a_name_that_is_not_public_is_refused():
+    with pytest.raises(AttributeError, match="no attribute 'Pears'; it offers"):
+        repair_hf.Pears  # noqa: B018

@@ -1,0 +1,59 @@
+"""`repair-hf push` from the command line, as far as it needs no Hub; tests/test_hub.py has the rest."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset
+
+from repair_hf.cli.main import main
+from repair_hf.records.dataset import DROPPED_FEATURES, save_records
+
+
+@pytest.fixture
+def records_folder(repaired, tmp_path):
+    none = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    save_records(tmp_path / "records", repaired, none)
+    return tmp_path / "records"
+
+
+def test_a_dry_run_of_records_shows_files_bytes_and_card(records_folder, capsys):
+    assert main(["push", "records", str(records_folder), "--repo", "me/x-repair", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    file = next(records_folder.glob("records/*.parquet"))
+    assert f"{file.stat().st_size / 1e3:,.1f} kB   records/{file.name}" in printed
+    assert "\n# x-repair\n" in printed and "config_name: records" in printed and "config_name: dropped" not in printed
+    assert "samples/1-edit.png" in printed and "to me/x-repair; nothing was sent." in printed
+
+
+def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
+    assert main(["push", "model", str(clip_folder), "--repo", "me/clip", "--license", "mit", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "   model.safetensors" in printed and "\nlicense: mit\n" in printed
+    assert "next: repair-hf evaluate --model me/clip" in printed
+
+
+def test_says_what_it_can_push(capsys):
+    assert main(["push", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "records" in printed and "model" in printed and "hf auth login" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "records {empty} --repo me/x",
+            "holds no records to push; give a folder that `repair-hf synthesize` has finished",
+        ),
+        ("model {empty} --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
+        ("model {clip} --repo me/x --results {empty}", "holds no finished evaluation"),
+        ("model {clip} --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
+        ("recipes {empty} --repo me/x", "`recipes` is not a word for `repair-hf push`"),
+    ],
+)
+def test_a_users_mistake_is_one_line(words, message, clip_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf_some_token_of_mine")
+    (tmp_path / "empty").mkdir()
+    assert main(["push", *words.format(empty=tmp_path / "empty", clip=clip_folder).split()]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("repair-hf push: error:") and message in error

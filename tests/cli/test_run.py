@@ -1,0 +1,218 @@
+"""`repair-hf run`: two rounds in a tiny toy world, killed in the second and gone on with; what a later round leaves alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from repair_hf.cli.main import main
+from repair_hf.llm.journal import Entry, open_journal
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.synthesis.rounds import EarlierRounds, ceilings_left, mean_gain, paid_by, round_rows
+
+NAMES = ("direction", "q_id", "fp_id")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    """A folder of recipes for a world of 40 pictures, with an audit that errs, so that something is dropped."""
+    folder = tmp_path_factory.mktemp("rounds") / "tiny"
+    folder.mkdir()
+    world = str(folder.parent / "world")
+    base = {"pairs": world, "model": "world/base", "output": "set by the round"}
+    stages = {
+        "world": {"output": world, "train": 40, "validation": 12, "test": 12},
+        "mine": base | {"max_queries": 16, "d_i2t": 2},
+        "synthesize": base
+        | {"failures": "x", "llm": "world/oracle", "editor": "world", "candidates": 1, "verdict_noise": 0.3},
+        "train": base
+        | {"records": "x", "max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 3e-3, "use_cpu": True},
+        "evaluate": base | {"split": "validation"},
+    }
+    for name, options in stages.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(options))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(recipe) -> list[str]:
+    return ["run", str(recipe), "--rounds", "2", "--min-gain", "-100", "--output", str(recipe.parent / "out")]
+
+
+@pytest.fixture(scope="module")
+def killed(words, recipe) -> Path:
+    """The folder as kill -9 left it, in the midst of the second round's synthesis."""
+    out = recipe.parent / "out"
+    with subprocess.Popen([sys.executable, "-m", "repair_hf", *words], stdout=subprocess.DEVNULL) as process:
+        wait_until = time.monotonic() + 300
+        while not (out / "round-2" / "records" / "journal.jsonl").exists():
+            assert process.poll() is None and time.monotonic() < wait_until
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL and not (out / "rounds.json").exists()
+    return out
+
+
+@pytest.fixture(scope="module")
+def done(killed, words) -> tuple[Path, dict[Path, int]]:
+    """The folder when the same command has gone on, and when the files were written that were whole before."""
+    before = stamps(killed / "round-1")
+    assert main(words) == 0
+    return killed, before
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def names(table) -> list[tuple[str, ...]]:
+    return list(zip(*(table[name][:] for name in NAMES), strict=True))
+
+
+def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
+    out, before = done
+    assert len(before) > 10 and stamps(out / "round-1") == before
+    first = stamps(out)
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    again = {path for path, when in stamps(out).items() if first.get(path) != when}
+    assert again == {out / "rounds.json"}
+    assert shown.count("next:") == 1 and shown.splitlines()[-1].startswith("next: repair-hf show ")
+    assert "all 2 rounds are done" in shown and "judged on the split `validation`" in shown
+
+
+def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):
+    places = [done[0] / f"round-{number}" / "records" for number in (1, 2)]
+    first, second = ([*names(load_records(place)), *names(load_dropped(place))] for place in places)
+    assert len(load_dropped(places[0])) and second and not set(first) & set(second)
+    mined = json.loads((done[0] / "round-2" / "records" / "summary.json").read_text())["directions"]
+    assert sum(found["mined"] for found in mined.values()) == len(second)
+    for number, place in enumerate(places, 1):
+        assert set(load_records(place)["round"]) == {number}
+
+
+def test_trains_the_newest_checkpoint_on_the_records_of_all_rounds(done):
+    out = done[0]
+    config = yaml.safe_load((out / "round-2" / "retriever" / "config.yaml").read_text())
+    assert config["model"] == str(out / "round-1" / "retriever")
+    assert config["records"] == [str(out / "round-1" / "records"), str(out / "round-2" / "records")]
+    both = load_records(config["records"])
+    assert len(both) == sum(len(load_records(place)) for place in config["records"]) == len(set(both["record_id"]))
+    assert set(both["round"]) == {1, 2}
+
+
+def test_rounds_json_holds_what_the_stages_measured(done):
+    told = json.loads((done[0] / "rounds.json").read_text())
+    assert [each["round"] for each in told["rounds"]] == [0, 1, 2] and told["split"] == "validation"
+    for number in (1, 2):
+        metrics = json.loads((done[0] / f"round-{number}" / "evaluate" / "metrics.json").read_text())
+        assert told["rounds"][number]["metrics"] == metrics and metrics["n_images"] == 12
+        assert told["rounds"][number]["gain"] == mean_gain(told["rounds"][number - 1]["metrics"], metrics)
+
+
+def test_stops_when_a_round_gains_too_little(done, words, capsys):
+    assert main([*words, "--min-gain", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert "stopped: round 1 gained" in shown and "fewer than --min-gain 100" in shown and "round-2" not in shown
+
+
+def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recipe, tmp_path, capsys):
+    """The first round leaves five answers to the second."""
+    out, tight = tmp_path / "out", tmp_path / "tight"
+    shutil.copytree(recipe, tight)
+    most = answers(done[0] / "round-1") + 5
+    words = ["run", str(tight), "--rounds", "2", "--min-gain", "-100", "--output", str(out)]
+    options = yaml.safe_load((recipe / "synthesize.yaml").read_text()) | {"max_usd": 1.5, "concurrency": 1}
+    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": most}))
+    assert main(words) == 1
+    shown = capsys.readouterr()
+    assert sum(map(answers, out.glob("round-*"))) == most and "--max-usd 1.5 --max-calls 5 --output" in shown.out
+    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.0000 are paid" in shown.err
+    (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": 2 * most}))
+    assert main(words) == 0 and answers(out / "round-2") > 5
+
+
+def answers(folder: Path) -> int:
+    return len((folder / "records" / "journal.jsonl").read_text().splitlines())
+
+
+def test_what_other_rounds_leave_of_ceilings(tmp_path):
+    """Images count as dollars and not as answers of the LLM; a ceiling that is passed already leaves nothing."""
+    rounds = [tmp_path / f"round-{number}" / "records" for number in (1, 2)]
+    for number, folder in enumerate(rounds, 1):
+        with open_journal(folder) as journal, open_journal(folder, "images") as images:
+            for n in range(3):
+                paid = Entry(f"{n}", "text", "stop", 1, 1, 0.5 * number, "audit", "t2i", "some/model", "model")
+                journal.put(paid)
+                images.put(paid._replace(stage="edit", dollars=2.0))
+    assert paid_by(rounds) == (4.5 + 12.0, 6)
+    assert ceilings_left(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
+    assert ceilings_left(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
+    assert ceilings_left(20.0, None, []) == {"max_usd": 20.0} and ceilings_left(None, None, rounds) == {}
+
+
+def test_names_of_a_round_twice_are_refused(done, capsys):
+    place = str(done[0] / "round-1" / "records")
+    train = ["train", "--config", str(done[0].parent / "tiny" / "train.yaml"), "--output", str(done[0] / "x")]
+    assert main([*train, "--records", place, place]) == 2
+    assert "stand in more than one of" in capsys.readouterr().err
+
+
+def test_dry_run_prints_the_commands(recipe, words, tmp_path, capsys):
+    assert main([*words, "--dry-run", "--split", "test", "--output", str(tmp_path / "none")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == "world evaluate mine synthesize train evaluate".split() + (
+        "mine synthesize train evaluate".split()
+    )
+    assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "none").exists()
+    assert "--split test" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
+
+
+def test_what_the_recipe_has_paid_for_by_itself_is_not_paid_again(done, recipe, tmp_path):
+    """The first round's failures are those of `mine` and `synthesize`, typed with the recipe."""
+    folder, paid = tmp_path / "recipe", done[0] / "round-1" / "records"
+    shutil.copytree(recipe, folder)
+    (folder / "synthesize.yaml").write_text(
+        (recipe / "synthesize.yaml").read_text().replace("set by the round", str(paid))
+    )
+    assert main(["run", str(folder), "--output", str(tmp_path / "out")]) == 0
+    summary = json.loads((tmp_path / "out" / "round-1" / "records" / "summary.json").read_text())
+    assert sum(use["calls"] for use in summary["llm"]) == 0 < sum(use["replayed"] for use in summary["llm"])
+    assert summary["images"]["made"] == 0 < summary["images"]["found"]
+
+
+def test_a_folder_without_a_stage_is_refused(recipe, tmp_path, capsys):
+    for name in ("mine", "evaluate"):
+        (tmp_path / f"{name}.yaml").write_text((recipe / f"{name}.yaml").read_text())
+    assert main(["run", str(tmp_path)]) == 2
+    assert "lacks synthesize.yaml, train.yaml" in capsys.readouterr().err
+
+
+def test_table_counts_up_and_tells_the_gains():
+    base, first, second = (
+        {"i2t_R@1": i2t, "t2i_R@1": t2i} for i2t, t2i in ((0.5, 0.25), (0.52, 0.26), (0.525, 0.255))
+    )
+    rounds = [
+        {"round": 0, "records": {"i2t": 0, "t2i": 0}, "metrics": base},
+        {"round": 1, "records": {"i2t": 1000, "t2i": 7}, "metrics": first},
+        {"round": 2, "records": {"i2t": 500, "t2i": 3}, "metrics": second},
+    ]
+    heads, rows = round_rows(rounds)
+    assert rows[0] == ["base", "–", "–", "–", "–", "50.00", "–", "25.00", "–", "–"]
+    assert rows[1] == ["1", "1,000", "1,000", "7", "7", "52.00", "+2.00", "26.00", "+1.00", "+1.50"]
+    assert rows[2] == ["2", "500", "1,500", "3", "10", "52.50", "+0.50", "25.50", "-0.50", "+0.00"]
+    assert len(heads) == len(rows[0])
+
+
+def test_before_the_first_round_nothing_is_left_out():
+    failures = object()
+    earlier = EarlierRounds()
+    assert earlier.leave_out(failures) is failures and earlier.next == 1

@@ -1,0 +1,181 @@
+"""`repair-hf synthesize`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_records
+from repair_hf.toyworld.corpus import build_world
+
+
+@pytest.fixture(scope="module")
+def inputs(clip_folder, tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("inputs")
+    world = build_world(folder / "world", splits={"train": 8, "validation": 1, "test": 1})
+    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(clip_folder)
+    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
+    (folder / "failures").mkdir()
+    failures.select([0, 9, 20, 30, *range(40, 56)]).to_parquet(folder / "failures" / "failures.parquet")
+    return ["--pairs", str(world), "--failures", str(folder / "failures"), "--model", str(clip_folder)]
+
+
+WORLD = ["--llm", "world/oracle", "--editor", "world"]
+
+
+def synthesize(*words: str) -> int:
+    return main(["synthesize", *words])
+
+
+@pytest.fixture(scope="module")
+def output(inputs, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("output") / "records"
+    assert synthesize(*inputs, *WORLD, "--output", str(folder), "--verdict-noise", "0.3") == 0
+    return folder
+
+
+def test_leaves_a_folder_that_explains_itself(output):
+    summary = json.loads((output / "summary.json").read_text())
+    assert {way: found["mined"] for way, found in summary["directions"].items()} == {"t2i": 4, "i2t": 16}
+    assert len(load_records(output)) == sum(found["kept"] for found in summary["directions"].values())
+    for told in ("llm", "paid"):  # by this run; by all runs in the folder
+        assert sum(use["calls"] for use in summary[told]) == len((output / "journal.jsonl").read_text().splitlines())
+    assert summary["images"]["made"] == len(list((output / "candidates").rglob("*.png")))
+    assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
+
+
+def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
+    words = [
+        "--llm",
+        "litellm:world/oracle",
+        "--editor",
+        "world",
+        "--verdict-noise",
+        "0.3",
+        "--output",
+        str(tmp_path / "r"),
+    ]
+    assert synthesize(*inputs, *words) == 0
+    columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
+    here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))
+    assert here == there and len(here) > 0
+
+
+def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys):
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
+    assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
+    shown = capsys.readouterr().out
+    assert all(
+        word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "drawn")
+    )
+    assert shown.splitlines()[-1].startswith("next: repair-hf train --pairs ")
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_stopped_by_its_ceiling_tells_what_is_paid(inputs, tmp_path, capsys):
+    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
+    shown = capsys.readouterr()
+    *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
+    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
+
+
+def test_other_options_do_not_overwrite_a_result(inputs, output, capsys):
+    assert synthesize(*inputs, *WORLD, "--output", str(output), "--seed", "1") == 2
+    assert "holds the finished result of other options" in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys):
+    words = [
+        *inputs,
+        "--llm",
+        "gemini/gemini-2.5-flash",
+        "--editor",
+        "gemini/gemini-2.5-flash-image",
+        "--candidates",
+        "4",
+    ]
+    words += ["--requests-per-minute", "10"]
+    assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
+    assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
+    assert rows["all", "20"][1:4] == ["20", "104", "16"]
+    assert "at least 10 min, by 10 requests a minute" in shown
+    assert "come to 355K and 180K" in shown
+    assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["all", "20"][1:4] == ["20", "84", "16"] and "none is audited" in shown
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    assert synthesize(*inputs, *WORLD, "--output", str(output), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    answers = len((output / "journal.jsonl").read_text().splitlines())
+    assert "as measured in this folder" in shown and f"holds {answers} answers already, for $0.00" in shown
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_path, capsys):
+    """Random weights say nothing that could be parsed: every failure is dropped for that, counted, and none is lost."""
+    model = shutil.copytree(vlm_folder, tmp_path / "vlm")
+    settings = json.loads((model / "generation_config.json").read_text())
+    settings["eos_token_id"] = list(range(0, 260, 2))  # every other token ends its babble
+    (model / "generation_config.json").write_text(json.dumps(settings))
+    output = tmp_path / "records"
+    words = [*inputs, "--llm", str(model), "--editor", "world", "--max-error-rate", "1", "--output", str(output)]
+    assert synthesize(*words) == 0
+    summary = json.loads((output / "summary.json").read_text())
+    for direction, count in (("t2i", 4), ("i2t", 16)):
+        assert summary["directions"][direction]["dropped"] == {"llm_unparsed": count}
+    answers = [json.loads(line) for line in (output / "journal.jsonl").read_text().splitlines()]
+    assert len(answers) == sum(use["calls"] for use in summary["paid"]) == 40  # each was asked twice
+    assert {answer["model"].partition("@")[0] for answer in answers} == {"vlm"}
+    shown = capsys.readouterr().out
+    assert "llm unparsed" in shown and "$0.00" in shown
+    (model / "generation_config.json").write_text(json.dumps(settings, indent=1))
+    assert synthesize(*words) == 2  # another model lies in that folder now
+    assert "llm_digest" in capsys.readouterr().err
+
+
+def test_source_images_may_be_left_out(inputs, tmp_path):
+    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path), "--no-embed-source-images") == 0
+    rows = list(load_records(tmp_path))
+    assert all(row["q_image"] is row["gt_image"] is row["fp_image"] is None for row in rows)
+    assert sum(row["edit_image"] is not None for row in rows) == sum(row["direction"] == "t2i" for row in rows) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
+        (["--candidates", "0"], "`candidates` must be at least 1, got 0."),
+        (["--drift", "2"], "`drift` is a share between 0 and 1, got 2.0."),
+        (["--llm", "openai/gpt-4o", "--verdict-noise", "0.1"], "faults of the toy world's oracle"),
+        (["--llm-base-url", "http://127.0.0.1:1/v1", "--malformed-rate", "0.1"], "faults of the toy world's oracle"),
+        (["--editor", "some/editor", "--drift", "0.1"], "faults of the toy world's editor"),
+        (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
+        (["--split", "test"], "they were mined from other pairs"),
+    ],
+)
+def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
+    assert synthesize(*inputs, *WORLD, "--output", str(tmp_path), *words) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("repair-hf synthesize: error: ")]
+    assert len(error) == 1 and complaint in error[0]
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit):
+        synthesize("--help")
+    shown = capsys.readouterr().out
+    assert all(f"--{name}" in shown for name in ("failures", "llm-base-url", "candidates", "verdict-noise", "dry-run"))

@@ -1,0 +1,209 @@
+"""Two real processes under `accelerate launch` against one, judged by what they saved; what else a launcher may do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+from datasets import Dataset
+from transformers import AutoModel
+
+from repair_hf.cli.main import main
+from repair_hf.encoder import dual_encoder, pixel_store
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import DROPPED_FEATURES, save_records
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import check_launch
+from repair_hf.training.config import RepairConfig
+
+ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
+PAIRS_PER_STEP = 8
+SCRIPT = """
+import json, sys
+from repair_hf.cli.main import main
+from repair_hf.runtime.processes import processes
+from tests.encoder.test_distributed import embed
+
+commands, data = json.loads(sys.argv[1])
+for words in commands:
+    assert main(words) == 0
+embed(data["model"], data["pairs"], data["output"], processes().index)
+processes().gather(None)
+"""
+
+
+def embed(model: str, source: str, output: str, index: int) -> None:
+    """Save what one process sees of vectors and pixels that all of them made, in shares of a few items."""
+    pairs, folder = load_pairs(source, split="all"), Path(output)
+    dual = dual_encoder.DualEncoder.from_pretrained(model, device="cpu", batch_size=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dual_encoder, "CAPTIONS_AT_ONCE", 3)
+        patch.setattr(pixel_store, "AT_ONCE", 3)
+        images, texts = dual.embed_pairs(pairs)
+        kept = dual.embed_pairs(pairs, cache_folder=folder / "kept")
+        store = pixel_store.PixelStore(pairs.images, "image", dual.preprocessor, folder / "kept")
+    np.savez(folder / f"seen-by-{index}", images, texts, *kept, store[:])
+
+
+@pytest.fixture(scope="module")
+def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Path]:
+    """Number of processes -> folder of the runs that they made: a whole one, and one resumed from its checkpoint."""
+    folder = tmp_path_factory.mktemp("runs")
+    save_records(
+        folder / "records",
+        repaired,
+        Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES),
+    )
+    (folder / "script.py").write_text(SCRIPT)
+    shared = f"train --pairs {pairs_folder} --split all --model {clip_folder} --records {folder / 'records'} --use-cpu"
+    shared += " --slot1 mixed --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1"
+    shared += " --save-strategy steps --save-steps 5"
+    shared += f" --cache-folder {folder / 'cache'}"
+    for processes in (1, 2):
+        output = folder / str(processes)
+        flags = [*shared.split(), "--per-device-train-batch-size", str(PAIRS_PER_STEP // processes), "--output"]
+        halves = ["--per-device-train-batch-size", str(PAIRS_PER_STEP // processes // 2)]
+        cut = [*flags, str(output / "cut"), *halves, "--gradient-accumulation-steps", "2", "--max-steps", "4"]
+        whole = [*flags, str(output / "whole")]
+        resumed = [*flags, str(output / "resumed"), "--resume-from-checkpoint", str(output / "whole" / "checkpoint-5")]
+        if processes == 1:
+            assert main(whole) == main(cut) == 0
+            embed(str(clip_folder), str(pairs_folder), str(output), 0)
+        else:  # in chunks too, which must change nothing
+            commands = [[*words, "--chunk-size", "5"] for words in (whole, resumed, cut)]
+            data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
+            launch(folder / "script.py", json.dumps([commands, data]), output / "seen-by-1.npz")
+    return {1: folder / "1", 2: folder / "2"}
+
+
+def launch(script: Path, argument: str, proof: Path) -> None:
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE / "cpu-2.yaml")]
+    done = subprocess.run(
+        [*launcher, str(script), argument],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
+    assert proof.is_file(), done.stderr[-4000:]
+    assert done.stdout.count("world size 2   cpu   float32   8 pairs a step") == 3, done.stdout
+
+
+def test_two_processes_ran(runs):
+    for processes, folder in runs.items():
+        assert json.loads((folder / "whole" / "summary.json").read_text())["processes"] == processes
+
+
+def test_two_processes_make_the_model_of_one(runs):
+    one, two = (AutoModel.from_pretrained(folder / "whole").state_dict() for folder in runs.values())
+    for name, value in one.items():
+        torch.testing.assert_close(
+            two[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize(("name", "steps"), [("whole", 9), ("cut", 4)])  # cut: by accumulation too
+def test_two_processes_log_the_losses_of_one(runs, name, steps):
+    one, two = (curve(folder / name) for folder in runs.values())
+    assert len(one) == len(two) == steps
+    for mine, theirs in zip(one, two, strict=True):
+        for name in ("loss", "loss_global", "loss_grid", "logit_scale", "grad_norm"):
+            assert theirs[name] == pytest.approx(mine[name], rel=1e-3), name
+
+
+def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):
+    whole, resumed = (AutoModel.from_pretrained(runs[2] / name).state_dict() for name in ("whole", "resumed"))
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_two_processes_embed_and_decode_what_one_does_to_the_bit(runs):
+    first, *others = (np.load(file) for file in (runs[1] / "seen-by-0.npz", *sorted(runs[2].glob("seen-by-*.npz"))))
+    assert [array.shape for array in first.values()] == [(12, 8), (24, 8), (12, 8), (24, 8), (12, 3, 32, 32)]
+    assert len(others) == 2
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(other[name], array)
+    assert {file.suffix for file in (runs[2] / "kept").iterdir()} == {".npy"}
+
+
+# What a launcher would do, by accelerate's own words
+
+
+def launched(*words: str) -> argparse.Namespace:
+    return _validate_launch_command(launch_command_parser().parse_args([*words, "train.py"]))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "processes_here", "precision"),
+    [("cpu-2", 2, "no"), ("one-gpu-fp16", 1, "fp16"), ("multi-gpu-fp16", 8, "fp16"), ("multi-node", 8, "fp16")],
+)
+def test_a_config_file_starts_what_it_says(name, processes_here, precision):
+    args = launched("--config_file", str(ACCELERATE / f"{name}.yaml"))
+    assert args.multi_gpu == (processes_here > 1)
+    if args.multi_gpu:
+        environment = prepare_multi_gpu_env(args)
+        assert int(args.nproc_per_node) == processes_here
+    else:
+        environment = prepare_simple_launcher_cmd_env(args)[1]
+        assert args.num_processes == 1
+    assert environment["ACCELERATE_MIXED_PRECISION"] == precision
+    assert environment.get("CUDA_VISIBLE_DEVICES") == {"cpu-2": "-1,-1", "one-gpu-fp16": "0"}.get(name)
+
+
+def test_every_config_file_is_tried_here():
+    assert {path.stem for path in ACCELERATE.iterdir()} == {"cpu-2", "one-gpu-fp16", "multi-gpu-fp16", "multi-node"}
+
+
+@pytest.mark.parametrize("words", [("--cpu", "--num_processes", "2"), ("--num_processes", "2")])
+def test_one_process_where_several_were_asked_for_is_refused(monkeypatch, words):
+    _, environment = prepare_simple_launcher_cmd_env(launched(*words))
+    monkeypatch.setattr(os, "environ", environment)
+    with pytest.raises(UserError, match="was asked for several processes and started one.*cpu-2.yaml"):
+        RepairConfig(report_to="none")
+
+
+def test_one_process_where_one_was_asked_for_is_not_refused(monkeypatch):
+    _, environment = prepare_simple_launcher_cmd_env(launched("--cpu", "--num_processes", "1"))
+    monkeypatch.setattr(os, "environ", environment)
+    assert RepairConfig(report_to="none").world_size == 1
+
+
+def test_processes_that_do_not_know_of_one_another_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as of torchrun; the libraries look for LOCAL_RANK too
+    with pytest.raises(UserError, match="The launcher started 2 processes, and they run as 1"):
+        check_launch(1)
+
+
+@pytest.mark.parametrize("words", [["run", "recipes/toy"], ["demo"]])
+def test_what_runs_its_stages_in_one_process_refuses_to_be_several(monkeypatch, capsys, words):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(words) == 2
+    assert "one after the other in one process, and the launcher started 2. Run it without" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed"])
+def test_a_launcher_that_cuts_the_model_up_is_refused(monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
+    with pytest.raises(UserError, match=f"`{name}` cuts the model up.*recipes/accelerate"):
+        RepairConfig(report_to="none", use_cpu=True)
+
+
+def test_fp16_of_the_launcher_needs_a_gpu(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(UserError, match="`fp16` needs a GPU"):
+        RepairConfig(report_to="none", use_cpu=True)
+
+
+def curve(folder: Path) -> list[dict]:
+    return [line for line in json.loads((folder / "trainer_state.json").read_text())["log_history"] if "loss" in line]

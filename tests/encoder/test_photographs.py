@@ -1,0 +1,179 @@
+"""Real photographs go through the same commands: plumbing, not quality.
+
+The LLM is a scripted server on loopback, the image editor a stub that tints, the encoder a small random CLIP with CLIP's real vocabulary.
+Needs two things that are not shipped, named by environment variables; skipped without them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import load_dataset
+from PIL import Image, ImageChops
+from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
+from transformers.models.clip import CLIPTextConfig, CLIPVisionConfig
+
+from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.pixel_store import PixelStore
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import DRAFT_JPEGS
+from repair_hf.toyworld.server import ChatServer
+
+PHOTOGRAPHS = os.environ.get("REPAIR_HF_PHOTOGRAPHS")
+VOCABULARY = os.environ.get("REPAIR_HF_CLIP_BPE")
+SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
+pytestmark = pytest.mark.skipif(
+    not (PHOTOGRAPHS and VOCABULARY),
+    reason="set REPAIR_HF_PHOTOGRAPHS to a folder of photographs with captions.jsonl, and REPAIR_HF_CLIP_BPE to bpe_simple_vocab_16e6.txt.gz",
+)
+
+
+class Tint:
+    """An editor that only colours, each seed otherwise."""
+
+    id = "tint"
+    batch_size = 4
+    own_process = False
+
+    def edit(self, sources, instructions, seeds):
+        return [[ImageChops.multiply(source, Image.new("RGB", source.size, (255, 250 - seed % 50, 220))) for seed in row]
+                for source, row in zip(sources, seeds, strict=True)]  # fmt: skip
+
+
+def scripted(body: dict) -> str:
+    """Accepts every false positive; tells it apart by one word."""
+    text = json.dumps(body["messages"])
+    if "Edit instruction: " in text:
+        return f"A photograph of something else, number {body['seed'] % 1000}."
+    if "gt_valid" in text:
+        return json.dumps(
+            {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
+        )
+    if "Query caption: " in text:
+        return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
+    return json.dumps(
+        {"edit_instruction": "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."}
+    )
+
+
+def real_tokenizer() -> CLIPTokenizer:
+    """CLIP's vocabulary from its list of merges, in the order in which OpenAI built it."""
+    lines = gzip.decompress(Path(VOCABULARY).read_bytes()).decode().split("\n")[1 : 49152 - 256 - 2 + 1]
+    merges = [tuple(line.split()) for line in lines]
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    letters = [chr(code) for code in shown] + [chr(256 + place) for place in range(256 - len(shown))]
+    words = [*letters, *(letter + "</w>" for letter in letters), *("".join(pair) for pair in merges)]
+    words += ["<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={word: row for row, word in enumerate(words)}, merges=merges, model_max_length=77)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> str:
+    """A random CLIP of width 64 for photographs of 64 px, with the real vocabulary."""
+    folder, tokenizer = tmp_path_factory.mktemp("clip"), real_tokenizer()
+    assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == [
+        49406,
+        320,
+        1125,
+        539,
+        320,
+        2368,
+        49407,
+    ]
+    small = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+    text = CLIPTextConfig(
+        vocab_size=49408,
+        max_position_embeddings=77,
+        bos_token_id=49406,
+        eos_token_id=49407,
+        pad_token_id=49407,
+        **small,
+    )
+    vision = CLIPVisionConfig(image_size=64, patch_size=16, **small)
+    torch.manual_seed(0)
+    CLIPModel(
+        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=64)
+    ).save_pretrained(folder)
+    pictures = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
+    CLIPProcessor(image_processor=pictures, tokenizer=tokenizer).save_pretrained(folder)
+    return str(folder)
+
+
+def test_photographs_are_mined_repaired_and_trained_on(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr("repair_hf.synthesis.images.load_editor", lambda id, **settings: Tint())
+    monkeypatch.setenv("OPENAI_API_KEY", "not-a-key")
+    pairs = ["--pairs", PHOTOGRAPHS, "--split", "all", "--model", encoder]
+    failures, records, trained = (str(tmp_path / name) for name in ("failures", "records", "trained"))
+    assert main(["mine", *pairs, "--max-queries", "30", "--d-i2t", "2", "--output", failures]) == 0
+    with ChatServer(scripted) as server:
+        words = [
+            "--failures",
+            failures,
+            "--llm",
+            "openai/scripted",
+            "--llm-base-url",
+            server.base_url,
+            "--editor",
+            "tint",
+        ]
+        assert main(["synthesize", *pairs, *words, "--output", records]) == 0
+    rows = load_dataset(records, "records", split="train")
+    assert {row["direction"] for row in rows} == {"t2i", "i2t"} and len(rows) == 30 + 2 * 30
+    assert all((row["edit_image"] is not None) == (row["direction"] == "t2i") for row in rows)
+    words = [
+        "--records",
+        records,
+        "--max-steps",
+        "3",
+        "--per-device-train-batch-size",
+        "16",
+        "--learning-rate",
+        "1e-3",
+    ]
+    assert main(["train", *pairs, *words, "--output", trained]) == 0
+    before, after = AutoModel.from_pretrained(encoder).state_dict(), AutoModel.from_pretrained(trained).state_dict()
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))
+    assert main(["evaluate", *pairs[:4], "--model", trained, "--output", str(tmp_path / "e")]) == 0
+
+
+@pytest.mark.skipif(not SUGARCREPE, reason="set REPAIR_HF_SUGARCREPE to the folder of SugarCrepe's seven files")
+def test_sugarcrepe_s_rows_on_the_photographs_that_are_here(encoder, tmp_path, capsys):
+    words = f"evaluate --pairs {PHOTOGRAPHS} --split all --model {encoder} --resamples 50 --output {tmp_path / 'out'}"
+    words = [*words.split(), "--compositional", f"sugarcrepe={SUGARCREPE}"]
+    assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images"]) == 2
+    assert (
+        "`sugarcrepe` has 7,511 cases, and" in (told := capsys.readouterr().err) and "photographs are missing" in told
+    )
+    assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images", "--compositional-subset"]) == 0
+    rows = pq.read_table(tmp_path / "out" / "cases.parquet").to_pylist()
+    rng, model = np.random.default_rng(0), DualEncoder.from_pretrained(encoder)
+    for row in rng.choice(rows, 5, replace=False):
+        category, _, number = row["case_id"].partition("/")
+        case = json.loads((Path(SUGARCREPE) / f"{category}.json").read_text())[number]
+        with Image.open(Path(PHOTOGRAPHS) / "images" / case["filename"]) as photograph:
+            (image,) = model.embed_images([photograph.convert("RGB")])
+        right, wrong = model.embed_texts([case["caption"], case["negative_caption"]])
+        assert row["margin"] == pytest.approx(float(image @ right - image @ wrong), abs=1e-6)
+        assert (row["group"], row["picture_id"]) == (category, case["filename"])
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert found["sugarcrepe_subset_n_cases"] == len(rows) > 0
+    assert found["sugarcrepe_subset_micro"] == pytest.approx(np.mean([row["correct"] for row in rows]))
+
+
+def test_what_is_decoded_small_is_off_by_what_the_help_says(clip_folder, tmp_path):
+    images, preprocessor = load_pairs(PHOTOGRAPHS, split="all").images, Preprocessor.from_pretrained(clip_folder)
+    stores = [PixelStore(images, "image", preprocessor, tmp_path, draft=draft) for draft in (True, False)]
+    apart = (stores[0][:].int() - stores[1][:].int()).abs().flatten(1)
+    apart = apart[apart.any(1)].float()
+    nearly_all, single = (int(number) for number in re.findall(r"up to (\d+)", DRAFT_JPEGS))
+    assert apart.quantile(0.999) <= nearly_all and apart.max() <= single

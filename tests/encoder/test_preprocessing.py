@@ -1,0 +1,248 @@
+"""Pixels and token ids equal those of the model's own processor; the store of pixels knows when it is out of date."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+
+import numpy as np
+import PIL.Image
+import PIL.JpegImagePlugin
+import pytest
+import torch
+from datasets import Dataset, Features, Image
+from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
+
+from repair_hf.encoder.pixel_store import PixelStore
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.images import decode_small
+from repair_hf.runtime.options import DRAFT_JPEGS, UserError
+
+MODES = ("RGB", "L", "LA", "RGBA", "P", "CMYK", "1", "palette with transparency")
+SIZES = ((41, 29), (32, 32), (7, 90), (1, 1), (200, 33))
+
+
+@pytest.fixture(params=["clip_folder", "siglip_folder"])
+def folder(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def preprocessor(clip_folder) -> Preprocessor:
+    return Preprocessor.from_pretrained(clip_folder)
+
+
+def picture(mode: str, size: tuple[int, int] = (41, 29)) -> PIL.Image.Image:
+    noise = np.random.default_rng(len(mode)).integers(0, 256, (size[1], size[0], 4), dtype=np.uint8)
+    if mode == "palette with transparency":
+        image = PIL.Image.fromarray(noise[..., :3]).quantize(16)
+        image.info["transparency"] = 3
+        return image
+    return PIL.Image.fromarray(noise, "RGBA").convert(mode)
+
+
+def test_pixel_values_are_those_of_the_processor(folder):
+    preprocessor, processor = (
+        Preprocessor.from_pretrained(folder),
+        AutoProcessor.from_pretrained(folder).image_processor,
+    )
+    for mode in MODES:
+        for size in SIZES:
+            pixels = preprocessor.images([picture(mode, size)])
+            assert (pixels.dtype, pixels.shape) == (torch.uint8, (1, 3, 32, 32))
+            own = processor(picture(mode, size), return_tensors="pt")["pixel_values"]
+            assert preprocessor.normalize(pixels).equal(own), (mode, size)
+
+
+def test_greys_of_16_bits_are_those_of_8(preprocessor):
+    grey = picture("L")
+    deep = PIL.Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    assert preprocessor.images([deep]).equal(preprocessor.images([grey]))
+
+
+def test_normalizes_each_channel_of_each_image(preprocessor):
+    images = [picture("RGB", (40, 40)), picture("L"), picture("RGBA", (90, 31))]
+    own = preprocessor.processor.image_processor(images, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(preprocessor.normalize(preprocessor.images(images)), own, rtol=0, atol=0)
+
+
+def test_settings_that_leave_out_a_step_are_kept(clip_folder):
+    processor = AutoProcessor.from_pretrained(clip_folder)
+    processor.image_processor.do_normalize = False
+    own = processor.image_processor(picture("RGB"), return_tensors="pt")["pixel_values"]
+    preprocessor = Preprocessor(processor, AutoConfig.from_pretrained(clip_folder))
+    assert preprocessor.normalize(preprocessor.images([picture("RGB")])).equal(own)
+
+
+def test_clip_captions_are_padded_to_the_longest_of_the_call(preprocessor):
+    tokens = preprocessor.texts(["a red circle", "a red circle on grey paper"])
+    assert tokens["input_ids"].shape == tokens["attention_mask"].shape
+    assert tokens["attention_mask"].sum(1).tolist() == [5, 8]
+    assert tokens["input_ids"].shape[1] == 8
+
+
+def test_captions_are_cut_at_the_models_longest(clip_folder, siglip_folder):
+    """Also where the tokenizer itself knows no limit."""
+    for folder, longest in ((clip_folder, 32), (siglip_folder, 12)):
+        preprocessor = Preprocessor.from_pretrained(folder)
+        preprocessor.processor.tokenizer.model_max_length = int(1e30)
+        ids = preprocessor.texts(["a circle " * 100])["input_ids"]
+        assert ids.shape == (1, longest)
+        assert ids[0, -1] == preprocessor.processor.tokenizer.eos_token_id
+
+
+def test_counts_the_captions_that_it_cuts(clip_folder, siglip_folder, caplog):
+    for folder, longest in ((clip_folder, 32), (siglip_folder, 12)):
+        preprocessor = Preprocessor.from_pretrained(folder)
+        tokenizer = preprocessor.processor.tokenizer
+        captions = [" ".join(["circle"] * n) for n in range(1, 60)] + ["circle" * 40, "é" * 12]
+        wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
+        caplog.clear()
+        assert 20 < preprocessor.report_cut(captions) == wanted < 60
+        assert f"{wanted} of 61 captions were cut at {longest} tokens, the most that the model reads" in caplog.text
+        caplog.clear()
+        assert preprocessor.report_cut(["a red circle"] * 3) == 0 and not caplog.text
+        assert preprocessor.texts(captions)["input_ids"].shape[1] == longest  # counting leaves no trace
+
+
+def test_siglip_captions_are_padded_to_the_full_length_without_a_mask(siglip_folder):
+    tokens = Preprocessor.from_pretrained(siglip_folder).texts(["a red circle"])
+    assert list(tokens) == ["input_ids"]
+    assert tokens["input_ids"].shape == (1, 12)
+
+
+def test_survives_saving_and_pickling(folder, tmp_path):
+    preprocessor = Preprocessor.from_pretrained(folder)
+    before = preprocessor.digest
+    preprocessor.texts(["a", "a red circle"])  # leaves its traces in the tokenizer
+    assert preprocessor.digest == before
+    preprocessor.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    for copy in (Preprocessor.from_pretrained(tmp_path), pickle.loads(pickle.dumps(preprocessor))):
+        assert copy.digest == preprocessor.digest
+        assert copy.texts(["a red circle"])["input_ids"].equal(preprocessor.texts(["a red circle"])["input_ids"])
+        assert copy.images([picture("RGB")]).equal(preprocessor.images([picture("RGB")]))
+    assert (
+        AutoProcessor.from_pretrained(tmp_path).tokenizer.get_vocab() == preprocessor.processor.tokenizer.get_vocab()
+    )
+
+
+def test_digest_tells_settings_apart(clip_folder, siglip_folder):
+    one, other = Preprocessor.from_pretrained(clip_folder), Preprocessor.from_pretrained(clip_folder)
+    other.processor.image_processor.image_mean = [0.5, 0.5, 0.5]
+    assert one.image_digest != other.image_digest
+    other = Preprocessor.from_pretrained(clip_folder)
+    other.processor.tokenizer.add_tokens("zebra")
+    assert (one.image_digest, one.digest) != (other.image_digest, other.digest)
+    assert one.image_digest == other.image_digest
+    assert one.digest != (siglip := Preprocessor.from_pretrained(siglip_folder)).digest
+    before = siglip.digest
+    siglip.processor.tokenizer.padding_side = "left"  # SigLIP reads the last position
+    assert siglip.digest != before
+
+
+def test_refuses_a_processor_without_one_size(clip_folder):
+    processor, config = AutoProcessor.from_pretrained(clip_folder), AutoConfig.from_pretrained(clip_folder)
+    processor.image_processor.do_center_crop = False
+    with pytest.raises(UserError, match="gives images of the shapes"):
+        Preprocessor(processor, config)
+    processor.image_processor = Siglip2ImageProcessorPil(patch_size=16, max_num_patches=4)
+    with pytest.raises(UserError, match="a processor with one"):
+        Preprocessor(processor, config)
+
+
+def test_refuses_what_is_no_processor(tmp_path):
+    with pytest.raises(UserError, match="cannot be loaded"):
+        Preprocessor.from_pretrained(tmp_path / "nothing")
+
+
+def test_store_holds_what_the_preprocessor_makes(preprocessor, pairs_folder, tmp_path):
+    images = load_pairs(pairs_folder, split="all").images
+    store = PixelStore(images, "image", preprocessor, tmp_path)
+    assert len(store) == 12
+    rows = np.array([11, 0, 5, 5])
+    assert store[rows].equal(preprocessor.images(images[rows.tolist()]["image"]))
+    assert store[2:4].equal(preprocessor.images(images[2:4]["image"]))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]  # no draft is left
+
+
+def test_store_is_made_once_and_pickles_without_its_pixels(preprocessor, pairs_folder, tmp_path):
+    images = load_pairs(pairs_folder, split="all").images
+    store = PixelStore(images, "image", preprocessor, tmp_path)
+    made = store.path.stat().st_mtime_ns
+    again = PixelStore(images, "image", preprocessor, tmp_path)
+    assert (again.path, again.path.stat().st_mtime_ns) == (store.path, made)
+    pickled = pickle.dumps(store)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled)[:].equal(store[:])
+
+
+def test_store_is_made_anew_for_other_images_or_settings(preprocessor, tmp_path):
+    def store(colour: str) -> PixelStore:
+        images = Dataset.from_dict(
+            {"edit": [PIL.Image.new("RGB", (40, 40), colour)]}, features=Features({"edit": Image()})
+        )
+        return PixelStore(images, "edit", preprocessor, tmp_path)
+
+    red, blue = store("red"), store("blue")
+    assert (red[0:1][0, :, 0, 0].tolist(), blue[0:1][0, :, 0, 0].tolist()) == ([255, 0, 0], [0, 0, 255])
+    preprocessor.processor.image_processor.size["shortest_edge"] = 64
+    assert store("red").path != red.path
+
+
+def test_store_says_which_images_cannot_be_decoded(preprocessor, pairs_folder, tmp_path):
+    (tmp_path / "copy").mkdir()
+    for file in pairs_folder.iterdir():
+        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
+    pairs = load_pairs(tmp_path / "copy", split="all")
+    (tmp_path / "copy" / "red_circle.png").write_bytes(b"\x89PNG no more")
+    with pytest.raises(UserError, match="images 0 to 7 cannot be decoded"):
+        PixelStore(pairs.images, "image", preprocessor, tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def jpegs(*sizes: tuple[int, int]) -> Dataset:
+    rng, files = np.random.default_rng(0), []
+    for width, height in sizes:
+        noise = PIL.Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+        noise.resize((width, height), PIL.Image.BICUBIC).save(file := io.BytesIO(), "JPEG", quality=90)
+        files.append({"bytes": file.getvalue(), "path": None})
+    return Dataset.from_dict({"image": files}, features=Features({"image": Image()}))
+
+
+def test_a_large_jpeg_may_be_decoded_small(preprocessor, tmp_path, monkeypatch):
+    images = jpegs((1024, 512), (512, 512), (128, 256), (513, 512), (60, 50))
+    sizes = []
+    monkeypatch.setattr(
+        PIL.Image.Image,
+        "draft",
+        lambda image, mode, size: sizes.append((image.size, size)) or draft(image, mode, size),
+    )
+    draft = PIL.JpegImagePlugin.JpegImageFile.draft
+    monkeypatch.delattr(PIL.JpegImagePlugin.JpegImageFile, "draft")
+    small = PixelStore(images, "image", preprocessor, tmp_path, draft=True)
+    # to no less than twice the encoder's 32 pixels, and where the scale divides both sides
+    assert sorted(sizes) == [((128, 256), (64, 128)), ((512, 512), (64, 64)), ((1024, 512), (128, 64))]
+    whole = PixelStore(images, "image", preprocessor, tmp_path)
+    assert small.path != whole.path and len(sizes) == 3
+    apart = (small[:].int() - whole[:].int()).abs().flatten(1)
+    assert apart[:3].any(1).all() and not apart[3:].any()
+    nearly_all, single = (int(number) for number in re.findall(r"up to (\d+)", DRAFT_JPEGS))
+    assert apart[:3].float().quantile(0.999) <= nearly_all and apart.max() <= single
+
+
+def test_decoded_small_is_upright(tmp_path):
+    image = PIL.Image.new("RGB", (512, 256), "red")
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn right
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert decode_small(str(tmp_path / "turned.jpg"), 64).size == (64, 128)
+
+
+def test_batches_keep_the_order(preprocessor):
+    pixels = torch.arange(50, dtype=torch.uint8)[:, None, None, None].expand(50, 3, 2, 2)
+    found = list(preprocessor.batches(pixels, 3))
+    assert [len(batch) for batch in found] == [3] * 16 + [2]
+    assert torch.cat(found).equal(pixels)

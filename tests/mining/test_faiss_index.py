@@ -1,0 +1,71 @@
+"""What an index finds against the exact search: the same where it looks at everything, lower bounds and a recall where not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repair_hf.mining.faiss_index import rank_by_index
+from repair_hf.mining.false_positives import mine_approximately, mine_false_positives
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.ranking import rank_both_ways
+from tests.mining.test_ranking import COLLECTIONS, planted
+
+EVERYTHING = 16.0  # effort
+
+
+@pytest.mark.parametrize(
+    ("name", "search", "pool"),
+    [("good", "ivf", 100), ("good", "ivf", 5), ("classes", "ivf", 100), ("cone", "ivf", 5), ("good", "hnsw", 100)],
+)
+def test_an_index_that_looks_at_everything_is_exact(name, search, pool):
+    """With a pool of 5 too, though an image's own captions stand before the 5 best false positives."""
+    images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
+    positives = Positives.of(own, len(images))
+    exact = rank_both_ways(images, texts, positives, fps_of_image=5, fps_of_caption=2)
+    *found, recall = rank_by_index(
+        images, texts, positives, search, fps_of_image=5, fps_of_caption=2, pool=pool, effort=EVERYTHING
+    )
+    assert recall == {"i2t": 1.0, "t2i": 1.0}
+    for ours, true in zip(found, exact, strict=True):
+        for field in ("gt", "gt_score", "fp", "fp_score", "fp_rank"):
+            np.testing.assert_array_equal(vars(ours)[field], vars(true)[field], err_msg=field)
+        np.testing.assert_array_equal(ours.gt_rank, np.minimum(true.gt_rank, pool + 1))
+
+
+@pytest.mark.parametrize("search", ["ivf", "hnsw"])
+def test_ranks_are_lower_bounds_and_the_recall_is_what_was_found(search):
+    images, texts, own = planted(np.random.default_rng(2), 20.0)
+    positives, (n_images, n_texts) = Positives.of(own, len(images)), (len(images), len(texts))
+    exact = rank_both_ways(images, texts, positives, fps_of_image=n_texts, fps_of_caption=n_images)
+    *found, recall = rank_by_index(
+        images, texts, positives, search, fps_of_image=20, fps_of_caption=10, pool=20, effort=0.02
+    )
+    for name, ours, true in zip(("i2t", "t2i"), found, exact, strict=True):
+        k = ours.fp.shape[1]
+        true_rank = np.full((len(true.fp), true.fp.shape[1] + 1), 0)  # of each false positive, by its index
+        np.put_along_axis(true_rank, np.where(true.fp < 0, -1, true.fp), true.fp_rank, axis=1)
+        is_there = ours.fp >= 0
+        assert (ours.fp_rank <= np.take_along_axis(true_rank, ours.fp, axis=1))[is_there].all()
+        assert (ours.gt_rank <= true.gt_rank).all()
+        assert (ours.gt_rank < true.gt_rank).any()
+        np.testing.assert_array_equal(ours.gt, true.gt)
+        share = np.mean([np.isin(true.fp[q, :k], ours.fp[q]).mean() for q in range(len(ours.fp))])
+        assert 0.05 < recall[name] < 0.95
+        assert recall[name] == pytest.approx(share, abs=0.05)  # of some queries
+
+
+def test_scores_and_exclusions_are_those_of_exact_mining():
+    """A caption of equal text is as much a positive as an annotated one, however near an index finds it."""
+    images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=60, n_texts=200)
+    words = [f"caption {place % 150}" for place in range(200)]
+    sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3, "same_text_is_positive": words}
+    found, recall = mine_approximately(images, texts, own, "ivf", effort=EVERYTHING, **sizes)
+    assert found.to_list() == mine_false_positives(images, texts, own, **sizes).to_list()
+    assert recall == {"i2t": 1.0, "t2i": 1.0}
+
+
+def test_a_direction_that_is_not_asked_for_is_not_searched():
+    images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=20, n_texts=60)
+    found, recall = mine_approximately(images, texts, own, "hnsw", d_i2t=0, d_t2i=2)
+    assert set(found["direction"]) == set(recall) == {"t2i"}

@@ -1,0 +1,124 @@
+"""Rows of mined false positives: their order, their limits, what counts as positive, and the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repair_hf.mining.false_positives import (
+    FEATURES,
+    annotated_positives,
+    mine_false_positives,
+    sample_queries,
+    summarize,
+)
+from repair_hf.runtime.options import UserError
+
+
+@pytest.fixture
+def embeddings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Twelve images with two or three captions each."""
+    rng = np.random.default_rng(0)
+    caption_image = np.sort(np.concatenate([np.arange(12), np.arange(12), rng.integers(0, 12, 6)]))
+    images, texts = rng.normal(size=(12, 16)), rng.normal(size=(30, 16))
+    texts += images[caption_image]
+    unit = [(v / np.linalg.norm(v, axis=1, keepdims=True)).astype(np.float32) for v in (images, texts)]
+    return unit[0], unit[1], caption_image
+
+
+def test_rows_of_both_directions(embeddings):
+    images, texts, caption_image = embeddings
+    failures = mine_false_positives(images, texts, caption_image, d_i2t=3, d_t2i=2)
+    assert failures.features == FEATURES
+    assert [failures["direction"][:].count(name) for name in ("t2i", "i2t")] == [30 * 2, 12 * 3]
+    assert failures["direction"][:] == ["t2i"] * 60 + ["i2t"] * 36
+    scores = images @ texts.T
+    for row in failures:
+        if row["direction"] == "t2i":
+            column, gts = scores[:, row["q"]], {caption_image[row["q"]]}
+        else:
+            column, gts = scores[row["q"]], set(np.flatnonzero(caption_image == row["q"]).tolist())
+        assert row["fp"] not in gts
+        assert row["gt"] == max(gts, key=lambda place: column[place])
+        assert row["fp_score"] == pytest.approx(column[row["fp"]], abs=1e-6)
+        assert row["gt_score"] == pytest.approx(column[row["gt"]], abs=1e-6)
+        assert row["fp_rank"] == 1 + (column > column[row["fp"]]).sum()
+        assert row["gt_rank"] == 1 + (column > column[row["gt"]]).sum()
+    ranks = [row["fp_rank"] for row in failures if row["direction"] == "i2t" and row["q"] == 0]
+    assert ranks == sorted(ranks)
+
+
+def test_equal_captions_are_no_false_positives_of_each_other():
+    """Caption 2 says of image 1 what caption 0 says of image 0, so neither image is wrong for either."""
+    images = np.eye(3, dtype=np.float32)
+    texts = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], np.float32)
+    owner = np.array([0, 1, 1, 2])
+    captions = ["A red circle.", "a square", " a  RED circle", "a triangle"]
+
+    def fps(**options):
+        rows = mine_false_positives(images, texts, owner, k_mine=1, d_i2t=1, d_t2i=1, **options)
+        return {(row["direction"], row["q"]): (row["fp"], row["gt_rank"]) for row in rows}
+
+    annotated, equal = fps(), fps(same_text_is_positive=captions)
+    assert annotated["t2i", 2] == (0, 3)  # its own image 1 ties with image 2
+    assert equal["t2i", 2] == (2, 1)
+    assert annotated["i2t", 0] == (2, 2)
+    assert equal["i2t", 0][0] != 2
+    assert annotated_positives(owner, 3, captions).doubles == 2
+
+
+def test_fewer_candidates_than_asked_for():
+    images, texts = np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
+    failures = mine_false_positives(images, texts, np.arange(2), d_i2t=5, d_t2i=5)
+    assert [(row["direction"], row["q"], row["fp"]) for row in failures] == [
+        ("t2i", 0, 1),
+        ("t2i", 1, 0),
+        ("i2t", 0, 1),
+        ("i2t", 1, 0),
+    ]
+
+
+def test_one_direction_alone(embeddings):
+    assert set(mine_false_positives(*embeddings, d_i2t=0)["direction"]) == {"t2i"}
+    with pytest.raises(UserError, match="`d_i2t` and `d_t2i` are both 0"):
+        mine_false_positives(*embeddings, d_i2t=0, d_t2i=0)
+
+
+@pytest.mark.parametrize("options", [{"k_mine": 4}, {"d_t2i": 101}, {"d_i2t": -1}])
+def test_refuses_more_than_the_pool(embeddings, options):
+    with pytest.raises(UserError, match="must lie between 0 and `k_mine`"):
+        mine_false_positives(*embeddings, **options)
+
+
+def test_refuses_texts_that_are_not_one_a_caption(embeddings):
+    with pytest.raises(UserError, match="a text for each of the 30 captions, got 2"):
+        mine_false_positives(*embeddings, same_text_is_positive=["a", "b"])
+
+
+def test_sample_keeps_whole_queries_in_order(embeddings):
+    failures = mine_false_positives(*embeddings, d_i2t=3)
+    some = sample_queries(failures, 4, seed=1)
+    rows = list(zip(some["direction"], some["q"], strict=True))
+    assert len({row for row in rows if row[0] == "t2i"}) == len({row for row in rows if row[0] == "i2t"}) == 4
+    assert rows.count(rows[-1]) == 3
+    assert rows == sorted(rows, key=lambda row: (row[0] == "i2t", row[1]))
+    assert sample_queries(failures, 4, seed=1).to_list() == some.to_list()
+    assert sample_queries(failures, 4, seed=2).to_list() != some.to_list()
+    assert len(sample_queries(failures, 1000)) == len(failures)
+
+
+def test_table_counts_queries_not_rows():
+    """Captions 0 and 1 stand right; caption 2 is nearer to image 0 than to its own, by 0.8 to 0.6."""
+    images = np.eye(3, dtype=np.float32)
+    texts = np.array([[1, 0, 0], [0, 1, 0], [0.8, 0, 0.6]], np.float32)
+    table = summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=2))
+    assert table["t2i"] == {
+        "queries": 3,
+        "false_positives": 3,
+        "failed": 1,
+        "gap_25": pytest.approx(-1.0),
+        "gap_50": pytest.approx(-1.0),
+        "gap_75": pytest.approx(-0.4),
+    }
+    assert (table["i2t"]["queries"], table["i2t"]["false_positives"], table["i2t"]["failed"]) == (3, 6, 0)
+    assert summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=0)).keys() == {"t2i"}

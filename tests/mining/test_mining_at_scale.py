@@ -1,0 +1,108 @@
+"""Mining by several processes, under a real launcher; and of vectors that shall not be held in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from repair_hf.cli.main import main
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.ranking import rank_both_ways
+from tests.mining.test_ranking import planted
+
+CPU_2 = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
+SHARED = """
+import sys
+import numpy as np
+from repair_hf.cli.main import main
+from repair_hf.runtime.processes import processes
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.ranking import rank_both_ways
+
+folder, *words = sys.argv[1:]
+data = np.load(f"{folder}/data.npz")
+positives = Positives.of(data["own"], len(data["images"]))
+for name, block in (("many", 96), ("one", 2048)):
+    found = rank_both_ways(
+        data["images"], data["texts"], positives, fps_of_image=40, fps_of_caption=7, block=block, everyone=processes()
+    )
+    fields = {f"{way}_{field}": values for way, ranking in zip(("i2t", "t2i"), found) for field, values in vars(ranking).items()}
+    np.savez(f"{folder}/{name}-{processes().index}.npz", **fields)
+assert main(words) == 0
+assert main([*words, "--search", "ivf"]) == 2
+print("processes", processes().count, flush=True)
+"""
+MAPPED = """
+import sys, threading
+import numpy as np
+from repair_hf.mining.false_positives import mine_false_positives
+
+def anonymous() -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
+
+images, texts = (np.load(path, mmap_mode="r") for path in sys.argv[1:])
+own = np.arange(len(texts)) % len(images)
+mine_false_positives(images[:50], texts[:100], own[:100] % 50)
+before = peak = anonymous()
+is_done = threading.Event()
+
+def watch() -> None:
+    global peak
+    while not is_done.wait(0.005):
+        peak = max(peak, anonymous())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+mine_false_positives(images, texts, own)
+is_done.set()
+watcher.join()
+print(peak - before)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
+    """Also where one of them has nothing to look at: one panel is not shared."""
+    images, texts, own = planted(np.random.default_rng(5), 1.0)
+    np.savez(tmp_path / "data.npz", images=images, texts=texts, own=own)
+    command = f"mine --pairs {pairs_folder} --split all --model {clip_folder} --output"
+    (tmp_path / "script.py").write_text(SHARED)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CPU_2)]
+    words = [str(tmp_path / "script.py"), str(tmp_path), *command.split(), str(tmp_path / "two")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *words], env=environment, capture_output=True, text=True, timeout=240)
+    # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
+    assert done.stdout.count("processes 2") == 2, done.stderr[-4000:]
+
+    expected = rank_both_ways(images, texts, Positives.of(own, len(images)), fps_of_image=40, fps_of_caption=7)
+    for file in ("many-0", "many-1", "one-0", "one-1"):
+        found = np.load(tmp_path / f"{file}.npz")
+        for way, ranking in zip(("i2t", "t2i"), expected, strict=True):
+            for field, values in vars(ranking).items():
+                np.testing.assert_array_equal(found[f"{way}_{field}"], values, err_msg=f"{file} {way} {field}")
+    assert main([*command.split(), str(tmp_path / "one")]) == 0
+    one, two = (pq.read_table(tmp_path / name / "failures.parquet") for name in ("one", "two"))
+    assert two.equals(one)
+    assert done.stdout.count("-> ") == 1, "the table is printed once"
+    assert "`search` ivf takes one process, got 2" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to tell memory from mapped files")
+def test_mapped_vectors_are_not_held_in_memory(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("images", 100), ("texts", 100_000)):
+        vectors = rng.standard_normal((count, 512), np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.save(tmp_path / f"{name}.npy", vectors)
+    files = [str(tmp_path / f"{name}.npy") for name in ("images", "texts")]
+    done = subprocess.run([sys.executable, "-c", MAPPED, *files], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < vectors.nbytes / 2, "as much memory was taken as half of the captions need"

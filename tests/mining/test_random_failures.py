@@ -1,0 +1,72 @@
+"""False positives drawn at random: the same queries, wrong answers, with the scores and ranks that a plain sort gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.random_failures import at_random
+
+CAPTION_IMAGE = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
+TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption is one of image 2 in words
+
+
+@pytest.fixture(scope="module")
+def mined():
+    rng = np.random.default_rng(0)
+    images, texts = (rng.normal(size=(n, 4)).astype(np.float32) for n in (6, 10))
+    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    failures = mine_false_positives(
+        images, texts, CAPTION_IMAGE, k_mine=3, d_i2t=3, d_t2i=2, same_text_is_positive=TEXTS
+    )
+    return failures, images, texts, Positives.of(CAPTION_IMAGE, 6, TEXTS)
+
+
+def drawn(mined, seed: int = 0) -> list[dict]:
+    return at_random(*mined, seed=seed).to_list()
+
+
+def test_queries_and_ground_truths_stay_and_answers_are_wrong_and_distinct(mined):
+    kept = ("direction", "q", "gt", "gt_score", "gt_rank")
+    rows = drawn(mined)
+    assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in mined[0]]
+    own = {(k, image) for k, image in enumerate(CAPTION_IMAGE.tolist())} | {(3, 5), (9, 2)}
+    for seed in range(8):
+        rows = drawn(mined, seed)
+        for row in rows:
+            pair = (row["q"], row["fp"]) if row["direction"] == "t2i" else (row["fp"], row["q"])
+            assert pair not in own
+        keys = [(row["direction"], row["q"], row["fp"]) for row in rows]
+        assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("at_once", [1024, 7])
+def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch, at_once):
+    monkeypatch.setattr("repair_hf.mining.random_failures.AT_ONCE", at_once)
+    monkeypatch.setattr("repair_hf.mining.random_failures.CELLS", 40 * at_once)  # candidates in several parts
+    rng = np.random.default_rng(0)
+    images, texts = (rng.normal(size=(n, 48)).astype(np.float32) for n in (60, 180))
+    images[20:40], texts[100:160:2] = images[:20], texts[:60:2]  # ties, also with positives
+    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    caption_image = np.arange(180) % 60
+    sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # all wrong answers there are
+    everything = {key(row): row for row in mine_false_positives(images, texts, caption_image, **sizes)}
+    failures = mine_false_positives(images, texts, caption_image, d_i2t=5, d_t2i=3)
+    rows = at_random(failures, images, texts, Positives.of(caption_image, 60)).to_list()
+    assert len(rows) == 60 * 5 + 180 * 3
+    for row in rows:
+        assert row == everything[key(row)]
+
+
+def key(row: dict) -> tuple[str, int, int]:
+    return row["direction"], row["q"], row["fp"]
+
+
+def test_every_wrong_answer_can_be_drawn_and_the_seed_decides(mined):
+    assert drawn(mined, 3) == drawn(mined, 3) != drawn(mined, 4)
+    found = {
+        row["fp"] for seed in range(15) for row in drawn(mined, seed) if (row["direction"], row["q"]) == ("t2i", 0)
+    }
+    assert found == {1, 2, 3, 4, 5}

@@ -1,0 +1,140 @@
+"""Exact scores against exact arithmetic; the bound of the screen against products that come close to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from repair_hf.evaluation import judging
+from repair_hf.mining import scores
+from repair_hf.mining.faiss_index import rank_by_index
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.mining.positives import Positives
+from repair_hf.mining.random_failures import at_random
+from repair_hf.mining.scores import (
+    NO_KEY,
+    best_directly,
+    best_keys,
+    decode,
+    exact_scores,
+    keys_of,
+    kth_score,
+    screen_error,
+)
+
+
+def vectors(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    found = rng.normal(size=(count, size)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def true_product(one: np.ndarray, other: np.ndarray) -> Fraction:
+    return sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(one, other, strict=True)), Fraction(0))
+
+
+def test_scores_are_the_true_products_rounded_once():
+    rng = np.random.default_rng(0)
+    images, texts = vectors(rng, 20, 48), vectors(rng, 30, 48)
+    image, column = rng.integers(0, 20, 200), rng.integers(0, 30, 200)
+    scores = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
+    for score, i, c in zip(scores, image, column, strict=True):
+        assert score == np.float32(float(true_product(images[i], texts[c])))
+
+
+def test_a_score_does_not_depend_on_its_company():
+    rng = np.random.default_rng(1)
+    images, texts = vectors(rng, 1500, 100), vectors(rng, 7, 100)
+    panel = torch.from_numpy(texts.astype(np.float64))
+    image, column = np.repeat(np.arange(1500), 7), np.tile(np.arange(7), 1500)
+    together = exact_scores(images, image, panel, column)
+    order = rng.permutation(len(image))[:300]
+    np.testing.assert_array_equal(exact_scores(images, image[order], panel, column[order]), together[order])
+    swapped = exact_scores(texts, column[order], torch.from_numpy(images.astype(np.float64)), image[order])
+    np.testing.assert_array_equal(swapped, together[order])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1.0, 7.0])
+def test_no_product_is_further_off_than_the_bound(dtype, length):
+    """With random vectors, and with such that each rounding goes the same way."""
+    rng = np.random.default_rng(2)
+    for size in (8, 512, 2048):
+        tilted = np.full((2, size), (1 + 2.0**-8 + 2.0**-20) / np.sqrt(size), np.float32)
+        images = length * np.concatenate([vectors(rng, 60, size), tilted])
+        texts = np.concatenate([vectors(rng, 90, size), tilted])
+        screened = (torch.from_numpy(images).to(dtype) @ torch.from_numpy(texts).to(dtype).T).to(torch.float32)
+        image, column = np.divmod(np.arange(screened.numel()), len(texts))
+        exact = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
+        off = np.abs(screened.numpy().ravel().astype(np.float64) - exact).max()
+        assert 0 < off <= screen_error(images, texts, dtype)
+
+
+def test_keys_sort_as_scores_do_and_ties_by_candidate():
+    score = np.array([0.5, -0.25, 0.0, 1.0, 0.5, -1.0], np.float32)
+    candidate = np.array([7, 3, 2, 5, 1, 0])
+    keys = keys_of(score, candidate)
+    assert np.argsort(-keys).tolist() == [3, 4, 0, 2, 1, 5]
+    np.testing.assert_array_equal(decode(keys)[0], score)
+    np.testing.assert_array_equal(decode(keys)[1], candidate)
+    assert (keys > NO_KEY).all() and decode(np.array([NO_KEY]))[1] == -1
+
+
+def test_best_of_queries_with_many_few_and_none():
+    rng = np.random.default_rng(3)
+    query = np.array([3] * 40 + [0] * 2 + [1] * 5)
+    rng.shuffle(query)
+    score, candidate = rng.normal(size=len(query)).astype(np.float32), rng.permutation(len(query))
+    keys = keys_of(score, candidate)
+    best = best_keys(query, keys, 5, 4)
+    for place in range(5):
+        expected = sorted(keys[query == place], reverse=True)[:4]
+        assert best[place].tolist() == expected + [NO_KEY] * (4 - len(expected))
+    np.testing.assert_array_equal(kth_score(query, keys, 5, 4), decode(best[:, 3])[0])
+
+
+@pytest.mark.parametrize("cells", [scores.CELLS, 3000])
+def test_directly_is_the_sorted_row(cells, monkeypatch):
+    """In one part, and in several that are fewer than those sought."""
+    monkeypatch.setattr(scores, "CELLS", cells)
+    rng = np.random.default_rng(4)
+    queries, candidates = vectors(rng, 3, 16), vectors(rng, 2500, 16)
+    candidates[100:120] = candidates[99]  # ties
+    among = np.setdiff1d(np.arange(2500), np.arange(1000, 1300))
+    left_out = (np.array([0, 0, 2]), np.array([99, 4, 1700]))  # 1700 stands for 2000
+    table = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
+    table[:, 1000:1300] = -np.inf
+    table[[0, 0, 2], [99, 4, 2000]] = -np.inf
+    for k in (2000, 7):
+        found, best = decode(best_directly(queries, candidates, among, left_out, k, 1e-6))
+        order = np.argsort(-table, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(best, order)
+        np.testing.assert_array_equal(found, np.take_along_axis(table, order, axis=1))
+
+
+def test_importing_leaves_the_warnings_of_others_alone():
+    code = "import warnings, numpy, torch; before = list(warnings.filters); import repair_hf.mining.scores; assert warnings.filters == before"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nobody_who_scores_is_told_that_sparse_tensors_are_in_beta():
+    rng, own = np.random.default_rng(0), np.arange(30) % 10
+    images, texts = vectors(rng, 10, 8), vectors(rng, 30, 8)
+    positives = Positives.of(own, 10)
+    torch.set_warn_always(True)  # else once in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            failures = mine_false_positives(images, texts, own)
+            at_random(failures, images, texts, positives)
+            rank_by_index(images, texts, positives, "hnsw", fps_of_image=2, fps_of_caption=2)
+            judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
+            with pytest.raises(UserWarning, match="Sparse CSR"):
+                exact_scores(images, own, torch.from_numpy(texts.astype(np.float64)), np.arange(30))
+    finally:
+        torch.set_warn_always(False)

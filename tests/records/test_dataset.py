@@ -1,0 +1,267 @@
+"""Records: what is saved is what is loaded, whoever loads it; what are no records is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset, Value, get_dataset_config_names, load_dataset
+from datasets import Image as ImageFeature
+from PIL import Image
+
+from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.records import dataset as records_module
+from repair_hf.records.columns import DROPPED_FEATURES, FEATURES, REASONS
+from repair_hf.records.dataset import build, check, load_dropped, load_records, record_id, save_records, summarize
+from repair_hf.runtime.options import UserError
+
+DESIGN = """record_id round direction q_id gt_id fp_id q_text q_image gt_text gt_image fp_text fp_image edit_text edit_image
+    fp_score fp_rank gt_score gt_rank gt_reason fp_reason edit_instruction error_types edit_similarity candidate_similarities
+    candidate retriever llm editor prompt_digest seed""".split()
+
+
+@pytest.fixture(scope="module")
+def pairs(pairs_folder) -> Pairs:
+    return load_pairs(pairs_folder, split="all")
+
+
+def rows_of(pairs: Pairs, edited: Path, count: int = 4) -> list[dict]:
+    """Records of both directions, by turns."""
+    rows = []
+    for place in range(count):
+        q, fp = place % len(pairs.images), (place + 1) % len(pairs.images)
+        image_ids, captions = pairs.images["image_id"], pairs.captions
+        paths = [pairs.images.cast_column("image", ImageFeature(decode=False))[at]["image"] for at in (q, fp)]
+        row = {"round": 1, "fp_score": 0.5, "fp_rank": 1, "gt_score": 0.25, "gt_rank": 2, "edit_instruction": f"do {place}", "seed": 0,
+               "edit_similarity": 0.75, "candidate_similarities": [None, 0.75], "candidate": 1}  # fmt: skip
+        if place % 2:
+            caption = captions[2 * fp]
+            row |= {"direction": "i2t", "q_id": image_ids[q], "gt_id": f"{image_ids[q]}#0", "fp_id": caption["caption_id"],
+                    "q_image": paths[0], "gt_text": "gt", "fp_text": caption["caption"], "edit_text": f"edit {place}",
+                    "error_types": ["Count", "Object"]}  # fmt: skip
+        else:
+            row |= {"direction": "t2i", "q_id": f"{image_ids[q]}#1", "gt_id": image_ids[q], "fp_id": image_ids[fp], "q_text": "q",
+                    "gt_image": paths[0], "fp_image": paths[1], "edit_image": {"bytes": None, "path": str(edited)}, "error_types": []}  # fmt: skip
+        rows.append(row | {"record_id": record_id(row, "x")})
+    return rows
+
+
+@pytest.fixture
+def edited(tmp_path) -> Path:
+    path = tmp_path / "candidates" / "edited.png"
+    path.parent.mkdir()
+    Image.new("RGB", (8, 8), "purple").save(path)
+    return path
+
+
+@pytest.fixture
+def records(pairs, edited, tmp_path) -> Dataset:
+    return build(rows_of(pairs, edited), tmp_path / "records.arrow")
+
+
+@pytest.fixture
+def dropped(tmp_path) -> Dataset:
+    rows = [{"direction": way, "reason": reason, "q_id": "a", "error_types": []} for way, reason in DROPPED]
+    return build(rows, tmp_path / "dropped.arrow", DROPPED_FEATURES)
+
+
+DROPPED = [("t2i", "gt_invalid"), ("i2t", "no_op"), ("i2t", "fp_too_similar"), ("i2t", "no_op")]
+
+
+def same(image: Image.Image, other: Image.Image) -> bool:
+    return image.convert("RGB").tobytes() == other.convert("RGB").tobytes()
+
+
+def test_columns_are_those_of_the_design():
+    assert list(FEATURES) == DESIGN
+    assert {"reason", "detail", "q_id", "gt_reason", "fp_reason", "edit_instruction"} <= set(DROPPED_FEATURES)
+
+
+def test_saved_records_stand_on_their_own(records, dropped, pairs, edited, tmp_path):
+    folder = tmp_path / "out"
+    save_records(folder, records, dropped)
+    edited.unlink()  # images are inside the Parquet file
+    loaded = load_records(folder)
+    assert loaded.features == FEATURES and loaded["record_id"] == records["record_id"]
+    assert same(loaded[0]["edit_image"], Image.new("RGB", (8, 8), "purple"))
+    assert same(loaded[0]["gt_image"], pairs.images[0]["image"])
+    assert same(loaded[0]["fp_image"], pairs.images[1]["image"])
+    assert loaded[1]["edit_image"] is loaded[1]["gt_image"] is None
+    assert loaded[1]["candidate_similarities"] == [None, 0.75]
+    raw = loaded.cast_column("edit_image", ImageFeature(decode=False))[0]["edit_image"]
+    assert raw["path"] == "edited.png"  # not a path of this machine
+
+
+def test_the_folder_is_a_dataset_with_two_configs(records, dropped, tmp_path):
+    folder = tmp_path / "two-configs"
+    save_records(folder, records, dropped)
+    assert load_dataset(str(folder), "records", split="train").to_list() == load_records(folder).to_list()
+    assert load_dataset(str(folder), split="train")["record_id"] == records["record_id"]  # the default
+    left = load_dataset(str(folder), "dropped", split="train")
+    assert list(zip(left["direction"], left["reason"], strict=True)) == DROPPED and left.features == DROPPED_FEATURES
+
+
+def test_saving_again_replaces_what_is_loaded(records, dropped, tmp_path):
+    folder = tmp_path / "again"
+    save_records(folder, records, dropped)
+    assert len(load_records(folder)) == 4
+    save_records(folder, records.select([2]), dropped)
+    assert load_records(folder)["record_id"] == records.select([2])["record_id"]
+    assert len(list((folder / "records").iterdir())) == 1
+
+
+def test_a_folder_may_be_called_like_a_reader_of_datasets(records, dropped, tmp_path, monkeypatch):
+    save_records(tmp_path / "parquet", records, dropped)
+    monkeypatch.chdir(tmp_path)
+    assert load_records("parquet")["record_id"] == records["record_id"]
+    assert len(load_dropped("parquet")) == len(dropped)
+
+
+def test_equal_records_give_equal_files(records, dropped, pairs, edited, tmp_path):
+    save_records(tmp_path / "one", records, dropped)
+    save_records(tmp_path / "two", build(rows_of(pairs, edited), tmp_path / "again.arrow"), dropped)
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "records").iterdir()} for name in ("one", "two")
+    )
+    assert one == two
+
+
+def test_large_records_are_cut_into_files(pairs, edited, dropped, tmp_path, monkeypatch):
+    monkeypatch.setattr(records_module, "_BYTES_PER_FILE", 5_000)
+    monkeypatch.setattr(records_module, "_ROWS_PER_GROUP", 3)
+    records = build(rows_of(pairs, edited, 20), tmp_path / "many.arrow")
+    save_records(tmp_path / "out", records, dropped)
+    assert len(list((tmp_path / "out" / "records").glob("*.parquet"))) > 1
+    assert load_records(tmp_path / "out")["record_id"] == records["record_id"]
+
+
+def test_no_records_at_all_are_told_as_such(dropped, tmp_path):
+    save_records(tmp_path / "none", build([], tmp_path / "empty.arrow"), dropped)
+    with pytest.raises(UserError, match="holds no records"):  # `datasets` cannot load a split of no rows
+        load_records(tmp_path / "none")
+    assert len(load_dataset(str(tmp_path / "none"), "dropped", split="train")) == len(DROPPED)
+
+
+def test_where_nothing_was_dropped_there_is_no_such_config_and_we_load_no_rows(records, dropped, tmp_path):
+    save_records(tmp_path / "whole", records, build([], tmp_path / "empty.arrow", DROPPED_FEATURES))
+    left = load_dropped(tmp_path / "whole")
+    assert len(left) == 0 and left.features == DROPPED_FEATURES
+    assert get_dataset_config_names(str(tmp_path / "whole")) == ["records"]
+    assert '"dropped", split' not in (tmp_path / "whole" / "README.md").read_text()
+    save_records(tmp_path / "some", records, dropped)
+    assert load_dropped(tmp_path / "some").to_list() == dropped.to_list()
+    with pytest.raises(UserError, match="holds no records"):
+        load_dropped(tmp_path)
+
+
+def test_a_similarity_that_is_not_there_is_not_averaged(records, dropped):
+    halved = records.map(
+        lambda row, place: {"edit_similarity": None if place < 2 else 0.5}, with_indices=True, features=FEATURES
+    )
+    assert summarize(halved, dropped)["t2i"]["edit_similarity"] == 0.5
+    none = records.map(lambda row: {"edit_similarity": None}, features=FEATURES)
+    assert summarize(none, dropped)["t2i"]["edit_similarity"] is None
+
+
+def test_source_images_can_be_left_out_and_joined_back(records, dropped, pairs, tmp_path):
+    folder = tmp_path / "light"
+    save_records(folder, records, dropped, embed_source_images=False)
+    bare = load_records(folder)
+    assert bare[0]["gt_image"] is bare[0]["fp_image"] is bare[1]["q_image"] is None
+    assert bare[0]["edit_image"] is not None
+    joined, whole = load_records(folder, pairs=pairs), load_records_of(records, dropped, tmp_path / "whole")
+    for row, other in zip(joined, whole, strict=True):
+        for cell in ("q_image", "gt_image", "fp_image", "edit_image"):
+            assert (row[cell] is None) == (other[cell] is None)
+            assert row[cell] is None or same(row[cell], other[cell])
+
+
+def load_records_of(records: Dataset, dropped: Dataset, folder: Path) -> Dataset:
+    save_records(folder, records, dropped)
+    return load_records(folder)
+
+
+def test_other_pairs_cannot_be_joined(records, dropped, pairs, tmp_path):
+    save_records(tmp_path / "light2", records, dropped, embed_source_images=False)
+    others = Pairs(pairs.images.select([5]), pairs.captions)
+    with pytest.raises(UserError, match="which `pairs` do not have"):
+        load_records(tmp_path / "light2", pairs=others)
+
+
+@pytest.mark.parametrize("path", ["no/such-records", "/no/such/folder"])
+def test_a_place_without_records_is_the_users_mistake(path):
+    with pytest.raises(UserError, match="holds no records.*repair-hf synthesize"):
+        load_records(path)
+
+
+def test_a_folder_without_records_is_the_users_mistake(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(UserError, match="holds no records"):
+        load_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda r: r.remove_columns(["fp_id", "edit_text"]), r"lack the columns \['fp_id', 'edit_text'\]"),
+        (lambda r: r.cast_column("seed", Value("string")), "types of their own.*seed"),
+        (lambda r: r.map(lambda row: {"direction": "both"}), r"`direction` of \['both'\]"),
+        (
+            lambda r: r.map(lambda row: {"edit_text": None}, features=FEATURES),
+            "2 i2t records have no `edit_text`, such as row 1",
+        ),
+        (
+            lambda r: r.map(lambda row: {"edit_image": None}, features=FEATURES),
+            "2 t2i records have no `edit_image`, such as row 0",
+        ),
+        (lambda r: r.map(lambda row: {"q_id": None}, features=FEATURES), "have no `q_id`"),
+    ],
+)
+def test_says_what_is_missing(records, spoil, complaint):
+    check(records)
+    with pytest.raises(UserError, match=complaint):
+        check(spoil(records))
+
+
+def test_an_id_names_the_content():
+    row = {
+        "direction": "i2t",
+        "q_id": "a",
+        "gt_id": "a#0",
+        "fp_id": "b#1",
+        "gt_text": "x",
+        "fp_text": "y",
+        "edit_instruction": "z",
+    }
+    first = record_id(row, "an edit")
+    assert record_id(dict(reversed(row.items())) | {"fp_score": 0.3, "llm": "other"}, "an edit") == first
+    changes = [record_id(row | {key: "other"}, "an edit") for key in row]
+    assert len({first, record_id(row, "another"), *changes}) == len(row) + 2
+
+
+def test_summarizes_by_direction(records, dropped):
+    found = summarize(records, dropped)
+    assert found["t2i"] == {
+        "mined": 3,
+        "kept": 2,
+        "dropped": {"gt_invalid": 1},
+        "error_types": {},
+        "edit_similarity": 0.75,
+    }
+    assert found["i2t"]["mined"] == 5 and found["i2t"]["dropped"] == {"fp_too_similar": 1, "no_op": 2}
+    assert found["i2t"]["error_types"] == {"Count": 1.0, "Object": 1.0}
+
+
+def test_summarizes_nothing():
+    empty = {"mined": 0, "kept": 0, "dropped": {}, "error_types": {}, "edit_similarity": None}
+    none = Dataset.from_dict({name: [] for name in FEATURES}, features=FEATURES)
+    left = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    assert summarize(none, left) == {"t2i": empty, "i2t": empty}
+
+
+def test_the_readme_explains_every_column_and_reason(records, dropped, tmp_path):
+    save_records(tmp_path / "out", records, dropped)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"| `{name}` | " in text for name in (*FEATURES, *REASONS))
+    assert "{" not in text.split("---")[2] and json.dumps(str(tmp_path)) not in text

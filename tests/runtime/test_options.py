@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, flags, need, opt, parse
+
+
+@dataclass
+class Options:
+    _argument_group_name = "kitchen"
+
+    dish: str = need("What to cook.")
+    k_mine: int = opt(100, "How far to look.")
+    rate: float = opt(0.5, "A share.")
+    sizes: list[int] = opt([1, 5], "Several numbers.")
+    salted: bool = opt(True, "Salt it.")
+    limit: int | None = opt(None, "At most so many.")
+    slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
+
+    seed: int = opt(0, "Of the draws.")
+    letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
+
+    def __post_init__(self):
+        if self.k_mine < 1:
+            raise ValueError(f"`k_mine` must be at least 1, got {self.k_mine}.")
+
+
+def fill(*argv: str) -> Options:
+    return parse((Options,), argv, "repair-hf cook")[0]
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str) -> str:
+        (tmp_path / "recipe.yaml").write_text(text)
+        return str(tmp_path / "recipe.yaml")
+
+    return write
+
+
+def test_defaults_hold_where_nothing_is_said():
+    options = fill("--dish", "soup")
+    assert options == Options("soup", 100, 0.5, [1, 5], True, None, "anchor")
+
+
+def test_a_flag_beats_the_recipe_and_the_recipe_beats_the_default(recipe):
+    path = recipe("dish: soup\nk_mine: 7\nrate: 0.25\nsizes: [2, 3, 4]\n")
+    options = fill("--k-mine", "9", "--config", path, "--sizes", "8")
+    assert (options.dish, options.k_mine, options.rate, options.sizes) == ("soup", 9, 0.25, [8])
+
+
+@pytest.mark.parametrize("flag", ["--k_mine", "--k-mine"])
+def test_a_flag_may_be_spelt_with_hyphens_or_underscores(flag):
+    assert fill("--dish", "soup", flag, "3").k_mine == 3
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("rate: 1e-4", {"rate": 1e-4}),  # YAML itself takes this for a word
+        ("salted: false", {"salted": False}),
+        ("limit: null", {"limit": None}),
+        ("limit: 4", {"limit": 4}),
+        ("sizes: []", {"sizes": []}),
+        ("slot: mixed", {"slot": "mixed"}),
+        ("# nothing said", {}),
+    ],
+)
+def test_values_of_a_recipe_get_the_type_of_the_field(recipe, line, expected):
+    options = fill("--dish", "soup", f"--config={recipe(line)}")
+    assert options == Options(**({"dish": "soup"} | expected))
+
+
+def test_a_path_may_begin_at_home(recipe, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert fill("--config", recipe("dish: ~/soup")).dish == "/home/me/soup"
+    assert [fill(f"--dish={word}").dish for word in ("~", "~me/soup", "a~/b")] == ["/home/me", "~me/soup", "a~/b"]
+
+
+def test_a_recipe_value_may_begin_with_a_hyphen(recipe):
+    assert fill("--config", recipe("dish: --fish\n")).dish == "--fish"
+
+
+def test_a_bare_first_word_is_the_first_thing_that_is_needed():
+    assert fill("soup", "--k-mine", "3") == fill("--dish", "soup", "--k-mine", "3")
+
+
+def test_a_switch_that_is_on_can_be_turned_off():
+    assert fill("--dish", "soup", "--no-salted").salted is False
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (
+            "kmine: 5",
+            r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter, limit",
+        ),
+        ("k_mine: 1.5", "invalid int value: '1.5'"),
+        ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
+        ("slot: both", "invalid choice: 'both'"),
+        ("salted: perhaps", "perhaps"),
+        ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
+        ("dish:", "`dish` is empty in the recipe"),
+        ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
+        ("letter: no", "`letter` is read as False by YAML; write it in quotes, such as 'no'"),
+        ("- dish", "must hold `key: value` lines.*got a list"),
+        ("dish: [", "not valid YAML"),
+    ],
+)
+def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
+    with pytest.raises(UserError, match=message):
+        fill("--config", recipe(line), *([] if "dish" in line else ["--dish", "soup"]))
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ([], "required: --dish"),
+        (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `k_mine`"),
+        (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
+        (["--dish", "soup", "stew"], "no flag takes 'stew'"),
+        (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
+        (
+            ["--dish", "soup", "--seed", "-1"],
+            "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook --help`",
+        ),
+        (["--config"], "give the path of a YAML file"),
+        (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
+        (["--config", str(Path(__file__).parent)], "cannot be read"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_stops_the_run(argv, message):
+    with pytest.raises(UserError, match=message):
+        fill(*argv)
+
+
+def test_help_tells_groups_types_defaults_and_what_is_needed(capsys):
+    with pytest.raises(SystemExit) as left:
+        parse((PairsOptions, StageOptions, Options), ["--help"], "repair-hf cook", epilog="example:\n  a  b")
+    text = " ".join(capsys.readouterr().out.split())
+    assert left.value.code == 0
+    for expected in (
+        "usage: repair-hf cook [PAIRS] [--config FILE.yaml] [options]",
+        "pairs: --pairs TEXT",
+        "kitchen: --dish TEXT What to cook. (required)",
+        "--k-mine INT How far to look. (default: 100)",
+        "--sizes INT ... Several numbers. (default: [1, 5])",
+        "--letter TEXT One of many. (default: a)",
+        "--[no-]salted Salt it. (default: True)",
+        "--limit INT At most so many. --slot {anchor,mixed}",
+        "--config FILE.yaml",
+    ):
+        assert expected in text
+    assert "--k_mine" not in text
+
+
+def test_a_list_is_not_shared_between_instances():
+    first, second = Options("soup"), Options("soup")
+    first.sizes.append(9)
+    assert second.sizes == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "values, line",
+    [
+        ({"max_queries": 5, "d_i2t": None}, "--max-queries 5"),
+        ({"audited": False, "fp16": True}, "--no-audited --fp16"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 1}}, '--lr-scheduler-kwargs={"num_cycles": 1}'),
+        ({"rates": [0.1, 2]}, "--rates 0.1 2"),
+        ({}, ""),
+    ],
+)
+def test_flags_of_values_are_the_words_of_a_command_line(values, line):
+    assert " ".join(flags(values)) == line
+
+
+def test_flags_of_options_fill_the_same_options():
+    options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
+    assert as_flags(options) == [
+        "--dish",
+        "a soup",
+        "--rate",
+        "0.25",
+        "--sizes",
+        "2",
+        "3",
+        "--no-salted",
+        "--limit",
+        "7",
+    ]
+    assert fill(*as_flags(options)) == options
+    assert as_flags(Options("soup")) == ["--dish", "soup"]

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage, versions, write_atomically
+
+OPTIONS = {"pairs": Path("photos"), "k_mine": 100, "lr": 1e-5, "ks": (1, 5), "limit": None, "output": "runs/a"}
+
+
+@pytest.fixture
+def done(tmp_path) -> Path:
+    folder = open_stage(tmp_path / "deep" / "mine", command="mine", options=OPTIONS)
+    finish_stage(folder, {"failures": np.int64(7)})
+    return folder
+
+
+def test_a_folder_is_finished_only_once_its_summary_is_written(tmp_path):
+    folder = open_stage(tmp_path / "mine", command="mine", options=OPTIONS)
+    assert finished(folder, OPTIONS) is None
+    finish_stage(folder, {"failures": 7})
+    assert finished(folder, OPTIONS) == {"failures": 7}
+
+
+def test_a_finished_folder_answers_for_its_own_options_only(done):
+    assert finished(done, OPTIONS) == {"failures": 7}
+    assert finished(done, OPTIONS | {"output": "runs/moved", "concurrency": 3}) == {"failures": 7}
+    assert finished(done, OPTIONS | {"k_mine": 99}) is None
+    assert finished(done, OPTIONS | {"new": 1}) is None
+    assert finished(done.parent / "absent", OPTIONS) is None
+    for unset in (None, 0.0, False, []):  # an option of a later version, not set
+        assert finished(done, {**OPTIONS, "new": unset}) is not None
+    assert finished(done, {**OPTIONS, "new": 1}) is None
+
+
+def test_a_finished_result_of_other_options_is_not_overwritten(done):
+    with pytest.raises(
+        UserError, match=r"other options: k_mine \(100 -> 99\), seed \(absent -> 1\).*another --output"
+    ):
+        open_stage(done, command="mine", options=OPTIONS | {"k_mine": 99, "seed": 1})
+    assert finished(done, OPTIONS) == {"failures": 7}
+
+
+def test_a_folder_of_another_stage_is_refused(done):
+    with pytest.raises(UserError, match="belongs to `mine`, not to `train`"):
+        open_stage(done, command="train", options=OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["pairs", "image_folder", "model"])
+def test_a_folder_that_is_read_is_not_written_to(tmp_path, name):
+    (tmp_path / "config.json").write_text("mine")
+    with pytest.raises(UserError, match=f"is what `{name}` names; give a folder of its own"):
+        open_stage(tmp_path / ".." / tmp_path.name, command="train", options=OPTIONS | {name: str(tmp_path)})
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_file_is_not_taken_for_a_folder(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match="is a file"):
+        open_stage(tmp_path / "mine", command="mine", options=OPTIONS)
+
+
+def test_begun_again_it_is_no_longer_finished(done):
+    open_stage(done, command="mine", options=OPTIONS)
+    assert finished(done, OPTIONS) is None
+
+
+def test_an_interrupted_run_keeps_its_files_and_says_what_changed(tmp_path, caplog):
+    folder = open_stage(tmp_path / "mine", command="mine", options=OPTIONS)
+    (folder / "journal.jsonl").write_text("paid for\n")
+    open_stage(folder, command="mine", options=OPTIONS)
+    assert not caplog.records
+    open_stage(folder, command="mine", options=OPTIONS | {"k_mine": 3})
+    assert "k_mine (100 -> 3)" in caplog.text
+    assert (folder / "journal.jsonl").read_text() == "paid for\n"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["k_mine"] == 3
+
+
+def test_the_folder_explains_itself(done, monkeypatch):
+    assert yaml.safe_load((done / "config.yaml").read_text()) == {
+        "pairs": "photos",
+        "k_mine": 100,
+        "lr": 1e-5,
+        "ks": [1, 5],
+        "limit": None,
+        "output": "runs/a",
+    }
+    recorded = json.loads((done / "versions.json").read_text())
+    assert recorded["command"] == "mine"
+    assert recorded["python"] == sys.version.split()[0]
+    assert recorded["packages"]["numpy"] == np.__version__
+    assert sorted(path.name for path in done.iterdir()) == [
+        "command.txt",
+        "config.yaml",
+        "summary.json",
+        "versions.json",
+    ]
+
+
+def test_no_secret_is_written(tmp_path, monkeypatch):
+    secrets = ["hf_" + "a" * 30, "sk-" + "b" * 30, "hunter2", "letmein", "swordfish"]
+    argv = [
+        "/usr/bin/repair-hf",
+        "mine",
+        "--hub-token",
+        secrets[2],
+        f"--api_key={secrets[3]}",
+        "--k-mine",
+        "3",
+        secrets[1],
+    ]
+    monkeypatch.setattr(sys, "argv", argv)
+    options = {
+        "hub_token": secrets[2],
+        "model": secrets[0],
+        "url": f"http://me:{secrets[4]}@host/v1",
+        "k": {"api_key": secrets[3]},
+    }
+    folder = open_stage(tmp_path / "mine", command="mine", options=options)
+    written = "".join(path.read_text() for path in folder.iterdir())
+    assert not [secret for secret in secrets if secret in written]
+    assert (
+        (folder / "command.txt")
+        .read_text()
+        .startswith("repair-hf mine --hub-token '<hidden>' '--api_key=<hidden>' --k-mine 3")
+    )
+    assert "http://<hidden>@host/v1" in written
+
+
+def test_python_dash_m_is_written_as_it_was_typed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/repair_hf/__main__.py", "mine"])
+    folder = open_stage(tmp_path / "mine", command="mine", options={})
+    assert (folder / "command.txt").read_text() == "python -m repair_hf mine\n"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "table.json"
+    write_atomically(path, "old")
+
+    def fail(self, target):
+        raise OSError("disk gone")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="disk gone"):
+        patched.setattr(Path, "replace", fail)
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    write_atomically(path, b"\x00new")
+    assert path.read_bytes() == b"\x00new"
+    assert os.listdir(tmp_path) == ["table.json"]
+
+
+def test_a_digest_depends_on_content_alone():
+    @dataclass
+    class Point:
+        x: int = 1
+
+    name = digest({"a": [1, 2], "b": Path("c"), "d": Point(), "e": np.float64(0.5), "f": {"y", "x"}})
+    assert name == digest({"f": {"x", "y"}, "e": 0.5, "d": {"x": 1}, "b": "c", "a": (1, 2)})
+    assert len(name) == 16 and set(name) <= set("0123456789abcdef")
+    assert digest("é") != digest("e") and digest(1) != digest("1") and digest([]) != digest({})
+
+
+def test_a_digest_of_what_has_no_content_is_refused():
+    with pytest.raises(TypeError):
+        digest({"a": object()})
+    with pytest.raises(ValueError):
+        digest(float("nan"))
+
+
+def test_the_commit_is_that_of_this_repository():
+    here = Path(__file__).parents[2]
+    tracked = subprocess.run(
+        ["git", "-C", here, "ls-files", "--error-unmatch", "src/repair_hf/__init__.py"], capture_output=True
+    )
+    head = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = versions()["commit"]
+    assert commit is None if tracked.returncode else commit.removesuffix("+changes") == head

@@ -1,0 +1,89 @@
+"""The list of methods: the paper's names, each of its own samples and loss, refused where a package is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from repair_hf.cli.mine import MineOptions
+from repair_hf.cli.synthesize import SynthesizeOptions
+from repair_hf.runtime.options import UserError
+from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, union
+from repair_hf.study.methods.method import Baseline, Repair
+from repair_hf.study.methods.registry import check_installed, load_methods
+from repair_hf.training.hyperparameters import Hyperparameters
+
+METHODS = load_methods()
+PAPER = (
+    "vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair-i2t repair-t2i repair "
+    "wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only"
+).split()
+
+
+def test_methods_come_in_the_papers_order():
+    assert [name for name in METHODS if name in PAPER] == PAPER
+    assert {name: method.name for name, method in METHODS.items()} == {name: name for name in METHODS}
+
+
+def test_parts_and_losses_are_those_of_the_papers_table():
+    """What each baseline adds, and which of the losses it trains with."""
+    parts = {name: set(method.parts) for name, method in METHODS.items() if isinstance(method, Baseline)}
+    assert parts == {
+        "vanilla": set(),
+        "negclip": {"negative"},
+        "sugarcrepe": {"negative"},
+        "laclip": {"rewrite"},
+        "simclr": set(),
+        "stablerep": {"drawn"},
+        "alia": {"variant"},
+        "coco-cf": {"negative"},
+        "tripletclip": {"negative"},
+        "la+sc": {"rewrite", "negative"},
+        "cf+al+la": {"negative", "variant", "rewrite"},
+    }
+    losses = {"negclip": negative_captions, "sugarcrepe": negative_captions, "la+sc": negative_captions}
+    losses |= {"tripletclip": triplet, "coco-cf": union, "cf+al+la": union}
+    for name, loss in losses.items():
+        objective = METHODS[name].objective(None)
+        assert type(objective) is WithNegatives and objective.loss is loss
+    # a mixture makes nothing of its own
+    assert METHODS["la+sc"].parts["negative"] is METHODS["sugarcrepe"].parts["negative"]
+    assert METHODS["cf+al+la"].parts["variant"] is METHODS["alia"].parts["variant"]
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in METHODS.values() if isinstance(method, Repair)], ids=lambda m: m.name
+)
+def test_a_variant_of_repair_names_options_that_exist(method):
+    for options, kind in (
+        (method.mine, MineOptions),
+        (method.synthesize, SynthesizeOptions),
+        (method.train, Hyperparameters),
+    ):
+        assert set(options) <= set(kind.__dataclass_fields__)
+    assert method.tuned_as in METHODS
+
+
+def test_variants_that_differ_in_training_alone_share_records():
+    same = {name for name, method in METHODS.items() if isinstance(method, Repair) and method.product == "repair"}
+    trained = "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
+    assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
+    products = [METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], Repair)]
+    assert len(set(products)) == len(products)
+
+
+def test_an_ablation_changes_one_thing():
+    for name in PAPER[PAPER.index("wo-failure") :]:
+        method = METHODS[name]
+        assert len(method.mine) + len(method.synthesize) + len(method.train) == 1, name
+
+
+def test_a_missing_package_is_named_before_anything_starts(monkeypatch):
+    check_installed([METHODS["laclip"], METHODS["repair"]])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_installed([METHODS["laclip"], METHODS["repair"]])
+    with pytest.raises(
+        UserError, match=r"negclip, simclr need packages .* \(kornia, spacy\): pip install 'repair-hf\[study\]'"
+    ):
+        check_installed(METHODS.values())

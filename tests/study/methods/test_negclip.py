@@ -1,0 +1,77 @@
+"""NegCLIP's five generators on captions whose parts are known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+spacy = pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
+
+from repair_hf.study.methods.negclip import VERB_PHRASE, negatives, swap  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def vocab():
+    return spacy.blank("en").vocab
+
+
+@pytest.fixture(scope="module")
+def parse(vocab):
+    """Makes a parsed document of `word/tag/part of speech/head/relation`."""
+    from spacy.tokens import Doc
+
+    def make(text: str) -> Doc:
+        words, tags, pos, heads, deps = zip(*(word.split("/") for word in text.split()), strict=True)
+        return Doc(vocab, words, tags=tags, pos=pos, heads=[int(head) for head in heads], deps=deps)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def matcher(vocab):
+    from spacy.matcher import Matcher
+
+    found = Matcher(vocab)
+    found.add("verb phrase", [VERB_PHRASE])
+    return found
+
+
+BOY = (
+    "A/DT/DET/2/det small/JJ/ADJ/2/amod boy/NN/NOUN/4/nsubj quickly/RB/ADV/4/advmod runs/VBZ/VERB/4/ROOT and/CC/CCONJ/4/cc "
+    "a/DT/DET/8/det big/JJ/ADJ/8/amod dog/NN/NOUN/10/nsubj slowly/RB/ADV/10/advmod jumps/VBZ/VERB/4/conj"
+)
+
+
+def test_each_generator_swaps_its_two_parts(parse, matcher):
+    found = list(negatives(parse(BOY), matcher, random.Random(0)))
+    assert [text.strip() for text in found] == [
+        "A big dog quickly runs and a small boy slowly jumps",
+        "A small boy slowly jumps and a big dog quickly runs",
+        "A small dog quickly runs and a big boy slowly jumps",
+        "A small boy slowly runs and a big dog quickly jumps",
+        "A big boy quickly runs and a small dog slowly jumps",
+    ]
+
+
+def test_plural_nouns_are_swapped_where_there_are_no_two_singular_ones(parse, matcher):
+    document = parse(
+        "dogs/NNS/NOUN/0/ROOT and/CC/CCONJ/0/cc cats/NNS/NOUN/0/conj near/IN/ADP/0/prep water/NN/NOUN/3/pobj"
+    )
+    assert [text.strip() for text in negatives(document, matcher, random.Random(0))] == ["cats and dogs near water"]
+
+
+def test_equal_parts_are_no_negative(parse, matcher):
+    document = parse("a/DT/DET/1/det Dog/NN/NOUN/1/ROOT and/CC/CCONJ/1/cc a/DT/DET/4/det dog/NN/NOUN/1/conj")
+    assert list(negatives(document, matcher, random.Random(0))) == []
+
+
+def test_two_of_several_parts_are_drawn(parse, matcher):
+    document = parse("a/DT/DET/1/det cat/NN/NOUN/1/ROOT dog/NN/NOUN/1/conj cow/NN/NOUN/1/conj")
+    found = {next(negatives(document, matcher, random.Random(seed))).strip() for seed in range(40)}
+    assert found == {"a dog cat cow", "a cow dog cat", "a cat cow dog"}
+
+
+def test_a_swap_keeps_spacing_and_the_capital():
+    assert swap("Dogs, and  a cat.", (0, 4), (13, 16)) == "Cat, and  a dogs."
+    assert swap("we see a cat, a dog", (9, 12), (16, 19)) == "we see a dog, a cat"
