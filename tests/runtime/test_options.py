@@ -14,19 +14,19 @@ class Options:
     _argument_group_name = "kitchen"
 
     dish: str = need("What to cook.")
-    k_mine: int = opt(100, "How far to look.")
-    rate: float = opt(0.5, "A share.")
-    sizes: list[int] = opt([1, 5], "Several numbers.")
+    k_mine: int = opt(100, "How far to look.", least=1)
+    rate: float = opt(0.5, "A share.", above=0, most=1)
+    sizes: list[int] = opt([1, 5], "Several numbers.", least=1)
     salted: bool = opt(True, "Salt it.")
-    limit: int | None = opt(None, "At most so many.")
+    limit: int | None = opt(None, "At most so many.", least=1)
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
     seed: int = opt(0, "Of the draws.")
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
 
     def __post_init__(self):
-        if self.k_mine < 1:
-            raise ValueError(f"`k_mine` must be at least 1, got {self.k_mine}.")
+        if self.dish == "stones":
+            raise ValueError("`dish` must be food, got stones.")
 
 
 def fill(*argv: str) -> Options:
@@ -101,7 +101,13 @@ def test_a_switch_that_is_on_can_be_turned_off():
             r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter, limit",
         ),
         ("k_mine: 1.5", "invalid int value: '1.5'"),
+        ("dish: stones", "`dish` must be food, got stones"),
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
+        ("sizes: [3, 0]", "`sizes` must be at least 1, got 0"),
+        ("limit: -2", "`limit` must be at least 1, got -2"),
+        ("rate: 0", "`rate` must be above 0 and at most 1, got 0"),
+        ("rate: 1.5", "`rate` must be above 0 and at most 1, got 1.5"),
+        ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
         ("slot: both", "invalid choice: 'both'"),
         ("salted: perhaps", "perhaps"),
         ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 MAX_WIDTH = 120  # columns of a help text; lines that are longer than that are hard to read
+BOUNDS = "bounds"  # key of a field's metadata that argparse does not know
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -54,9 +55,8 @@ def _heading(owner: type) -> str:
 def _told(field: Field, hint: Any) -> dict[str, Any] | None:
     """What argparse must know of a field, or None if it gets no flag."""
     kind = _kind(hint)
-    told = {"default": None if is_needed(field) else _default(field), "required": is_needed(field)} | dict(
-        field.metadata
-    )
+    metadata = {key: value for key, value in field.metadata.items() if key != BOUNDS}
+    told = {"default": None if is_needed(field) else _default(field), "required": is_needed(field)} | metadata
     if kind is bool:
         return told | {"type": _truth, "nargs": "?", "const": True}
     if get_origin(kind) is Literal:

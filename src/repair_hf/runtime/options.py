@@ -12,12 +12,14 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from math import isfinite
+from operator import ge, gt, le
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import yaml
 
-from repair_hf.runtime.flags import Help, add_arguments, is_needed
+from repair_hf.runtime.flags import BOUNDS, Help, add_arguments, is_needed
 
 SEEDS = 2**32  # from 0 up to this
 DRAFT_JPEGS = (
@@ -30,17 +32,49 @@ class UserError(ValueError):
     """A mistake of the person at the keyboard, told in one line: what is wrong, what came, what to do."""
 
 
-def opt(default: Any, help: str) -> Any:
-    """A field with a default. A list becomes a fresh copy for every instance."""
-    told = {"help": help.replace("%", "%%")}  # argparse fills in what follows a single one
+def opt(default: Any, help: str, **bounds: float) -> Any:
+    """Declare an option with a default.
+
+    Args:
+        default: Its value if nobody sets it. A list is copied for each instance.
+        help: Its line in `--help`.
+        bounds: Any of `least`, `above` and `most`, which `check_bounds` enforces; `above` is an exclusive lower bound. Not for
+            `RepairConfig`: transformers' `HfArgumentParser` reads its fields, too, and takes no other keys.
+    """
+    metadata = _metadata(help, bounds)
     if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=told)
-    return field(default=default, metadata=told)
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def need(help: str) -> Any:
-    """A field that the user must give."""
-    return field(metadata={"help": help.replace("%", "%%")})
+def need(help: str, **bounds: float) -> Any:
+    """Declare an option without a default, which the user must set. The arguments are those of `opt`."""
+    return field(metadata=_metadata(help, bounds))
+
+
+def _metadata(help: str, bounds: dict[str, float]) -> dict[str, Any]:
+    told = {"help": help.replace("%", "%%")}  # argparse expands a single percent sign
+    return told | ({BOUNDS: bounds} if bounds else {})
+
+
+_BOUNDS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
+
+
+def check_bounds(options: Any) -> None:
+    """Check each option of a dataclass against its bounds, and each value of an option that holds several. None passes.
+
+    Raises:
+        UserError: For the first value that is too small, too large, infinite, or not a number.
+    """
+    for each in fields(options):
+        bounds = each.metadata.get(BOUNDS)
+        value = getattr(options, each.name)
+        for number in value if isinstance(value, list) else [value]:
+            if not bounds or number is None:
+                continue
+            if not isfinite(number) or not all(_BOUNDS[name][0](number, bound) for name, bound in bounds.items()):
+                wanted = " and ".join(f"{_BOUNDS[name][1]} {bound:g}" for name, bound in bounds.items())
+                raise UserError(f"`{each.name}` must be {wanted}, got {number:g}.")
 
 
 @dataclass
@@ -183,10 +217,13 @@ class _Parser(argparse.ArgumentParser):
         values = vars(self.parse_args(argv))
         if not 0 <= values.get("seed", 0) < SEEDS:  # numpy's; whatever the command, before it has begun
             self.error(f"`seed` must lie between 0 and {SEEDS - 1}, got {values['seed']}")
-        return tuple(
+        filled = tuple(
             each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
             for each in self.types
         )
+        for each in filled:
+            check_bounds(each)
+        return filled
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
