@@ -29,13 +29,14 @@ crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benc
 bench: .venv/ready  ## Time mining, embedding, evaluation, training and the LLM client at small sizes.
 	for part in mine embed evaluate train llm; do echo "$$part"; $(BIN)/python benchmarks/$$part.py || exit 1; done
 
-style: .venv/ready  ## Put the code into shape.
+style: .venv/ready  ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-quality: .venv/ready  ## Check the shape without touching it.
+quality: .venv/ready  ## Check style, line lengths and types; changes nothing.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean:  ## Remove .venv and caches; runs/ stays.
 	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build *.egg-info
