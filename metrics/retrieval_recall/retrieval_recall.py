@@ -12,14 +12,14 @@ import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Recall@K, mean reciprocal rank and median rank over a full ranking. R@K is the share of queries with any right candidate
-among their first K, as papers on image-text retrieval report it. MRR is the mean of 1 / rank of a query's best right
-candidate. Ties are ranked pessimistically.
+Recall@K, mean reciprocal rank and median rank over a full ranking. R@K is the share of queries with any right
+candidate among their first K, as papers on image-text retrieval report it. MRR is the mean of 1 / rank of a query's
+best right candidate. Ties are ranked pessimistically.
 """
 _INPUTS = """
 Args:
-    predictions: Each query's scores of its candidates, higher is better. In the configuration `ranks`: the rank of each
-        query's best right candidate, from 1.
+    predictions: Each query's scores of its candidates, higher is better. In the configuration `ranks`: the rank of
+        each query's best right candidate, from 1.
     references: Each query's right candidates, as places in its scores. Not in the configuration `ranks`.
     ks: The K of each Recall@K.
 
