@@ -197,11 +197,8 @@ def _pairs(n_images: int, texts: list[str]) -> Any:
     from repair_hf.pairs.dataset import Pairs
 
     images = {"image_id": [f"{row}" for row in range(n_images)], "image": [None] * n_images}
-    captions = {
-        "caption_id": [f"{row}" for row in range(len(texts))],
-        "caption": texts,
-        "image_index": [row // 5 for row in range(len(texts))],
-    }
+    ids, image_index = [f"{row}" for row in range(len(texts))], [row // 5 for row in range(len(texts))]
+    captions = {"caption_id": ids, "caption": texts, "image_index": image_index}
     return Pairs(
         Dataset.from_dict(images, features=Features({"image_id": Value("string"), "image": Image()})),
         Dataset.from_dict(captions),
