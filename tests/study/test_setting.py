@@ -6,7 +6,7 @@ import pytest
 
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.options import PairsOptions, UserError, parse
-from repair_hf.study.across import words_of_each
+from repair_hf.study.multi_dataset import words_of_each
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.setting import Setting, settle

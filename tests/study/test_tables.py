@@ -15,13 +15,13 @@ from repair_hf.evaluation.ranks import save_ranks
 from repair_hf.evaluation.retrieval import retrieval_metrics
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.study.cells import Cell, Measured
-from repair_hf.study.effort import calls, overhead, papers, training, tuning
+from repair_hf.study.cost_tables import overhead, published_results, training, tuning
 from repair_hf.study.plots import draw_gains, draw_sweep
-from repair_hf.study.products import Made
-from repair_hf.study.running import Results, Row
+from repair_hf.study.spending import Product, total_cost
+from repair_hf.study.running import MethodResult, Results
 from repair_hf.study.setting import Knobs
 from repair_hf.study.tables import Differences, gains, regime, scores, summary, value
-from repair_hf.study.tuning import Choice
+from repair_hf.study.tuning import Tuned
 
 SEEDS = (0, 1)
 
@@ -68,19 +68,19 @@ def results(measure):
             for name, right in (("vanilla", short), ("repair", 0.95))
         )
         data = Dataset.from_dict({"record_id": ["a", "b", "c"]})
-        made = {"records": Made(data, len(data), 20, 9, 5.0, 3.0, None, "x")}
+        made = {"records": Product(data, len(data), 20, 9, 5.0, 3.0, None, "x")}
         rows = {
-            "vanilla": Row(plain, plain, plain, 1.0, {}),
-            "repair": Row(better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made),
+            "vanilla": MethodResult(plain, plain, plain, 1.0, {}),
+            "repair": MethodResult(better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made),
         }
         sweep = {"repair": {0.5: plain, 1.0: better}}
-        choice, as_long = Choice(Knobs(1e-4, 1.5), plain[:1]), Choice(Knobs(1e-4, 1.5), plain)
+        choice, as_long = Tuned(Knobs(1e-4, 1.5), plain[:1]), Tuned(Knobs(1e-4, 1.5), plain)
         return Results(
             base,
             tuple(measure("three", seed, longer) for seed in SEEDS),
             rows,
             sweep,
-            {"vanilla": choice, "repair": Choice(Knobs(1e-4, 1.5))},
+            {"vanilla": choice, "repair": Tuned(Knobs(1e-4, 1.5))},
             {},
             {("vanilla", 3.0): as_long},
         )
@@ -161,8 +161,8 @@ def test_the_papers_figures_stand_in_columns_of_their_own(results):
 
 
 def test_overhead_adds_parts_up_and_divides_by_repair(results):
-    one, other = (Made(Dataset.from_dict({"a": range(n)}), n, llm, images, each, 0.5, 1.0, "x") for n, llm, images, each in ((10, 12, 5, 1.0), (30, 90, 15, 3.0)))  # fmt: skip
-    both = calls([one, other])
+    one, other = (Product(Dataset.from_dict({"a": range(n)}), n, llm, images, each, 0.5, 1.0, "x") for n, llm, images, each in ((10, 12, 5, 1.0), (30, 90, 15, 3.0)))  # fmt: skip
+    both = total_cost([one, other])
     assert (both["samples"], both["llm_calls"], both["image_calls"], both["dollars"]) == (40, 102, 20, 2.0)
     assert both["llm_per_sample"] == 2.5 and both["images_per_sample"] == 0.5
     found = overhead(results()).table.set_index("method")
@@ -195,7 +195,7 @@ def test_sweep_has_every_share(results):
 def test_papers_figures_are_those_that_it_repeats_itself():
     """Its table of overhead counts per sample what its text says; samples add up."""
     for dataset in ("flickr30k", "coco30k"):
-        rows = papers(dataset)
+        rows = published_results(dataset)
         each = {name: [int(rows[name][kind] or 0) for kind in ("samples", "llm_calls", "image_calls")] for name in ("repair-i2t", "repair-t2i", "repair")}  # fmt: skip
         assert each["repair-i2t"] == [47, 5 * 47, 0] and each["repair-t2i"] == [60, 2 * 60, 3 * 60]
         assert each["repair"] == [a + b for a, b in zip(each["repair-i2t"], each["repair-t2i"], strict=True)]

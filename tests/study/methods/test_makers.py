@@ -22,9 +22,9 @@ from repair_hf.pairs.dataset import Pairs, bare_caption, load_pairs
 from repair_hf.records.dataset import build
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.study.methods.alia import WITHIN, is_variant
+from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
 from repair_hf.study.methods.candidates import image_scores, nearest_captions
-from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import DROPPED, SAMPLES, SampleRows
@@ -91,18 +91,18 @@ def encoder() -> DualEncoder:
 
 
 def run(maker: Maker, pairs: Pairs, encoder: DualEncoder, folder: Path, provider=None, editor=None):
-    """The samples of a maker, and its workshop."""
+    """The samples of a maker, and its context."""
 
-    async def make(workshop: Workshop) -> list[dict[str, Any]]:
-        async with workshop.open(edits=maker.edits, draws=maker.draws):
-            return await maker.make(workshop)
+    async def make(context: MakerContext) -> list[dict[str, Any]]:
+        async with context.open(edits=maker.edits, draws=maker.draws):
+            return await maker.make(context)
 
     if maker.name == "negclip":
         pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
     with Journal(folder / "journal.jsonl") as journal:
         chat = ChatModel(oracle.MODEL, journal=journal, provider=provider or Oracle())
-        workshop = Workshop(pairs, encoder, chat, editor or Editor(), folder, spacy_model="world")
-        return asyncio.run(make(workshop)), workshop
+        context = MakerContext(pairs, encoder, chat, editor or Editor(), folder, spacy_model="world")
+        return asyncio.run(make(context)), context
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def made(pairs, encoder, tmp_path_factory):
     def of(name: str):
         if name not in found:
             folder, provider, editor = tmp_path_factory.mktemp(name), Oracle(), Editor()
-            rows, workshop = run(MAKERS[name], pairs, encoder, folder, provider, editor)
-            found[name] = rows, workshop, provider, editor, folder
+            rows, context = run(MAKERS[name], pairs, encoder, folder, provider, editor)
+            found[name] = rows, context, provider, editor, folder
         return found[name]
 
     return of
@@ -142,31 +142,31 @@ def test_the_table_names_every_maker():
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_calls_for_a_sample_are_the_papers(name, made):
-    _, workshop, provider, editor, _ = made(name)
+    _, context, provider, editor, _ = made(name)
     maker = MAKERS[name]
-    asked = workshop.asked.llm / workshop.tried, workshop.asked.images / workshop.tried
+    asked = context.asked.llm / context.tried, context.asked.images / context.tried
     assert asked == (sum(maker.asks.values()), maker.edits + maker.draws) == PER_SAMPLE[name]
-    assert workshop.tried == 20 and provider.calls <= workshop.asked.llm and editor.made <= workshop.asked.images
+    assert context.tried == 20 and provider.calls <= context.asked.llm and editor.made <= context.asked.images
     assert (provider.calls > 0, editor.made > 0) == (asked[0] > 0, asked[1] > 0)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_second_run_asks_and_draws_nothing(name, made, pairs, encoder):
-    rows, workshop, *_, folder = made(name)
+    rows, context, *_, folder = made(name)
     provider, editor = Oracle(fail_after=0), Editor()
     again, second = run(MAKERS[name], pairs, encoder, folder, provider, editor)
     assert again == rows and (provider.calls, editor.made) == (0, 0)
-    assert vars(second.asked) == vars(workshop.asked)  # what it would take from nothing
+    assert vars(second.asked) == vars(context.asked)  # what it would take from nothing
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_caption_has_a_sample_or_a_reason(name, made, pairs):
-    rows, workshop, *_ = made(name)
-    kept, dropped = {row["caption_id"] for row in rows}, [row["caption_id"] for row in workshop.dropped]
+    rows, context, *_ = made(name)
+    kept, dropped = {row["caption_id"] for row in rows}, [row["caption_id"] for row in context.dropped]
     assert kept.isdisjoint(dropped) and kept | set(dropped) == set(pairs.captions["caption_id"])
-    assert len(dropped) == len(set(dropped)) and all(set(row) == set(DROPPED) for row in workshop.dropped)
+    assert len(dropped) == len(set(dropped)) and all(set(row) == set(DROPPED) for row in context.dropped)
     if name == "alia":  # a caption that leaves nothing open has no variant
-        assert "no_op" in {row["reason"] for row in workshop.dropped}
+        assert "no_op" in {row["reason"] for row in context.dropped}
 
 
 class Lazy(Editor):
@@ -184,8 +184,8 @@ class Lazy(Editor):
     ("gives", "reason"), [(lambda source: None, "editor_failed"), (lambda source: source.copy(), "no_op")]
 )
 def test_an_editor_that_does_nothing_costs_its_samples(gives, reason, pairs, encoder, tmp_path):
-    rows, workshop = run(MAKERS["coco-cf"], pairs, encoder, tmp_path, editor=Lazy(gives))
-    assert rows == [] and {row["reason"] for row in workshop.dropped} == {reason} and len(workshop.dropped) == 20
+    rows, context = run(MAKERS["coco-cf"], pairs, encoder, tmp_path, editor=Lazy(gives))
+    assert rows == [] and {row["reason"] for row in context.dropped} == {reason} and len(context.dropped) == 20
 
 
 def test_negclip_swaps_words(made, pairs):
@@ -232,16 +232,16 @@ def test_an_image_fits_its_caption(name, made, pairs):
 
 def test_candidates_are_chosen_by_the_retriever(made, encoder):
     """The nearest caption that differs; the cosine of each image with its row's text."""
-    _, workshop, *_, folder = made("coco-cf")
-    caption = workshop.captions[0]
+    _, context, *_, folder = made("coco-cf")
+    caption = context.captions[0]
     texts = ["a red star", caption.upper() + ".", "two blue boxes at night", "here we see a heart"]
     near = [float(encoder.embed_texts([text])[0] @ encoder.embed_texts([caption])[0]) for text in texts]
     best = max((score, text) for score, text in zip(near, texts, strict=True) if text != texts[1])[1]
-    assert nearest_captions(workshop, [(0, texts)]) == [(0, best)]
+    assert nearest_captions(context, [(0, texts)]) == [(0, best)]
 
     files = sorted(folder.glob("candidates/*/*.png"))[:5]
     rows = [files[:2], files[2:]]
-    found = image_scores(workshop, rows, texts[:2])
+    found = image_scores(context, rows, texts[:2])
     assert [len(scores) for scores in found] == [2, 3]
     for scores, some, text in zip(found, rows, texts, strict=False):
         for score, path in zip(scores, some, strict=True):
@@ -255,14 +255,14 @@ def test_alias_filters_take_out_what_left_its_caption():
     generic = np.array([[0.0, 0.0, 1.0]], np.float32)
     candidates = np.array([[0.9, 0.1, 0.3], [0.3, 0.1, 0.9]], np.float32)
     own_caption = np.array([1.0, 0.0, 0.0], np.float32)
-    others = rng.uniform(0.95, 1.0, (WITHIN + 5, 3)).astype(np.float32)  # all of them nearer to either candidate
+    others = rng.uniform(0.95, 1.0, (CONFIDENT_RANK + 5, 3)).astype(np.float32)  # all of them nearer to either candidate
     own = candidates @ own_caption
     assert is_variant(candidates, own, np.stack([own_caption]), generic).tolist() == [True, False]
-    assert is_variant(candidates, own, np.stack([own_caption, *others[: WITHIN - 1]]), generic).tolist() == [
+    assert is_variant(candidates, own, np.stack([own_caption, *others[: CONFIDENT_RANK - 1]]), generic).tolist() == [
         True,
         False,
     ]
-    assert not is_variant(candidates, own, np.stack([own_caption, *others[:WITHIN]]), generic).any()
+    assert not is_variant(candidates, own, np.stack([own_caption, *others[:CONFIDENT_RANK]]), generic).any()
 
 
 def test_a_counterfactual_pair_is_a_pair_and_differs_in_a_noun(made, pairs):
@@ -300,16 +300,16 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, encoder, made, tmp_pa
         told = request["messages"][1]["content"][0]["text"]
         return next((said for caption, said in useless.items() if json.dumps(caption) in told), None)
 
-    rows, workshop = run(MAKERS["laclip"], pairs, encoder, tmp_path, Oracle(instead=instead))
+    rows, context = run(MAKERS["laclip"], pairs, encoder, tmp_path, Oracle(instead=instead))
     lost = {
         caption_id
         for caption_id, text in zip(pairs.captions["caption_id"], pairs.captions["caption"], strict=True)
         if text in useless
     }
     assert {row["caption_id"] for row in rows} == {row["caption_id"] for row in made("laclip")[0]} - lost
-    assert workshop.asked.llm == workshop.tried == 20
-    assert {row["caption_id"] for row in workshop.dropped} == lost
-    assert [row["reason"] for row in workshop.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
+    assert context.asked.llm == context.tried == 20
+    assert {row["caption_id"] for row in context.dropped} == lost
+    assert [row["reason"] for row in context.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
 
 
 def test_an_llm_that_answers_in_batches_is_refused(pairs, encoder, tmp_path):
@@ -317,7 +317,7 @@ def test_an_llm_that_answers_in_batches_is_refused(pairs, encoder, tmp_path):
         chat = ChatModel(oracle.MODEL, journal=journal, provider=Oracle())
         chat.batches = object()
         with pytest.raises(UserError, match="leave it out"):
-            Workshop(pairs, encoder, chat, Editor(), tmp_path)
+            MakerContext(pairs, encoder, chat, Editor(), tmp_path)
 
 
 @pytest.mark.slow
@@ -330,13 +330,13 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
         editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), retries=SOON, timeout=5.0)
         maker, budget = MAKERS["stablerep"], Budget(max_usd)
 
-        async def make(workshop: Workshop) -> list[dict[str, Any]]:
-            async with workshop.open(draws=True):
-                return await maker.make(workshop)
+        async def make(context: MakerContext) -> list[dict[str, Any]]:
+            async with context.open(draws=True):
+                return await maker.make(context)
 
         with Journal(tmp_path / "journal.jsonl") as journal:
             chat = ChatModel(oracle.MODEL, journal=journal, provider=Oracle(), budget=budget)
-            return asyncio.run(make(Workshop(pairs, encoder, chat, editor, tmp_path)))
+            return asyncio.run(make(MakerContext(pairs, encoder, chat, editor, tmp_path)))
 
     def bills() -> list[dict]:
         return [json.loads(line) for line in (tmp_path / "images.jsonl").read_text().splitlines()]

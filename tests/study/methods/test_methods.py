@@ -10,7 +10,7 @@ from repair_hf.cli.mine import MineOptions
 from repair_hf.cli.synthesize import SynthesizeOptions
 from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, union
-from repair_hf.study.methods.method import Baseline, Repair
+from repair_hf.study.methods.method import Baseline, RepairVariant
 from repair_hf.study.methods.registry import check_installed, load_methods
 from repair_hf.training.hyperparameters import Hyperparameters
 
@@ -53,7 +53,7 @@ def test_parts_and_losses_are_those_of_the_papers_table():
 
 
 @pytest.mark.parametrize(
-    "method", [method for method in METHODS.values() if isinstance(method, Repair)], ids=lambda m: m.name
+    "method", [method for method in METHODS.values() if isinstance(method, RepairVariant)], ids=lambda m: m.name
 )
 def test_a_variant_of_repair_names_options_that_exist(method):
     for options, kind in (
@@ -66,10 +66,10 @@ def test_a_variant_of_repair_names_options_that_exist(method):
 
 
 def test_variants_that_differ_in_training_alone_share_records():
-    same = {name for name, method in METHODS.items() if isinstance(method, Repair) and method.product == "repair"}
+    same = {name for name, method in METHODS.items() if isinstance(method, RepairVariant) and method.product == "repair"}
     trained = "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
     assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
-    products = [METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], Repair)]
+    products = [METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], RepairVariant)]
     assert len(set(products)) == len(products)
 
 
