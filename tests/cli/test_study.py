@@ -353,7 +353,7 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
 def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
     """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
+    ask, log = oracle.answer, tmp_path / "requests.jsonl"
     out = tmp_path / "out"
     with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
         words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "laclip", "sugarcrepe", "--output", str(out)]

@@ -37,21 +37,13 @@ WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
 
 @dataclass(frozen=True)
 class Cell:
-    """How a method is trained, and the split it is evaluated on.
+    """How a method is trained, and the split it is evaluated on."""
 
-    Args:
-        method: Name of the method; `base` for the untrained retriever.
-        split: Split of the evaluation.
-        seed: Seed of the training.
-        knobs: Hyperparameters; None for the base.
-        share: Share of the samples or records that is used.
-    """
-
-    method: str
-    split: str
+    method: str  # name of the method; `base` for the untrained retriever
+    split: str  # split of the evaluation
     seed: int = 0
-    knobs: Knobs | None = None
-    share: float = 1.0
+    knobs: Knobs | None = None  # hyperparameters; None for the base
+    share: float = 1.0  # share of the samples or records that is used
 
     @property
     def name(self) -> str:
@@ -64,18 +56,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished cell.
-
-    Args:
-        cell: The cell.
-        folder: Its folder.
-        metrics: Retrieval metrics, `n_images`, `n_texts`; on the reported split also compositional metrics.
-        training: `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; empty for the base.
-    """
+    """A finished cell."""
 
     cell: Cell
     folder: Path
+    # retrieval metrics, `n_images`, `n_texts`; on the reported split also compositional metrics
     metrics: Mapping[str, float]
+    # `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; empty for the base
     training: Mapping[str, float]
 
     @property

@@ -26,21 +26,13 @@ CANDIDATES = 3  # of RePair's edits, its default
 
 @dataclass(frozen=True)
 class Requests:
-    """Estimated requests.
-
-    Args:
-        llm_calls: LLM requests.
-        image_calls: Images.
-        prompt_tokens: Tokens that the LLM reads.
-        completion_tokens: Tokens that the LLM writes.
-        dollars: List price; None if a price is unknown.
-    """
+    """Estimated requests."""
 
     llm_calls: float = 0
     image_calls: float = 0
-    prompt_tokens: float = 0
-    completion_tokens: float = 0
-    dollars: float | None = 0.0
+    prompt_tokens: float = 0  # tokens that the LLM reads
+    completion_tokens: float = 0  # tokens that the LLM writes
+    dollars: float | None = 0.0  # list price; None if a price is unknown
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
@@ -54,12 +46,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The size of the training data.
-
-    Args:
-        images: Training images.
-        captions: Training captions.
-    """
+    """The size of the training data."""
 
     images: int
     captions: int

@@ -35,43 +35,26 @@ Cells = tuple[Measured, ...]  # one of each seed
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method's cells, and what they are compared with.
+    """A method's cells, and what they are compared with."""
 
-    Args:
-        cells: Its own.
-        same_steps: Plain training of as many steps.
-        same_compute: Plain training that encodes as much.
-        ratio: Steps of `same_compute` divided by those of `same_steps`.
-        made: What it trains on, by part.
-    """
-
-    cells: Cells
-    same_steps: Cells
-    same_compute: Cells
-    ratio: float
-    made: Mapping[str, Product]
+    cells: Cells  # its own
+    same_steps: Cells  # plain training of as many steps
+    same_compute: Cells  # plain training that encodes as much
+    ratio: float  # steps of `same_compute` divided by those of `same_steps`
+    made: Mapping[str, Product]  # what it trains on, by part
 
 
 @dataclass(frozen=True)
 class Results:
-    """All results so far.
+    """All results so far."""
 
-    Args:
-        base: The untrained retriever.
-        longer: Plain training of `LONGER` times the steps.
-        rows: The result of each method.
-        sweep: Method -> share of its samples -> cells; empty without shares.
-        tuned: Each method's hyperparameters.
-        left_out: Methods without training data, and the reason.
-        lengths: Hyperparameters of plain training of other lengths, by its name and epochs.
-    """
-
-    base: Measured
-    longer: Cells
-    rows: Mapping[str, MethodResult]
-    sweep: Mapping[str, Mapping[float, Cells]]
-    tuned: Mapping[str, Tuned]
-    left_out: Mapping[str, str]
+    base: Measured  # the untrained retriever
+    longer: Cells  # plain training of `LONGER` times the steps
+    rows: Mapping[str, MethodResult]  # the result of each method
+    sweep: Mapping[str, Mapping[float, Cells]]  # method -> share of its samples -> cells; empty without shares
+    tuned: Mapping[str, Tuned]  # each method's hyperparameters
+    left_out: Mapping[str, str]  # methods without training data, and the reason
+    # hyperparameters of plain training of other lengths, by its name and epochs
     lengths: Mapping[tuple[str, float], Tuned]
 
 

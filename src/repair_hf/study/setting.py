@@ -28,17 +28,11 @@ WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # error rates of the toy world's weaker LL
 
 @dataclass(frozen=True)
 class Knobs:
-    """The hyperparameters that the study tunes.
-
-    Args:
-        learning_rate: Peak learning rate.
-        epochs: Passes over the training captions.
-        grid_weight: Lambda; 0 for a method without grids.
-    """
+    """The hyperparameters that the study tunes."""
 
     learning_rate: float
-    epochs: float
-    grid_weight: float = 0.0
+    epochs: float  # passes over the training captions
+    grid_weight: float = 0.0  # lambda; 0 for a method without grids
 
     @property
     def name(self) -> str:
@@ -57,47 +51,27 @@ class Knobs:
 
 @dataclass(eq=False)
 class Setting:
-    """One dataset, one retriever, and the same models and budget for every method.
-
-    Args:
-        output: Folder of the study.
-        pairs_options: The training pairs.
-        model: The retriever before any training.
-        llm: The LLM of all methods; its ceilings apply to the whole study.
-        editor: The image editor of all methods.
-        spacy_model: Parser of captions.
-        mine: Options of `repair-hf mine` beside the pairs.
-        training: Options of `RepairConfig` that all methods share.
-        type_command: Runs a command, given its words.
-        weak_llm: A weaker LLM, if any.
-        weak_editor: A weaker editor, if any.
-        other_model: Another retriever, if any.
-        is_toy: Whether the pairs are the toy world's.
-        split: Split that is reported.
-        validation_split: Split that hyperparameters are chosen on.
-        compositional: Compositional benchmarks for every training.
-        resamples: Resamples of the images for confidence intervals.
-        keep_models: Whether trained weights are kept.
-    """
+    """One dataset, one retriever, and the same models and budget for every method."""
 
     output: Path
     pairs_options: PairsOptions
-    model: str
-    llm: LLMOptions
-    editor: EditorOptions
-    spacy_model: str
-    mine: dict[str, Any]
-    training: dict[str, Any]
-    type_command: Callable[..., None]
-    weak_llm: LLMOptions | None = None
-    weak_editor: EditorOptions | None = None
-    other_model: str | None = None
-    is_toy: bool = True
-    split: str = "test"
-    validation_split: str = "validation"
+    model: str  # the retriever before any training
+    llm: LLMOptions  # the LLM of all methods; its ceilings apply to the whole study
+    editor: EditorOptions  # the image editor of all methods
+    spacy_model: str  # parser of captions
+    mine: dict[str, Any]  # options of `repair-hf mine` beside the pairs
+    training: dict[str, Any]  # options of `RepairConfig` that all methods share
+    type_command: Callable[..., None]  # runs a command, given its words
+    weak_llm: LLMOptions | None = None  # a weaker LLM, if any
+    weak_editor: EditorOptions | None = None  # a weaker editor, if any
+    other_model: str | None = None  # another retriever, if any
+    is_toy: bool = True  # whether the pairs are the toy world's
+    split: str = "test"  # split that is reported
+    validation_split: str = "validation"  # split that hyperparameters are chosen on
+    # compositional benchmarks for every training
     compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
-    resamples: int = 2000
-    keep_models: bool = False
+    resamples: int = 2000  # resamples of the images for confidence intervals
+    keep_models: bool = False  # whether trained weights are kept
 
     @cached_property
     def pairs(self) -> Pairs:

@@ -19,26 +19,16 @@ class Product:
     """Samples or records that a method trains on, and their cost.
 
     Calls and dollars count every request, also repeated, reused and rejected ones.
-
-    Args:
-        data: The samples or records.
-        samples: Number of samples; records without an edit do not count.
-        llm_calls: LLM requests.
-        image_calls: Candidate images.
-        llm_per_sample: LLM requests for one sample without rejects, as in the paper's overhead table.
-        images_per_sample: Candidate images for one sample, counted likewise.
-        dollars: List price of all requests; None if a price is unknown.
-        name: Digest of the content.
     """
 
     data: Dataset
-    samples: int
+    samples: int  # number of samples; records without an edit do not count
     llm_calls: int
-    image_calls: int
-    llm_per_sample: float
-    images_per_sample: float
-    dollars: float | None
-    name: str
+    image_calls: int  # candidate images
+    llm_per_sample: float  # LLM requests for one sample without rejects, as in the paper's overhead table
+    images_per_sample: float  # candidate images for one sample, counted likewise
+    dollars: float | None  # list price of all requests; None if a price is unknown
+    name: str  # digest of the content
 
 
 def total_cost(products: Iterable[Product]) -> dict[str, Any]:

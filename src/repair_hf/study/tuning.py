@@ -19,17 +19,11 @@ Evaluate = Callable[[Method, Sequence[Knobs]], Sequence[Measured]]
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The values to try. Without tuning, the first of each is used.
+    """The values to try. Without tuning, the first of each is used."""
 
-    Args:
-        learning_rates: For every method.
-        epochs: For every method.
-        grid_weights: For RePair and its variants.
-    """
-
-    learning_rates: Sequence[float]
-    epochs: Sequence[float]
-    grid_weights: Sequence[float]
+    learning_rates: Sequence[float]  # for every method
+    epochs: Sequence[float]  # for every method
+    grid_weights: Sequence[float]  # for RePair and its variants
 
     def start(self, method: Method) -> Knobs:
         """Return the first of each value."""
@@ -45,15 +39,10 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The hyperparameters of a method.
+    """The hyperparameters of a method."""
 
-    Args:
-        knobs: The chosen ones.
-        tried: Everything that was evaluated on the validation split; empty without tuning.
-    """
-
-    knobs: Knobs
-    tried: tuple[Measured, ...] = ()
+    knobs: Knobs  # the chosen ones
+    tried: tuple[Measured, ...] = ()  # everything that was evaluated on the validation split; empty without tuning
 
 
 def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate: Evaluate | None) -> Tuned:

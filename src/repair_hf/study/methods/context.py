@@ -55,15 +55,10 @@ class NoSample(Exception):
 
 @dataclass
 class RequestCounts:
-    """Requests of a maker, including repeated ones and those answered from the journal.
-
-    Args:
-        llm: LLM requests.
-        images: Candidate images.
-    """
+    """Requests of a maker, including repeated ones and those answered from the journal."""
 
     llm: int = 0
-    images: int = 0
+    images: int = 0  # candidate images
 
 
 class MakerContext:

@@ -14,23 +14,14 @@ from repair_hf.training.objectives import Objective
 
 @dataclass(frozen=True)
 class Maker:
-    """How one kind of samples is made, once for all methods and seeds that use it.
+    """How one kind of samples is made, once for all methods and seeds that use it."""
 
-    Args:
-        name: Name of the samples' folder.
-        make: Makes rows of `SAMPLES`.
-        asks: Prompt -> number of answers requested for each caption.
-        edits: Candidates of each edited image; 0 if no image is edited.
-        draws: Whether images are generated from text.
-        parses: Whether captions are parsed.
-    """
-
-    name: str
-    make: Callable[[MakerContext], Awaitable[list[dict[str, Any]]]]
-    asks: Mapping[str, int] = field(default_factory=dict)
-    edits: int = 0
-    draws: bool = False
-    parses: bool = False
+    name: str  # name of the samples' folder
+    make: Callable[[MakerContext], Awaitable[list[dict[str, Any]]]]  # makes rows of `SAMPLES`
+    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
+    edits: int = 0  # candidates of each edited image; 0 if no image is edited
+    draws: bool = False  # whether images are generated from text
+    parses: bool = False  # whether captions are parsed
 
     @property
     def makes_images(self) -> bool:
@@ -46,19 +37,13 @@ class Maker:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method that RePair is compared with.
+    """A method that RePair is compared with."""
 
-    Args:
-        name: Name in `--methods` and in the tables.
-        parts: The maker of each part's samples.
-        objective: Builds the training objective for a retriever; None means InfoNCE.
-        needs: Packages of the extra `repair-hf[study]` that it uses.
-    """
-
-    name: str
-    parts: Mapping[Part, Maker] = field(default_factory=dict)
+    name: str  # name in `--methods` and in the tables
+    parts: Mapping[Part, Maker] = field(default_factory=dict)  # the maker of each part's samples
+    # builds the training objective for a retriever; None means InfoNCE
     objective: Callable[[DualEncoder], Objective] | None = None
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # packages of the extra `repair-hf[study]` that it uses
 
     train: ClassVar[Mapping[str, Any]] = {}  # as a RepairVariant's
     other_model: ClassVar[bool] = False
@@ -76,33 +61,19 @@ class Baseline:
 
 @dataclass(frozen=True)
 class RepairVariant:
-    """RePair, or a variant of it: options of the pipeline's commands.
+    """RePair, or a variant of it: options of the pipeline's commands."""
 
-    Args:
-        name: Name in `--methods` and in the tables.
-        mine: Options of `repair-hf mine` that differ from the study's.
-        synthesize: Options of `repair-hf synthesize` that differ.
-        train: Training options that differ.
-        directions: Directions whose failures are repaired.
-        weak: Use the study's weaker editor or LLM.
-        other_model: Train the study's other retriever.
-        rounds: Rounds of mining and repair.
-        reciprocal: Repair a caption's failure by editing the caption to fit the wrong image.
-        records: Whether it trains on records; False is plain training.
-        tuned_as: The method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one
-            choice only.
-    """
-
-    name: str
-    mine: Mapping[str, Any] = field(default_factory=dict)
-    synthesize: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
-    directions: tuple[str, ...] = ("i2t", "t2i")
-    weak: Literal["editor", "llm"] | None = None
-    other_model: bool = False
-    rounds: int = 1
-    reciprocal: bool = False
-    records: bool = True
+    name: str  # name in `--methods` and in the tables
+    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf mine` that differ from the study's
+    synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf synthesize` that differ
+    train: Mapping[str, Any] = field(default_factory=dict)  # training options that differ
+    directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
+    weak: Literal["editor", "llm"] | None = None  # use the study's weaker editor or LLM
+    other_model: bool = False  # train the study's other retriever
+    rounds: int = 1  # rounds of mining and repair
+    reciprocal: bool = False  # repair a caption's failure by editing the caption to fit the wrong image
+    records: bool = True  # whether it trains on records; False is plain training
+    # the method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one choice only
     tuned_as: str = "repair"
 
     @property
