@@ -17,7 +17,7 @@ METHODS = load_methods()
 
 @pytest.fixture(scope="module")
 def estimator(pairs_folder, tmp_path_factory) -> Estimator:
-    """Of as many images and captions as COCO30K has, counted on twelve pictures; Gemini for texts, an editor of one's own."""
+    """COCO30K's size, counted on twelve pictures; Gemini for texts, a local image editor."""
     setting = Setting(
         output=tmp_path_factory.mktemp("study"),
         pairs_options=PairsOptions(pairs=str(pairs_folder), split="all"),

@@ -49,7 +49,7 @@ def test_each_cell_has_a_folder_of_its_own():
 
 
 class MadeUp(Study):
-    """A study whose trainings take no time: the longer, the lower the best learning rate; SimCLR encodes three times as many images."""
+    """A study without training: longer training needs a lower learning rate; SimCLR encodes 3 times the images."""
 
     def _measure(self, cell, method, *, keep_weights=False):
         best = cell.knobs is not None and cell.knobs.learning_rate == (3e-4 if cell.knobs.epochs < 3 else 1e-4)
@@ -61,13 +61,8 @@ class MadeUp(Study):
 @pytest.fixture
 def setting(tmp_path) -> SimpleNamespace:
     """What `Study` asks of a setting where nothing is trained."""
-    return SimpleNamespace(
-        output=tmp_path,
-        split="test",
-        validation_split="validation",
-        sharing=WorkSharing(tmp_path / "locks"),
-        keep_models=False,
-    )
+    sharing, splits = WorkSharing(tmp_path / "locks"), {"split": "test", "validation_split": "validation"}
+    return SimpleNamespace(output=tmp_path, sharing=sharing, keep_models=False, **splits)
 
 
 def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(setting, tmp_path):
@@ -75,7 +70,9 @@ def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(settin
     (tmp_path / "products" / "laclip").mkdir(parents=True)
     (tmp_path / "products" / "laclip" / "summary.json").write_text("{}")
     begun = []
-    study = MadeUp(setting, load_methods(), ["simclr", "laclip", "wo-qc"], SearchSpace([3e-4], [1.0], [0.5]), tune=False)
+    study = MadeUp(
+        setting, load_methods(), ["simclr", "laclip", "wo-qc"], SearchSpace([3e-4], [1.0], [0.5]), tune=False
+    )
     study.products.of = lambda method, knobs: {}
     study._run_all = lambda parts: begun.append(list(parts)) or {name: parts[name]() for name in parts}
     [results] = study.run(1)
@@ -116,7 +113,7 @@ def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tun
 
 
 def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(setting):
-    """Its rate was chosen at two epochs, its length with that rate: at one epoch others may be better, and it is not compared with them."""
+    """Its rate was chosen at two epochs, then its length: a rate that is better at one epoch is not looked for."""
 
     class Fickle(MadeUp):
         def _measure(self, cell, method, *, keep_weights=False):

@@ -32,12 +32,8 @@ def tried(method: str, space: SearchSpace = SPACE, measure=each) -> list[Knobs]:
 def test_one_thing_is_tried_after_the_other_and_nothing_twice():
     rates = [Knobs(1e-4, 1.0), Knobs(3e-4, 1.0)]
     assert tried("negclip") == [*rates, Knobs(3e-4, 2.0)]
-    assert tried("repair") == [
-        Knobs(1e-4, 1.0, 1.0),
-        Knobs(3e-4, 1.0, 1.0),
-        Knobs(3e-4, 2.0, 1.0),
-        Knobs(3e-4, 2.0, 0.5),
-    ]
+    points = [(1e-4, 1.0, 1.0), (3e-4, 1.0, 1.0), (3e-4, 2.0, 1.0), (3e-4, 2.0, 0.5)]
+    assert tried("repair") == [Knobs(*point) for point in points]
     assert tried("vanilla", replace(SPACE, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
 
 

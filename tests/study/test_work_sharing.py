@@ -39,7 +39,9 @@ def release(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def parts(sharing: WorkSharing, made: list[str], then: Callable[[], object] = lambda: None) -> dict[str, Callable[[], str]]:
+def parts(
+    sharing: WorkSharing, made: list[str], then: Callable[[], object] = lambda: None
+) -> dict[str, Callable[[], str]]:
     """Parts a, b and c, which note when they are made; c then does something else."""
 
     def make(name: str) -> str:
