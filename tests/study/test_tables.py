@@ -39,7 +39,7 @@ def differences(pairs):
 
 
 @pytest.fixture
-def measure(tmp_path):
+def make_cell(tmp_path):
     """A cell whose queries find their answer first with some probability."""
 
     def make(name: str, seed: int, right: float, **told: float) -> Measured:
@@ -58,13 +58,13 @@ def measure(tmp_path):
 
 
 @pytest.fixture
-def results(measure):
+def results(make_cell):
     """Plain training, and a method that is better; plain training of three times the steps gains little, or much."""
 
     def make(longer: float = 0.5, short: float = 0.4) -> Results:
-        base = measure("base", 0, 0.5)
+        base = make_cell("base", 0, 0.5)
         plain, better = (
-            tuple(measure(name, seed, right) for seed in SEEDS)
+            tuple(make_cell(name, seed, right) for seed in SEEDS)
             for name, right in (("vanilla", short), ("repair", 0.95))
         )
         data = Dataset.from_dict({"record_id": ["a", "b", "c"]})
@@ -72,14 +72,14 @@ def results(measure):
         rows = {
             "vanilla": MethodResult(plain, plain, plain, 1.0, {}),
             "repair": MethodResult(
-                better, plain, tuple(measure("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made
+                better, plain, tuple(make_cell("vanilla-long", seed, 0.6) for seed in SEEDS), 2.0, made
             ),
         }
         sweep = {"repair": {0.5: plain, 1.0: better}}
         choice, as_long = Tuned(Knobs(1e-4, 1.5), plain[:1]), Tuned(Knobs(1e-4, 1.5), plain)
         return Results(
             base,
-            tuple(measure("three", seed, longer) for seed in SEEDS),
+            tuple(make_cell("three", seed, longer) for seed in SEEDS),
             rows,
             sweep,
             {"vanilla": choice, "repair": Tuned(Knobs(1e-4, 1.5))},
@@ -90,27 +90,24 @@ def results(measure):
     return make
 
 
-def test_differences_equal_a_slow_reference(measure, differences, pairs):
+def test_differences_equal_a_slow_reference(make_cell, differences, pairs):
     """The mean over seeds of paired differences, in resamples of the images, each with its captions."""
-    one, other = ([measure(name, seed, right) for seed in SEEDS] for name, right in (("a", 0.9), ("b", 0.4)))
+    one, other = ([make_cell(name, seed, right) for seed in SEEDS] for name, right in (("a", 0.9), ("b", 0.4)))
     found = differences.between(one, other)["t2i_R@1"]
-    hits = [
-        [(ranks_by_direction(load_ranks(cell.folder))["t2i"] == 1).astype(float) for cell in cells]
-        for cells in (one, other)
-    ]
+    ranks = [[ranks_by_direction(load_ranks(cell.folder))["t2i"] for cell in cells] for cells in (one, other)]
     times = Draws(12, 300)._times
     means = []
     for drawn in times:
         rows = [caption for image in np.repeat(np.arange(12), drawn) for caption in pairs.captions_of(int(image))]
-        means.append(np.mean([np.mean(hits[0][s][rows]) - np.mean(hits[1][s][rows]) for s in range(2)]))
+        means.append(np.mean([np.mean(ranks[0][s][rows] == 1) - np.mean(ranks[1][s][rows] == 1) for s in range(2)]))
     assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
     gaps = [a.metrics["t2i_R@1"] - b.metrics["t2i_R@1"] for a, b in zip(one, other, strict=True)]
     assert found["difference"] == pytest.approx(statistics.mean(gaps))
     assert found["sd"] == pytest.approx(statistics.stdev(gaps))
 
 
-def test_one_cell_stands_for_all_seeds(measure, differences):
-    base, cells = measure("base", 0, 0.5), [measure("a", seed, 0.9) for seed in SEEDS]
+def test_one_cell_stands_for_all_seeds(make_cell, differences):
+    base, cells = make_cell("base", 0, 0.5), [make_cell("a", seed, 0.9) for seed in SEEDS]
     assert differences.between(cells, [base]) == differences.between(cells, [base, base])
     for found in differences.between([base], [base]).values():
         assert found["difference"] == found["low"] == found["high"] == 0
