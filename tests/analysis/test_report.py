@@ -230,7 +230,7 @@ def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, 
         shutil.copytree(toy_run / "records", tmp_path / "run" / place)
         with open_journal(tmp_path / "run" / place, "images") as journal:
             journal.put(image)
-    log, ask = tmp_path / "requests.jsonl", oracle.with_faults(0.0, 0.0)
+    log, ask = tmp_path / "requests.jsonl", oracle.answer
     with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
         words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
         assert main([*words, "--max-usd", "6"]) == 1

@@ -19,7 +19,7 @@ import yaml
 from repair_hf.cli.main import main
 from repair_hf.pairs import benchmarks
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.products import paid
+from repair_hf.study.spending import paid
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 from tests.test_recipes import SIZES, make_data
@@ -184,7 +184,7 @@ def test_calls_of_a_sample_are_the_papers(tiny):
     "words, says",
     [
         ("--methods negclop", "Did you mean `negclip`?"),
-        ("--grid-weights 1 -1", "`grid_weights` must not be negative, got -1"),
+        ("--grid-weights 1 -1", "`grid_weights` must be at least 0, got -1"),
         ("--max-queries 0", "`max_queries` must be at least 1, got 0"),
         ("--batch-size 0", "`batch_size` must be at least 1, got 0"),
         (
@@ -196,9 +196,9 @@ def test_calls_of_a_sample_are_the_papers(tiny):
         ('--training {"seed":3}', "'seed', which the study sets itself"),
         ('--training {"max_steps":3}', "'max_steps', which the study sets itself"),
         ('--training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
-        ("--shares 0.5 1.5", "`shares` lie above 0 and at most at 1, got 1.5"),
+        ("--shares 0.5 1.5", "`shares` must be above 0 and at most 1, got 1.5"),
         ("--seeds 0", "`seeds` must be at least 1, got 0"),
-        ("--epochs 0", "`epochs` must be more than 0, got 0"),
+        ("--epochs 0", "`epochs` must be above 0, got 0"),
     ],
 )
 def test_refuses_in_one_line(words, says, tmp_path, capsys):
@@ -353,7 +353,7 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
 def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
     """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
+    ask, log = oracle.answer, tmp_path / "requests.jsonl"
     out = tmp_path / "out"
     with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
         words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "laclip", "sugarcrepe", "--output", str(out)]

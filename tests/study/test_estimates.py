@@ -6,7 +6,7 @@ import pytest
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
-from repair_hf.study.effort import papers
+from repair_hf.study.cost_tables import published_results
 from repair_hf.study.estimates import Corpus, Estimator
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.setting import Setting
@@ -17,7 +17,7 @@ METHODS = load_methods()
 
 @pytest.fixture(scope="module")
 def estimator(pairs_folder, tmp_path_factory) -> Estimator:
-    """Of as many images and captions as COCO30K has, counted on twelve pictures; Gemini for texts, an editor of one's own."""
+    """COCO30K's size, counted on twelve pictures; Gemini for texts, a local image editor."""
     setting = Setting(
         output=tmp_path_factory.mktemp("study"),
         pairs_options=PairsOptions(pairs=str(pairs_folder), split="all"),
@@ -35,7 +35,7 @@ def estimator(pairs_folder, tmp_path_factory) -> Estimator:
 
 @pytest.mark.parametrize("name", "negclip laclip tripletclip sugarcrepe alia coco-cf cf+al+la".split())
 def test_calls_are_those_of_the_papers_overhead_table(estimator, name):
-    row, asked = papers("coco30k")[name], estimator.of(METHODS[name])
+    row, asked = published_results("coco30k")[name], estimator.of(METHODS[name])
     least = row["llm_calls"].partition("-")[0]  # of SugarCrepe the paper gives a range, one category to all three
     assert asked.llm_calls == 1000 * int(least) and asked.image_calls == 1000 * int(row["image_calls"])
 

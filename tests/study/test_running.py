@@ -14,8 +14,8 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.report import left_out
 from repair_hf.study.running import LONGEST, Study, compute_ratio
 from repair_hf.study.setting import Knobs
-from repair_hf.study.tuning import Grid
-from repair_hf.study.turns import Turns
+from repair_hf.study.tuning import SearchSpace
+from repair_hf.study.work_sharing import WorkSharing
 
 PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
 
@@ -49,7 +49,7 @@ def test_each_cell_has_a_folder_of_its_own():
 
 
 class MadeUp(Study):
-    """A study whose trainings take no time: the longer, the lower the best learning rate; SimCLR encodes three times as many images."""
+    """A study without training: longer training needs a lower learning rate; SimCLR encodes 3 times the images."""
 
     def _measure(self, cell, method, *, keep_weights=False):
         best = cell.knobs is not None and cell.knobs.learning_rate == (3e-4 if cell.knobs.epochs < 3 else 1e-4)
@@ -61,13 +61,8 @@ class MadeUp(Study):
 @pytest.fixture
 def setting(tmp_path) -> SimpleNamespace:
     """What `Study` asks of a setting where nothing is trained."""
-    return SimpleNamespace(
-        output=tmp_path,
-        split="test",
-        validation_split="validation",
-        turns=Turns(tmp_path / "locks"),
-        keep_models=False,
-    )
+    sharing, splits = WorkSharing(tmp_path / "locks"), {"split": "test", "validation_split": "validation"}
+    return SimpleNamespace(output=tmp_path, sharing=sharing, keep_models=False, **splits)
 
 
 def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(setting, tmp_path):
@@ -75,9 +70,11 @@ def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(settin
     (tmp_path / "products" / "laclip").mkdir(parents=True)
     (tmp_path / "products" / "laclip" / "summary.json").write_text("{}")
     begun = []
-    study = MadeUp(setting, load_methods(), ["simclr", "laclip", "wo-qc"], Grid([3e-4], [1.0], [0.5]), tune=False)
+    study = MadeUp(
+        setting, load_methods(), ["simclr", "laclip", "wo-qc"], SearchSpace([3e-4], [1.0], [0.5]), tune=False
+    )
     study.products.of = lambda method, knobs: {}
-    study._turns = lambda parts: begun.append(list(parts)) or {name: parts[name]() for name in parts}
+    study._run_all = lambda parts: begun.append(list(parts)) or {name: parts[name]() for name in parts}
     [results] = study.run(1)
     assert next(names for names in begun if LONGEST in names) == [LONGEST, "wo-qc", "vanilla", "simclr", "laclip"]
     assert list(results.rows) == ["vanilla", "simclr", "laclip", "wo-qc"]
@@ -95,7 +92,7 @@ class Empty(MadeUp):
 @pytest.mark.parametrize("tune", [True, False])
 def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, setting):
     told = []
-    grid = Grid([3e-4, 1e-4], [1.0], [0.5])
+    grid = SearchSpace([3e-4, 1e-4], [1.0], [0.5])
     study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=told.append)
     study.products = SimpleNamespace(of=lambda method, knobs: {}, lacks=lambda method: False)
     [*_, results] = study.run(2)
@@ -107,7 +104,7 @@ def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, 
 
 @pytest.mark.parametrize("tune", [True, False])
 def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tune, setting):
-    study = MadeUp(setting, load_methods(), ["simclr"], Grid([3e-4, 1e-4], [1.0], [0.5]), tune=tune)
+    study = MadeUp(setting, load_methods(), ["simclr"], SearchSpace([3e-4, 1e-4], [1.0], [0.5]), tune=tune)
     [results] = study.run(1)
     row, for_long = results.rows["simclr"], 1e-4 if tune else 3e-4
     assert [cell.cell.knobs for cell in row.cells + row.same_steps] == [Knobs(3e-4, 1.0)] * 2
@@ -116,7 +113,7 @@ def test_plain_training_of_each_length_has_a_learning_rate_of_its_own_choice(tun
 
 
 def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(setting):
-    """Its rate was chosen at two epochs, its length with that rate: at one epoch others may be better, and it is not compared with them."""
+    """Its rate was chosen at two epochs, then its length: a rate that is better at one epoch is not looked for."""
 
     class Fickle(MadeUp):
         def _measure(self, cell, method, *, keep_weights=False):
@@ -127,7 +124,7 @@ def test_plain_training_is_its_own_baseline_at_the_length_that_it_chose(setting)
             r1 = score.get((cell.knobs.learning_rate, cell.knobs.epochs), 0.1)
             return replace(found, metrics={"i2t_R@1": r1, "t2i_R@1": r1})
 
-    study = Fickle(setting, load_methods(), ["simclr"], Grid([1e-4, 3e-4], [2.0, 1.0], [0.5]), tune=True)
+    study = Fickle(setting, load_methods(), ["simclr"], SearchSpace([1e-4, 3e-4], [2.0, 1.0], [0.5]), tune=True)
     [results] = study.run(1)
     plain = results.rows["vanilla"]
     assert plain.cells == plain.same_steps == plain.same_compute and plain.cells[0].cell.knobs == Knobs(1e-4, 1.0)
@@ -144,8 +141,8 @@ def test_weights_of_what_lost_go_and_those_of_what_won_stay(setting, tmp_path):
             return self._measured.setdefault(cell, found)
 
     wanted = ["wo-qc", "repair", "full-matrix"]  # an ablation before the method whose choice it takes
-    study = Weighty(setting, load_methods(), wanted, Grid([1e-4, 3e-4], [1.0], [1.0, 0.5]), tune=True)
-    choices = {name: study._choose(name, study.grid) for name in study.wanted}
+    study = Weighty(setting, load_methods(), wanted, SearchSpace([1e-4, 3e-4], [1.0], [1.0, 0.5]), tune=True)
+    choices = {name: study._tune(name, study.space) for name in study.wanted}
     kept = {path.parent.name.partition("--")[0] for path in tmp_path.glob(f"cells/*/{WEIGHTS}")}
     assert kept == {"vanilla", "repair"} and len(list(tmp_path.glob(f"cells/*/{WEIGHTS}"))) == 2
     assert (tmp_path / "cells" / Cell("repair", "validation", 0, choices["repair"].knobs).name / WEIGHTS).is_dir()

@@ -6,8 +6,8 @@ import pytest
 
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.options import PairsOptions, UserError, parse
-from repair_hf.study.across import words_of_each
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.multi_dataset import words_of_each
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.setting import Setting, settle
 from repair_hf.synthesis.models import EditorOptions
@@ -47,11 +47,8 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     assert not found.is_toy and found.spacy_model == "en_core_web_sm"
     assert set(METHODS) - set(left_out(found)) == {"vanilla", "negclip", "simclr"}
     lacking = left_out(found)
-    assert (
-        lacking["laclip"] == ["llm"]
-        and lacking["stablerep"] == ["editor"]
-        and lacking["other-backbone-vanilla"] == ["other_model"]
-    )
+    assert (lacking["laclip"], lacking["stablerep"]) == (["llm"], ["editor"])
+    assert lacking["other-backbone-vanilla"] == ["other_model"]
     asked = setting(str(tmp_path), StudyLLMOptions("openai/gpt-4o"), model="me/clip")
     assert not asked.lacks(METHODS["repair-i2t"]) and not asked.lacks(METHODS["repair-reciprocal"])
     assert left_out(asked)["repair"] == ["editor"] and left_out(asked)["weak-llm"] == ["editor", "weak_llm"]
@@ -77,11 +74,6 @@ def test_a_data_set_can_turn_off_what_is_on_beside_it():
     """A switch that is off by default has no flag that begins with `--no-`."""
     sets = {"one": {"pairs": "a", "with_restval": False}, "two": {"pairs": "b"}}
     pairs, options = PairsOptions("x", with_restval=True), StudyOptions(datasets=sets, output="out")
-    found = {
-        name: parse((PairsOptions, StudyOptions), words, "x")[0]
-        for name, words in words_of_each(options, [pairs]).items()
-    }
-    assert {name: (each.pairs, each.with_restval) for name, each in found.items()} == {
-        "one": ("a", False),
-        "two": ("b", True),
-    }
+    words = words_of_each(options, [pairs]).values()
+    found = [parse((PairsOptions, StudyOptions), some, "x")[0] for some in words]
+    assert [(each.pairs, each.with_restval) for each in found] == [("a", False), ("b", True)]

@@ -8,10 +8,10 @@ from pathlib import Path
 from repair_hf.study.cells import Cell, Measured
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.setting import Knobs
-from repair_hf.study.tuning import Grid, choose
+from repair_hf.study.tuning import SearchSpace, tune
 
 METHODS = load_methods()
-GRID = Grid([1e-4, 3e-4], [1.0, 2.0], [1.0, 0.5])
+SPACE = SearchSpace([1e-4, 3e-4], [1.0, 2.0], [1.0, 0.5])
 
 
 def measured(method, knobs: Knobs) -> Measured:
@@ -25,20 +25,16 @@ def each(method, points) -> list[Measured]:
     return [measured(method, knobs) for knobs in points]
 
 
-def tried(method: str, grid: Grid = GRID, measure=each) -> list[Knobs]:
-    return [one.cell.knobs for one in choose(METHODS, method, grid, measure).tried]
+def tried(method: str, space: SearchSpace = SPACE, measure=each) -> list[Knobs]:
+    return [one.cell.knobs for one in tune(METHODS, method, space, measure).tried]
 
 
 def test_one_thing_is_tried_after_the_other_and_nothing_twice():
     rates = [Knobs(1e-4, 1.0), Knobs(3e-4, 1.0)]
     assert tried("negclip") == [*rates, Knobs(3e-4, 2.0)]
-    assert tried("repair") == [
-        Knobs(1e-4, 1.0, 1.0),
-        Knobs(3e-4, 1.0, 1.0),
-        Knobs(3e-4, 2.0, 1.0),
-        Knobs(3e-4, 2.0, 0.5),
-    ]
-    assert tried("vanilla", replace(GRID, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
+    points = [(1e-4, 1.0, 1.0), (3e-4, 1.0, 1.0), (3e-4, 2.0, 1.0), (3e-4, 2.0, 0.5)]
+    assert tried("repair") == [Knobs(*point) for point in points]
+    assert tried("vanilla", replace(SPACE, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
 
 
 def test_lambda_is_tried_for_those_alone_that_have_grids():
@@ -47,7 +43,7 @@ def test_lambda_is_tried_for_those_alone_that_have_grids():
 
 
 def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repairs():
-    found = {name: choose(METHODS, name, GRID, each) for name in ("vanilla", "repair", "wo-qc", "repair-mixed")}
+    found = {name: tune(METHODS, name, SPACE, each) for name in ("vanilla", "repair", "wo-qc", "repair-mixed")}
     assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 3
     assert found["repair"].knobs == Knobs(3e-4, 2.0, 0.5) and len(found["repair"].tried) == 4
     assert found["wo-qc"] == found["repair-mixed"] == found["repair"]
@@ -55,7 +51,7 @@ def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repair
 
 
 def test_without_tuning_the_first_of_each_is_taken():
-    found = {name: choose(METHODS, name, GRID, None) for name in ("laclip", "repair")}
+    found = {name: tune(METHODS, name, SPACE, None) for name in ("laclip", "repair")}
     assert found["laclip"].knobs == Knobs(1e-4, 1.0) and found["repair"].knobs == Knobs(1e-4, 1.0, 1.0)
     assert not found["repair"].tried
 
@@ -65,4 +61,4 @@ def test_of_equals_the_one_tried_first_wins():
         metrics = {"i2t_R@1": 0.5, "t2i_R@1": 0.5}
         return [Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {}) for knobs in points]
 
-    assert choose(METHODS, "vanilla", GRID, equal).knobs == Knobs(1e-4, 1.0)
+    assert tune(METHODS, "vanilla", SPACE, equal).knobs == Knobs(1e-4, 1.0)

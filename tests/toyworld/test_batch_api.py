@@ -52,9 +52,8 @@ def upload(call, content: bytes, purpose: str = "batch") -> tuple[int, dict]:
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + data + b"\r\n"
         for name, more, data in parts
     )
-    status, body = call(
-        "POST", "files", form + f"--{BOUNDARY}--\r\n".encode(), f"multipart/form-data; boundary={BOUNDARY}"
-    )
+    form += f"--{BOUNDARY}--\r\n".encode()
+    status, body = call("POST", "files", form, f"multipart/form-data; boundary={BOUNDARY}")
     return status, json.loads(body)
 
 
@@ -83,10 +82,8 @@ def test_answers_come_when_the_time_has_come(server, call, tmp_path):
     found = look(call, batch["id"])
     assert found["status"] == "completed" and found["metadata"] == {"name": "ours"} and found["error_file_id"] is None
     assert found["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
-    told = {
-        line["custom_id"]: line["response"]["body"]["choices"][0] for line in content(call, found["output_file_id"])
-    }
-    assert [told[name]["message"]["content"] for name in "ab"] == ["YES", "NO"]
+    lines = {line["custom_id"]: line["response"]["body"] for line in content(call, found["output_file_id"])}
+    assert [lines[name]["choices"][0]["message"]["content"] for name in "ab"] == ["YES", "NO"]
     assert look(call, batch["id"]) == found  # answered once
     assert [one["id"] for one in json.loads(call("GET", "batches?limit=100")[1])["data"]] == [batch["id"]]
 

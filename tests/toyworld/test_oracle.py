@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import random
 
@@ -12,7 +13,6 @@ from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
-from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
@@ -31,6 +31,12 @@ def draw(seed: int) -> tuple[scenes.Scene, scenes.Scene, str]:
     rng = random.Random(seed)
     scene, other = scenes.sample(rng), scenes.sample(rng)
     return scene, other, captions.write(other, rng)
+
+
+def is_true(seed: int) -> bool:
+    """Whether the caption of the other scene happens to be true of the first."""
+    scene, _, caption = draw(seed)
+    return scenes.holds(captions.parse(caption), scene)
 
 
 @pytest.fixture
@@ -64,12 +70,9 @@ def test_audit_of_images(ask, gt, fp):
     assert (verdict.gt_valid, verdict.fp_too_similar) == (gt == THREE, fp == THREE)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [seed for seed in range(20) if not is_true(seed)])
 def test_a_caption_is_repaired(ask, seed):
     scene, _, fp = draw(seed)
-    facts = captions.parse(fp)
-    if scenes.holds(facts, scene):
-        pytest.skip("benign")
     instruction = ask(instruct, "i2t", q=url(scene), fp=fp)
     for edited in ask(edit_caption, fp, instruction, candidates=3, seed=0):
         assert scenes.holds(captions.parse(edited), scene)
@@ -84,10 +87,8 @@ def test_an_image_is_repaired(ask, seed):
 
 
 def test_candidates_differ_by_seed(ask):
-    fp, instruction = (
-        "two small red circles racing along by day",
-        "[Count Error]: Three. Therefore, replace 'two' with 'three'.",
-    )
+    fp = "two small red circles racing along by day"
+    instruction = "[Count Error]: Three. Therefore, replace 'two' with 'three'."
     drawn = [ask(edit_caption, fp, instruction, candidates=6, seed=seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(set(drawn[0])) > 1
@@ -97,12 +98,8 @@ def test_candidates_differ_by_seed(ask):
 
 def test_choices_of_one_request_differ_like_those_of_several(ask):
     fp = "two small red circles racing along by day"
-    messages = prompts.chat(
-        "edit_i2t",
-        query_image=None,
-        false_positive_caption=fp,
-        edit_instruction="Therefore, replace 'two' with 'three'.",
-    )
+    instruction = "Therefore, replace 'two' with 'three'."
+    messages = prompts.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
     texts = oracle.choices(oracle.answer, {"messages": messages, "seed": 7, "n": 4})
     assert texts == [oracle.answer(messages, seed) for seed in (7, 8, 9, 10)] and len(set(texts)) > 1
     reply = asyncio.run(oracle.provider()({"messages": messages, "seed": 7, "n": 4}))
@@ -167,15 +164,11 @@ def test_verdicts_are_wrong_at_the_rate():
     assert right.count("gt_invalid") == 0 < noisy.count("gt_invalid")
 
 
-def test_answers_are_malformed_at_the_rate(ask):
-    texts = verdicts(malformed_rate=0.3)
-    assert texts == verdicts(malformed_rate=0.3)
-    good = 0
+def test_answers_are_malformed_at_the_rate():
+    texts, good = verdicts(malformed_rate=0.3), 0
     for text in texts:
-        try:
+        with contextlib.suppress(ValueError):
             good += bool(Verdict.model_validate_json(text))
-        except ValueError:
-            continue
     assert 0.62 < good / len(texts) < 0.78
 
 
@@ -188,12 +181,6 @@ def test_malformed_answers_are_repaired_or_dropped(ask):
         except AnswerError:
             dropped += 1
     assert 0 < dropped < 20  # a quarter
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.5])
-def test_rates_are_shares(rate):
-    with pytest.raises(UserError, match=f"between 0 and 1, got {rate}"):
-        oracle.provider(malformed_rate=rate)
 
 
 def test_litellm_knows_it(tmp_path):
@@ -221,7 +208,5 @@ def test_litellm_knows_it(tmp_path):
 def test_tokens():
     assert oracle.count_tokens("a" * 400) == 101
     parts = [{"type": "text", "text": "a" * 40}, {"type": "image_url", "image_url": {"url": "x" * 9999}}]
-    assert (
-        oracle.count_tokens([{"role": "system", "content": "b" * 4}, {"role": "user", "content": parts}])
-        == 2 + 11 + 258
-    )
+    messages = [{"role": "system", "content": "b" * 4}, {"role": "user", "content": parts}]
+    assert oracle.count_tokens(messages) == 2 + 11 + 258

@@ -1,4 +1,4 @@
-"""The world's own spaCy pipeline: every word of the grammar has its tag, and noun chunks are the things that a caption names."""
+"""The world's own spaCy pipeline: tags of all words, and noun chunks of all things."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def test_tags_and_noun_chunks_as_an_english_model_gives_them(parser):
     tags = "CD JJ VBG NNS IN IN CD JJ NN IN NN .".split()
     assert [token.tag_ for token in document] == tags
     assert [chunk.text for chunk in document.noun_chunks] == ["Three tiny jumping hearts", "one green star", "dark"]
-    assert [
-        token.pos_ for token in parser("a star fast asleep and a box")
-    ] == "DET NOUN ADV ADJ CCONJ DET NOUN".split()
+    parts = [token.pos_ for token in parser("a star fast asleep and a box")]
+    assert parts == "DET NOUN ADV ADJ CCONJ DET NOUN".split()
 
 
 def test_without_spacy_one_line_says_what_to_install(monkeypatch):

@@ -10,10 +10,6 @@ from repair_hf.toyworld.scenes import Facts, Scene, Thing
 SCENE = Scene(Thing("circle", "red", 2, "large", "sleeping"), Thing("star", "blue"), "left", "day", layout=3)
 
 
-def kinds(facts: Facts) -> list[str]:
-    return [gap.kind for gap in scenes.differences(facts, SCENE)]
-
-
 @pytest.mark.parametrize(
     "facts, expected",
     [
@@ -29,7 +25,7 @@ def kinds(facts: Facts) -> list[str]:
     ],
 )
 def test_differences_name_the_error_type(facts, expected):
-    assert kinds(facts) == expected
+    assert [gap.kind for gap in scenes.differences(facts, SCENE)] == expected
 
 
 def test_a_thing_that_the_picture_lacks_is_a_hallucination():
@@ -38,13 +34,10 @@ def test_a_thing_that_the_picture_lacks_is_a_hallucination():
     assert [gap.kind for gap in scenes.differences(facts, lonely)] == ["Hallucination"]
 
 
-def test_layout_is_no_fact():
-    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE
-
-
 def test_json_round_trip_keeps_the_layout():
     again = Scene.from_json(SCENE.to_json())
     assert again == SCENE and again.layout == 3
+    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE  # the layout is not compared
 
 
 def test_sampled_things_can_always_be_told_apart():
@@ -62,9 +55,3 @@ def test_satisfy_makes_any_caption_true_and_changes_nothing_that_already_fits():
         goal = scenes.satisfy(facts, scene)
         assert scenes.holds(facts, goal), (caption, scene)
         assert (goal == scene) == scenes.holds(facts, scene)
-
-
-def test_all_six_error_types_occur():
-    rng = random.Random(2)
-    pairs = [(captions.parse(captions.write(scenes.sample(rng), rng)), scenes.sample(rng)) for _ in range(500)]
-    assert {gap.kind for facts, scene in pairs for gap in scenes.differences(facts, scene)} == set(scenes.ERROR_TYPES)

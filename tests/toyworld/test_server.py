@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
+import socket
 import threading
 import time
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld import server
+from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer, Hangup, Response
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
@@ -55,16 +54,15 @@ def test_several_choices_are_billed_for_one_prompt(connect):
     assert (status, reply["usage"]) == (200, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
 
 
-def test_one_connection_serves_many_requests_without_delay(connect):
-    connection = connect(lambda body: "yes")
-    post(connection)
-    socket = connection.sock
-    assert socket is not None
-    start = time.monotonic()
-    for _ in range(20):
+def test_one_connection_serves_many_requests_without_delay():
+    with ChatServer(lambda body: "yes") as running:
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
         assert post(connection)[0] == 200
-    assert connection.sock is socket
-    assert time.monotonic() - start < 0.4  # a delayed acknowledgement would take 40 ms each
+        first = connection.sock
+        assert post(connection)[0] == 200 and connection.sock is first
+        [accepted] = running._http.connections
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no delayed acknowledgements
+        connection.close()
 
 
 def test_whole_responses(connect):
@@ -89,13 +87,11 @@ def test_a_value_error_is_the_clients_fault(connect):
 
 
 @pytest.mark.parametrize("body", [b"not JSON", [], {"model": "m"}])
-def test_bodies_that_are_no_request(connect, body):
-    status, _, reply = post(connect(lambda body: "yes"), body)
+def test_invalid_requests(connect, body):
+    connection = connect(lambda body: "yes")
+    status, _, reply = post(connection, body)
     assert status == 400 and "JSON with `model` and `messages`" in reply["error"]["message"]
-
-
-def test_other_paths(connect):
-    assert post(connect(lambda body: "yes"), path="/v1/embeddings")[0] == 404
+    assert post(connection, body, path="/v1/embeddings")[0] == 404
 
 
 def test_latency(connect):
@@ -154,39 +150,17 @@ def test_after_the_end_nobody_answers():
 def test_a_port_that_is_taken():
     with ChatServer(lambda body: "yes") as running:
         port = urlsplit(running.base_url).port
-        with pytest.raises(UserError, match=f"Port {port} cannot be served"):
+        with pytest.raises(UserError, match=f"Port {port} cannot be used"):
             ChatServer(lambda body: "yes", port=port)
 
 
-SERVE = """
-from repair_hf.toyworld.server import serve
-serve(0, verdict_noise=0.0, ready=lambda base_url: print(base_url, flush=True))
-"""
-
-
-def test_serve_is_the_oracle():
-    process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
-    try:
-        base_url = process.stdout.readline().strip()
-        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
-        edit = [
-            {"type": "text", "text": 'False-positive caption: "two red stars"'},
-            {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
-        ]
-        status, _, reply = post(connection, {**BODY, "messages": [{"role": "user", "content": edit}]})
-        assert status == 200 and reply["choices"][0]["message"]["content"] in (
-            "three red stars",
-            "a trio of red stars",
-        )
-        assert post(connection)[0] == 400
-        more = {**BODY, "messages": [{"role": "user", "content": edit}], "n": 4, "seed": 1}
-        texts = [choice["message"]["content"] for choice in post(connection, more)[2]["choices"]]
-        assert set(texts) == {"three red stars", "a trio of red stars"} and len(texts) == 4
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def test_serve_refuses_impossible_rates():
-    with pytest.raises(UserError, match="verdict_noise"):
-        server.serve(0, verdict_noise=2, ready=print)
+def test_the_oracle_over_http(connect):
+    connection = connect(lambda body: oracle.choices(oracle.answer, body))
+    edit = [
+        {"type": "text", "text": 'False-positive caption: "two red stars"'},
+        {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
+    ]
+    body = {**BODY, "messages": [{"role": "user", "content": edit}], "n": 4, "seed": 1}
+    texts = [choice["message"]["content"] for choice in post(connection, body)[2]["choices"]]
+    assert set(texts) == {"three red stars", "a trio of red stars"} and len(texts) == 4
+    assert post(connection)[0] == 400

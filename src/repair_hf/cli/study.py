@@ -54,7 +54,7 @@ def run(
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
-    from repair_hf.study.tuning import Grid
+    from repair_hf.study.tuning import SearchSpace
 
     refuse_several("study")
     logging.getLogger("repair_hf.training.trainer").setLevel(
@@ -75,21 +75,21 @@ def run(
     if setting.spacy_model != "world" and any("spacy_model" in methods[name].means for name in wanted):
         load_parser(setting.spacy_model, noun_chunks=True)  # before anything is made or paid
     if size.world is not None:
-        with setting.turns.alone("world"):
+        with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
-    grid = Grid(
+    space = SearchSpace(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,
         options.grid_weights or size.grid_weights,
     )
-    study = Study(setting, methods, wanted, grid, tune=options.tune, shares=options.shares, tell=print)
+    study = Study(setting, methods, wanted, space, tune=options.tune, shares=options.shares, tell=print)
     _run(study, setting, options)
 
 
 def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
     """A study of each data set, typed one after the other, and one table of all."""
-    from repair_hf.study.across import ceilings, words_of_each, write_across
     from repair_hf.study.methods.registry import load_methods
+    from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
     from repair_hf.study.setting import settle
 
     output, methods = Path(options.output), load_methods()
@@ -136,7 +136,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
     from repair_hf.analysis.costs import dollars
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.study import estimates
-    from repair_hf.study.products import paid, products_in
+    from repair_hf.study.spending import paid, products_in
     from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
     with tempfile.TemporaryDirectory() as folder:

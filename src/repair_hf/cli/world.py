@@ -70,8 +70,8 @@ class ServeOptions:
 
     port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.")
     latency: float = opt(0.0, "Seconds that each answer waits.")
-    verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.")
-    malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.")
+    verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.", least=0, most=1)
+    malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.", least=0, most=1)
     log: str | None = opt(None, "File that gets one JSON line per request.")
 
     def __post_init__(self) -> None:

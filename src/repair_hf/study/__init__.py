@@ -1,1 +1,1 @@
-"""Compare methods over several seeds in one table."""
+"""The study: methods and seeds on the same data, compared in one table. Start reading at `running.py`."""

@@ -1,11 +1,9 @@
-"""A cell of the study: one method, trained once and measured.
+"""A cell of the study: one method, trained with one seed and evaluated on one split.
 
-In:  a `Setting`, the `Products`, a method, a `Cell` that says how it is trained.
-Out: `cells/<name>/` with `summary.json` (metrics, and what the training took), `ranks.parquet`, where there are compositional benchmarks
-     `cases.parquet`, and the loss curve (`trainer_state.json`). Weights go when they are measured, unless the setting keeps them, or
-     they are wanted for another split.
-
-A cell that is finished stays, so that a study that was killed loses the cell under way and nothing else.
+`cells/<name>/` gets `summary.json` (metrics and training figures), `ranks.parquet`, the loss curve
+(`trainer_state.json`), and `cases.parquet` if there are compositional benchmarks. A finished cell is reused, so that a
+killed study repeats only the cell it was working on. Weights are deleted after the evaluation, unless the setting
+keeps them or the other split needs them.
 """
 
 from __future__ import annotations
@@ -26,9 +24,10 @@ from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
 from repair_hf.runtime.run_folder import finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import SampleRows
-from repair_hf.study.products import Made, Products
+from repair_hf.study.products import Products
+from repair_hf.study.repair_records import share_of_records
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.variants import share_of_records
+from repair_hf.study.spending import Product
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.trainer import train
 
@@ -38,25 +37,17 @@ WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
 
 @dataclass(frozen=True)
 class Cell:
-    """How a method is trained, and what it is measured on.
+    """How a method is trained, and the split it is evaluated on."""
 
-    Args:
-        method: Its name; `base` for the retriever as it came, which is not trained.
-        split: What it is measured on.
-        seed: Of the training's draws.
-        knobs: Its hyperparameters; None for the base.
-        share: Of its samples or records that are used.
-    """
-
-    method: str
-    split: str
+    method: str  # name of the method; `base` for the untrained retriever
+    split: str  # split of the evaluation
     seed: int = 0
-    knobs: Knobs | None = None
-    share: float = 1.0
+    knobs: Knobs | None = None  # hyperparameters; None for the base
+    share: float = 1.0  # share of the samples or records that is used
 
     @property
     def name(self) -> str:
-        """Names its folder."""
+        """Name of its folder."""
         if self.knobs is None:
             return f"{self.method}--{self.split}"
         share = f"--share{self.share:g}" if self.share < 1 else ""
@@ -65,61 +56,62 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished cell.
-
-    Args:
-        cell: What it is.
-        folder: Where its ranks are.
-        metrics: Retrieval metrics, `n_images`, `n_texts`; of the split that is reported on, those of the compositional benchmarks too.
-        training: `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; nothing for the base.
-    """
+    """A finished cell."""
 
     cell: Cell
     folder: Path
+    # retrieval metrics, `n_images`, `n_texts`; on the reported split also compositional metrics
     metrics: Mapping[str, float]
+    # `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; empty for the base
     training: Mapping[str, float]
+
+    @property
+    def knobs(self) -> Knobs:
+        """Its hyperparameters."""
+        assert self.cell.knobs is not None, "the base is not trained"
+        return self.cell.knobs
 
 
 def run_cell(
     cell: Cell, method: Method | None, setting: Setting, products: Products, *, keep_weights: bool = False
 ) -> Measured:
-    """Train and measure, or find it done. What was trained for the validation split, and is still there, is not trained again.
+    """Train and evaluate, or read the finished cell. Weights that were trained for the validation split are reused.
 
     Args:
-        cell: How.
-        method: What; None for the base.
-        setting: What all cells share.
-        products: Where samples and records come from.
-        keep_weights: Until another split is measured, or `forget_weights` is called.
+        cell: The cell.
+        method: Its method; None for the base.
+        setting: The study's setting.
+        products: Source of samples and records.
+        keep_weights: Keep the weights until the other split is evaluated or `forget_weights` is called.
 
     Raises:
-        UserError: If the folder holds a finished cell of other data or options, or the method lacks a part that the study was not given.
+        UserError: If the folder holds a finished cell of other data or options.
     """
     folder = _folder(cell, setting)
-    made = {} if method is None else products.of(method, cell.knobs)
+    made = products.of(method, cell.knobs) if method and cell.knobs else {}
     resolved = _resolved(cell, method, made, setting)
-    with setting.turns.alone(cell.name):
+    with setting.sharing.lock(cell.name):
         summary = finished(folder, resolved)
         if summary is None:
             open_stage(folder, command="study", options=resolved)
             encoder, training = _retriever(cell, method, made, setting)
-            metrics = _measure(encoder, cell, setting, folder)
-            finish_stage(folder, {"metrics": metrics, "training": training})
-            summary = finished(folder, resolved)
-        # here, and not where they were measured: a process that was killed in between leaves them behind
+            metrics = _evaluate(encoder, cell, setting, folder)
+            summary = {"metrics": metrics, "training": training}
+            finish_stage(folder, summary)
+        # here, not after the evaluation: a process that is killed in between leaves the weights behind
         if not (keep_weights or setting.keep_models):
-            for measured in (folder, _folder(_twin(cell, setting), setting)):
-                forget_weights(measured)
+            for evaluated in (folder, _folder(_validation_twin(cell, setting), setting)):
+                forget_weights(evaluated)
     return Measured(cell, folder, summary["metrics"], summary["training"])
 
 
 def forget_weights(folder: Path) -> None:
-    """Delete the weights of a cell; its figures stay."""
+    """Delete the weights of a cell and keep its figures."""
     shutil.rmtree(folder / WEIGHTS, ignore_errors=True)
 
 
-def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting) -> dict[str, Any]:
-    """What decides the result."""
+def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting) -> dict[str, Any]:
+    """Return everything that decides the result."""
     return asdict(cell) | {
         "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
         "training": setting.training_of(method),
@@ -134,55 +126,56 @@ def _folder(cell: Cell, setting: Setting) -> Path:
     return setting.output / "cells" / cell.name
 
 
-def _twin(cell: Cell, setting: Setting) -> Cell:
-    """The same training, measured on the validation split."""
+def _validation_twin(cell: Cell, setting: Setting) -> Cell:
+    """The same training, evaluated on the validation split."""
     return replace(cell, split=setting.validation_split)
 
 
 def _retriever(
-    cell: Cell, method: Method | None, made: Mapping[str, Made], setting: Setting
+    cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting
 ) -> tuple[DualEncoder, dict[str, Any]]:
-    """The retriever, and what its training took; as it was trained for the validation split, where its weights are still there."""
+    """Return the trained retriever and its training figures; the validation twin's weights are reused."""
     if method is None:
         return setting.encoder(setting.model), {}
-    folder, twin = _folder(cell, setting), _twin(cell, setting)
+    folder, twin = _folder(cell, setting), _validation_twin(cell, setting)
     known = _folder(twin, setting)
-    # the weights are looked for first: where nothing was chosen there may be no validation split
+    # the weights come first: where nothing is tuned there may be no validation split
     if (known / WEIGHTS).is_dir() and (summary := finished(known, _resolved(twin, method, made, setting))):
         shutil.copy(known / CURVE, folder)
         return setting.encoder(str(known / WEIGHTS)), summary["training"]
     encoder = setting.encoder(setting.model_of(method))
-    return encoder, _train(cell, method, made, encoder, setting, folder)
+    return encoder, _train(cell, method, made, encoder, setting)
 
 
 def _train(
-    cell: Cell, method: Method, made: Mapping[str, Made], encoder: DualEncoder, setting: Setting, folder: Path
+    cell: Cell, method: Method, made: Mapping[str, Product], encoder: DualEncoder, setting: Setting
 ) -> dict[str, Any]:
-    retriever = folder / WEIGHTS
-    forget_weights(folder)  # of a cell that was cut off
+    assert cell.knobs is not None, "a method is trained with hyperparameters"
+    folder = _folder(cell, setting)
+    forget_weights(folder)  # of an interrupted training
     config = RepairConfig(
-        output_dir=str(retriever),
+        output_dir=str(folder / WEIGHTS),
         seed=cell.seed,
         cache_folder=str(setting.output / "cache"),
         **cell.knobs.as_options(),
         **setting.training_of(method),
     )
-    set_seed(cell.seed)  # an objective with a head of its own draws its first weights
+    set_seed(cell.seed)  # for the first weights of an objective's own head
     how: dict[str, Any] = {}
     if isinstance(method, Baseline):
-        if made:
-            samples = {part: one.data for part, one in made.items()}
+        if method.parts:
+            samples = {part: made[part].data for part in method.parts}
             how["data"] = SampleRows(setting.pairs, samples, seed=cell.seed, share=cell.share)
         if method.objective is not None:
             how["objective"] = method.objective(encoder)
     elif made:
         how["records"] = share_of_records(made["records"].data, cell.share)
-    told = train(encoder, setting.pairs, config=config, **how)
-    (retriever / CURVE).replace(folder / CURVE)
-    return told
+    figures = train(encoder, setting.pairs, config=config, **how)
+    (folder / WEIGHTS / CURVE).replace(folder / CURVE)
+    return figures
 
 
-def _measure(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -> dict[str, float]:
+def _evaluate(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -> dict[str, float]:
     pairs = setting.held_out(cell.split)
     pixels = PixelStore(pairs.images, "image", encoder.preprocessor, setting.output / "cache")
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)

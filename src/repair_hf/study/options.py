@@ -1,8 +1,4 @@
-"""The options of `repair-hf study`, and the sizes that it knows.
-
-In:  a recipe or a command line.
-Out: dataclasses; nothing here loads torch.
-"""
+"""The options of `repair-hf study`, and the sizes of its toy world. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions
 
 @dataclass(frozen=True)
 class Size:
-    """A toy world and the hyperparameters that suit it; without a world, those that suit a pretrained CLIP."""
+    """A toy world with its hyperparameters, or the hyperparameters of a pretrained CLIP without a world."""
 
     world: dict[str, int] | None
     max_queries: int | None
@@ -35,7 +31,7 @@ OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
 @dataclass
 class ListOptions:
-    """What there is."""
+    """Listing instead of running."""
 
     _argument_group_name = "methods"
 
@@ -44,95 +40,73 @@ class ListOptions:
 
 @dataclass
 class StudyOptions:
-    """Which methods, and how they are trained and measured."""
+    """Which methods, and how they are trained and evaluated."""
 
     _argument_group_name = "study"
 
     output: str = opt("runs/study", "Folder of the study.")
     datasets: dict | None = opt(
         None,
-        """Several data sets, and one table of all: name -> the options in which it differs, such as '{"flickr30k": {"pairs": "..."}}'.""",
+        """Several datasets with one table: name -> options that differ, such as '{"coco": {"pairs": "..."}}'.""",
     )
-    methods: list[str] = opt([], "Names of methods; all by default. Plain training is always among them.")
-    seeds: int = opt(3, "Trainings of each method.")
+    methods: list[str] = opt([], "Names of methods; all by default. Plain training is always added.")
+    seeds: int = opt(3, "Trainings of each method.", least=1)
     size: Literal["tiny", "small", "full"] | None = opt(
-        None,
-        "Of the toy world, where no --pairs are given; full by default. `tiny` shows in seconds that every part runs; its numbers mean nothing.",
+        None, "Size of the toy world without --pairs; full by default. `tiny` checks in seconds that everything runs."
     )
-    model: str = opt(
-        "world/base-12k",
-        "The retriever: Hub id or folder of a dual encoder, or world/base-12k, world/narrow-12k or world/base.",
-    )
+    model: str = opt("world/base-12k", "The retriever: Hub id or folder of a dual encoder, or one of the toy world's.")
     other_model: str | None = opt(
-        None,
-        "Another retriever, for the methods other-backbone and other-backbone-vanilla. In the toy world, world/narrow-12k.",
+        None, "Another retriever, for other-backbone and other-backbone-vanilla; in the toy world, world/narrow-12k."
     )
     weak_llm: str | None = opt(
-        None, "A weaker LLM, for the method weak-llm. In the toy world, the oracle that errs in a fifth of its audits."
+        None, "A weaker LLM, for weak-llm; in the toy world, an oracle that errs in a fifth of its audits."
     )
     weak_editor: str | None = opt(
-        None, "A weaker editor, for weak-editor. In the toy world, one that changes too much in three of ten images."
+        None, "A weaker editor, for weak-editor; in the toy world, one that errs in three of ten images."
     )
     spacy_model: str | None = opt(
-        None, "spaCy model or folder that parses captions for negclip; en_core_web_sm, or the toy world's own parser."
+        None, "spaCy model or folder for negclip; en_core_web_sm by default, or the toy world's own parser."
     )
-    max_queries: int | None = opt(
-        None,
-        "Mine at most so many queries of each direction; all by default, as the other methods take every caption.",
-    )
-    d_i2t: int = opt(5, "False positive captions kept for each image.")
-    d_t2i: int = opt(1, "False positive images kept for each caption.")
+    max_queries: int | None = opt(None, "Most queries to mine in each direction; all by default.", least=1)
+    d_i2t: int = opt(5, "False positive captions kept for each image.", least=1)
+    d_t2i: int = opt(1, "False positive images kept for each caption.", least=1)
     tune: bool = opt(
-        False,
-        "Choose learning rate, epochs and lambda for each method, one after the other, on the validation split; without it the first of each is taken.",
+        False, "Tune learning rate, epochs and lambda on the validation split; otherwise use the first value of each."
     )
-    learning_rates: list[float] = opt([], "Peak learning rates to choose from; by --size, or the paper's.")
-    epochs: list[float] = opt([], "Passes over the training captions to choose from.")
-    grid_weights: list[float] = opt([], "Lambdas to choose from.")
-    batch_size: int | None = opt(None, "Pairs in a batch; 128, less in small worlds.")
+    learning_rates: list[float] = opt([], "Peak learning rates to choose from; by --size, or the paper's.", above=0)
+    epochs: list[float] = opt([], "Passes over the training captions to choose from.", above=0)
+    grid_weights: list[float] = opt([], "Lambdas to choose from.", least=0)
+    batch_size: int | None = opt(None, "Pairs in a batch; 128, less in small worlds.", least=1)
     training: dict | None = opt(
-        None, """More arguments of training for all methods, such as '{"fp16": true}': those of `repair-hf train`."""
+        None, """More options of `repair-hf train` for all methods, such as '{"fp16": true}'."""
     )
     shares: list[float] = opt(
-        [1.0], "Shares of each method's samples to train on, such as 0.2 0.6 1; 1 is always among them."
+        [1.0], "Shares of each method's samples to train on, such as 0.2 0.6 1; 1 is always added.", above=0, most=1
     )
-    test_split: str = opt("test", "Split that is reported on.")
+    test_split: str = opt("test", "Split that is reported.")
     validation_split: str = opt("validation", "Split that --tune chooses on.")
-    resamples: int = opt(2000, "Times that the images are drawn anew, with replacement, for the 95% intervals.")
+    resamples: int = opt(2000, "Bootstrap resamples of the images for the 95% intervals.", least=1)
     paper: Literal["flickr30k", "coco30k"] | None = opt(
-        None, "Set the figures that RePair's paper reports for this data set beside ours, in columns of their own."
+        None, "Add columns with the figures of RePair's paper for this dataset."
     )
-    keep_models: bool = opt(False, "Keep the weights of each training; they are deleted once measured.")
-    dry_run: bool = opt(False, "Say what each method would ask for and what that would cost, then stop.")
+    keep_models: bool = opt(False, "Keep the weights of each training; by default they are deleted after evaluation.")
+    dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.")
 
     def __post_init__(self) -> None:
         if self.datasets is not None and not self.datasets:
-            raise UserError("`datasets` is empty; name data sets and their options, or leave it out.")
-        for name in ("seeds", "resamples", "d_i2t", "d_t2i"):
-            if vars(self)[name] < 1:
-                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")
-        if wrong := [share for share in self.shares if not 0 < share <= 1]:
-            raise UserError(f"`shares` lie above 0 and at most at 1, got {wrong[0]:g}.")
-        for name in ("learning_rates", "epochs"):
-            if wrong := [value for value in vars(self)[name] if value <= 0]:
-                raise UserError(f"`{name}` must be more than 0, got {wrong[0]:g}.")
-        if wrong := [value for value in self.grid_weights if value < 0]:
-            raise UserError(f"`grid_weights` must not be negative, got {wrong[0]:g}.")
-        for name in ("max_queries", "batch_size"):
-            if vars(self)[name] is not None and vars(self)[name] < 1:
-                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}; leave it out for the default.")
+            raise UserError("`datasets` is empty; name datasets and their options, or leave it out.")
 
 
 @dataclass
 class StudyPairsOptions(PairsOptions):
     """Which images and captions are trained on."""
 
-    pairs: str | None = opt(None, "As for `repair-hf train`; without, the toy world of --size is drawn.")
+    pairs: str | None = opt(None, "As for `repair-hf train`; by default a toy world of --size.")  # type: ignore[assignment]
 
 
 @dataclass
 class StudyLLMOptions(LLMOptions):
-    """The LLM of all methods. Ceilings hold for the study as a whole."""
+    """The LLM of all methods. Ceilings apply to the whole study."""
 
     llm: str = opt(ORACLE, "The LLM of all methods, as for `repair-hf synthesize`.")
 
@@ -145,7 +119,7 @@ class StudyEditorOptions(EditorOptions):
 
 
 def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:
-    """The toy world that was asked for, or what suits a data set of one's own.
+    """Return the toy world that the options name, or the hyperparameters for one's own data.
 
     Raises:
         UserError: If both are given.
@@ -154,6 +128,6 @@ def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:
         return SIZES[options.size or "full"]
     if options.size is not None:
         raise UserError(
-            f"`size` {options.size} is one of the toy world, but `pairs` names {pairs.pairs}; give one of the two."
+            f"`size` {options.size} is one of the toy world, but `pairs` names {pairs.pairs}; leave one out."
         )
     return OWN_DATA

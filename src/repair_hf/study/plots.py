@@ -1,8 +1,4 @@
-"""The pictures of a study: what each method gains, and what more samples bring.
-
-In:  `Results`, or the table of differences.
-Out: `Finding`s with a figure.
-"""
+"""The figures of a study: what each method gains, and the effect of more samples."""
 
 from __future__ import annotations
 
@@ -18,18 +14,18 @@ from repair_hf.analysis.drawing import MUTED
 from repair_hf.analysis.findings import Finding
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.cells import Measured
-from repair_hf.study.effort import R1, frame
+from repair_hf.study.cost_tables import R1, frame
 from repair_hf.study.running import PLAIN, Results
 
 PANELS = ("equal steps", "equal compute")
 LINES = ("-", "--", ":", "-.")
-# Okabe and Ito's: apart for every kind of colour vision.
+# Okabe and Ito's, distinguishable with every kind of colour vision.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000")
 
 
 def draw_gains(gains: Finding) -> Finding:
-    """Give the table of differences its picture: a point and a line from bound to bound for each method, one panel for each comparison."""
-    if gains.data.empty:
+    """Add a figure to the table of gains: each method's gain with its interval, one panel for each comparison."""
+    if gains.data is None or gains.data.empty:
         return gains
     methods = list(dict.fromkeys(gains.data["method"]))
     with chart(0.9 + 0.24 * len(methods), columns=2, width=6.6) as (figure, panels):
@@ -49,7 +45,7 @@ def draw_gains(gains: Finding) -> Finding:
 
 
 def draw_sweep(results: Results) -> Finding | None:
-    """What a share of each method's samples brings, where shares were asked for."""
+    """Plot and tabulate R@1 over the share of each method's samples, if the study has shares."""
     if not results.sweep:
         return None
     shares = list(next(iter(results.sweep.values())))
@@ -72,11 +68,14 @@ def draw_sweep(results: Results) -> Finding | None:
         for share, cells in found.items()
         for cell in cells
     ]
-    told = "R@1 I2T / T2I in %, mean over seeds, by the share of each method's samples that is used; a larger share holds all of a smaller one."
+    told = (
+        "R@1 I2T / T2I in %, mean over seeds, by the share of each method's samples. A larger share contains every "
+        "smaller one."
+    )
     table = frame(["method", *(f"{share:.0%}" for share in shares)], rows)
     return Finding("sweep", "How many samples", told, table, figure, data=pd.DataFrame(data))
 
 
 def _mean(cells: Sequence[Measured], metric: str) -> float:
-    """Over seeds, in percent."""
+    """Return the mean over seeds in percent."""
     return 100 * statistics.fmean(cell.metrics[metric] for cell in cells)

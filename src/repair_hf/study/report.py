@@ -1,8 +1,4 @@
-"""The report of a study: `study.md`, and of each section a CSV and, where there is one, a picture.
-
-In:  `Results`.
-Out: the sections, written to the study's folder.
-"""
+"""Write the report of a study: `study.md`, and a CSV and perhaps a figure for each section."""
 
 from __future__ import annotations
 
@@ -12,28 +8,28 @@ from pathlib import Path
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.tables import markdown
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.study import effort, tables
+from repair_hf.study import cost_tables, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
 
 TOY = (
-    "The world is a toy: its captions are exact, its LLM knows the truth, and its editor draws what it is told. The numbers say whether methods "
-    "do here what they are meant to do, and nothing about photographs."
+    "The world is a toy: its captions are exact, its LLM knows the truth, and its editor follows every instruction. "
+    "The numbers show whether the methods work as intended. They say nothing about photographs."
 )
-FEW = 200  # images; an interval of R@1 is then some ten points wide
+FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 
 
 def write_report(results: Results, differences: tables.Differences, paper: str | None = None) -> list[Finding]:
-    """Write all sections, and give them back.
+    """Write all sections and return them.
 
     Args:
-        results: What has been measured so far.
-        differences: Between cells; of one study the same for each report, since it remembers each cell's resamples.
-        paper: Data set whose published figures stand in columns of their own.
+        results: All results so far.
+        differences: Differences between cells; it caches resamples, so use one instance for all reports of a study.
+        paper: Dataset whose published figures get columns of their own.
     """
     setting = differences.setting
     retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
-    took = effort.overhead(results, paper)
+    took = cost_tables.overhead(results, paper)
     found = [
         left_out(results),
         tables.regime(results, differences),
@@ -44,33 +40,33 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         tables.compositional(results, differences),
         took,
         tables.value(results, differences),
-        effort.training(results),
-        effort.tuning(results),
+        cost_tables.training(results),
+        cost_tables.tuning(results),
         draw_sweep(results),
     ]
     sections = [each for each in found if each is not None]
     count = results.base.metrics["n_images"]
-    caveat = f"All of it was measured on {count} images: too few to tell anything." if count < FEW else None
-    with setting.turns.alone("report"):
+    caveat = f"Everything was measured on {count} images: too few for a conclusion." if count < FEW else None
+    with setting.sharing.lock("report"):
         write_page(sections, setting.output, is_toy=setting.is_toy, caveat=caveat)
     return sections
 
 
 def left_out(results: Results) -> Finding | None:
-    """The methods that have no rows in the tables, and why."""
+    """List the methods without rows in the tables, with the reason."""
     if not results.left_out:
         return None
     return Finding("left_out", "Left out", " ".join(f"`{name}`: {why}" for name, why in results.left_out.items()))
 
 
 def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, caveat: str | None = None) -> None:
-    """Write sections as `study.md`, and each one's own files.
+    """Write `study.md` and the files of each section.
 
     Args:
-        sections: In their order.
-        output: Gets the files.
+        sections: The sections in order.
+        output: Folder of the files.
         is_toy: Whether the numbers are the toy world's.
-        caveat: What a reader must know before the numbers.
+        caveat: A warning at the top.
     """
     lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else []), *([caveat, ""] if caveat else [])]
     for each in sections:

@@ -1,12 +1,13 @@
-"""The study: which cells there are, in which order they are run, and what they are compared with.
+"""Run a study: which cells there are, in which order they run, and what they are compared with.
 
-In:  a `Setting`, methods, seeds, shares, the grid of hyperparameters.
-Out: `Results`, after each seed anew, so that a study that is cut off has a whole table of the seeds before.
+The way of the data: `setting` holds what all cells share; `tuning` chooses each method's hyperparameters; `products`
+makes what a method trains on, by `methods/` and `repair_records`; `cells` trains and evaluates one method with one
+seed; `report` writes the tables (`tables`, `cost_tables`) and figures (`plots`).
 
-A method is compared with plain training (`vanilla`) of the same seed twice: with as many steps, and with as many as encode as many images or
-captions, whichever is more. How many that is, the method's own training tells; it is rounded up to 1.5 times, 2 times and so on, so that methods share these runs.
-Where hyperparameters are chosen, plain training of each length has a learning rate of its own choice: one that was chosen for fewer steps would
-make longer training look worse than it is.
+Each method is compared with plain training (`vanilla`) of the same seed twice: at equal steps and at equal compute,
+that is, with the number of steps that encodes as many images or captions, whichever is more. This number is rounded up
+to multiples of one half, so that methods share plain runs. With tuning, plain training of each length has a learning
+rate of its own: one that was chosen for fewer steps would handicap longer training.
 """
 
 from __future__ import annotations
@@ -15,75 +16,59 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
-from repair_hf.study.methods.method import Method, Repair
-from repair_hf.study.products import Made, Products
+from repair_hf.study.methods.method import Method
+from repair_hf.study.products import Products
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.tuning import Choice, Grid, choose
+from repair_hf.study.spending import Product
+from repair_hf.study.tuning import SearchSpace, Tuned, tune
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
-LONGER = 3  # times the plain steps, to see what plain training has left to gain
+LONGER = 3  # times the plain steps, to show what plain training has left to gain
 LONGEST = f"{PLAIN}, {LONGER} times as long"
 
-Part = TypeVar("Part")
+Cells = tuple[Measured, ...]  # one of each seed
 
 
 @dataclass(frozen=True)
-class Row:
-    """A method's cells, one of each seed, and what they are compared with.
+class MethodResult:
+    """A method's cells, and what they are compared with."""
 
-    Args:
-        cells: Its own.
-        same_steps: Plain training of as many steps.
-        same_compute: Plain training that encodes as much.
-        ratio: Steps of `same_compute` to those of `same_steps`.
-        made: What it trains on, by part.
-    """
-
-    cells: tuple[Measured, ...]
-    same_steps: tuple[Measured, ...]
-    same_compute: tuple[Measured, ...]
-    ratio: float
-    made: Mapping[str, Made]
+    cells: Cells  # its own
+    same_steps: Cells  # plain training of as many steps
+    same_compute: Cells  # plain training that encodes as much
+    ratio: float  # steps of `same_compute` divided by those of `same_steps`
+    made: Mapping[str, Product]  # what it trains on, by part
 
 
 @dataclass(frozen=True)
 class Results:
-    """What has been measured so far.
+    """All results so far."""
 
-    Args:
-        base: The retriever as it came.
-        longer: Plain training of `LONGER` times the steps, one of each seed.
-        rows: Each method's.
-        sweep: Method -> share -> its cells, where there are shares.
-        choices: Each method's hyperparameters.
-        left_out: Methods that have nothing to train on, and why.
-        lengths: Those of plain training of other lengths, by its name and its passes over the captions.
-    """
-
-    base: Measured
-    longer: tuple[Measured, ...]
-    rows: Mapping[str, Row]
-    sweep: Mapping[str, Mapping[float, tuple[Measured, ...]]]
-    choices: Mapping[str, Choice]
-    left_out: Mapping[str, str]
-    lengths: Mapping[tuple[str, float], Choice]
+    base: Measured  # the untrained retriever
+    longer: Cells  # plain training of `LONGER` times the steps
+    rows: Mapping[str, MethodResult]  # the result of each method
+    sweep: Mapping[str, Mapping[float, Cells]]  # method -> share of its samples -> cells; empty without shares
+    tuned: Mapping[str, Tuned]  # each method's hyperparameters
+    left_out: Mapping[str, str]  # methods without training data, and the reason
+    # hyperparameters of plain training of other lengths, by its name and epochs
+    lengths: Mapping[tuple[str, float], Tuned]
 
 
 class Study:
-    """Runs the cells.
+    """Runs the cells of a study.
 
     Args:
         setting: What they share.
-        methods: All methods there are, by name.
-        wanted: Those of the study; plain training is one of them.
-        grid: Hyperparameters to choose from.
-        tune: Whether to choose; else the first of each value is taken.
-        shares: Of each method's samples; 1 is always among them.
-        tell: Takes a line on each cell when it is measured.
+        methods: All existing methods by name.
+        wanted: The study's methods; plain training is added.
+        space: Hyperparameters to choose from.
+        tune: Whether to tune; else the first of each value is used.
+        shares: Shares of each method's samples; 1 is added.
+        tell: Called with a line for each finished cell.
     """
 
     def __init__(
@@ -91,36 +76,36 @@ class Study:
         setting: Setting,
         methods: Mapping[str, Method],
         wanted: Sequence[str],
-        grid: Grid,
+        space: SearchSpace,
         *,
         tune: bool,
         shares: Sequence[float] = (1.0,),
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.setting, self.methods, self.grid, self.tune, self.tell = setting, methods, grid, tune, tell
-        plain = [OTHER_PLAIN] if any(is_other(methods[name]) for name in wanted) else []
+        self.setting, self.methods, self.space, self.tune, self.tell = setting, methods, space, tune, tell
+        plain = [OTHER_PLAIN] if any(methods[name].other_model for name in wanted) else []
         self.wanted = list(dict.fromkeys([PLAIN, *plain, *wanted]))
         self.shares = sorted({*shares, 1.0})
         self.products = Products(setting)
-        self._turns = setting.turns.all_of
+        self._run_all = setting.sharing.run_all
         self._measured: dict[Cell, Measured] = {}
-        self._lengths: dict[tuple[str, float], Choice] = {}
+        self._lengths: dict[tuple[str, float], Tuned] = {}
         self._left_out: dict[str, str] = {}
 
     def run(self, seeds: int) -> Iterator[Results]:
-        """Run all cells, one seed after the other; gives the results of all seeds so far."""
-        choices = self._each({name: partial(self._choose, name, self.grid) for name in self.wanted})
+        """Run all cells, seed by seed, and yield the results of all seeds so far after each."""
+        tuned = self._each({name: partial(self._tune, name, self.space) for name in self.wanted})
         for count in range(1, seeds + 1):
-            yield self._results(choices, range(count))
+            yield self._results(tuned, range(count))
 
-    def _each(self, parts: Mapping[str, Callable[[], Part]]) -> dict[str, Part]:
-        """The parts of methods, but of those that are found to have nothing to train on."""
-        told = {
+    def _each(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Make the parts of methods, without the methods that turn out to have no training data."""
+        left = {
             name: partial(self._unless_empty, name, part) for name, part in parts.items() if name not in self._left_out
         }
-        return {name: part for name, part in self._turns(told).items() if name not in self._left_out}
+        return {name: part for name, part in self._run_all(left).items() if name not in self._left_out}
 
-    def _unless_empty(self, name: str, part: Callable[[], Part]) -> Part | None:
+    def _unless_empty(self, name: str, part: Callable[[], Any]) -> Any:
         try:
             return part()
         except NoRecords as error:
@@ -128,64 +113,66 @@ class Study:
             self.tell(f"left out {name}: {error}")
             return None
 
-    def _results(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Results:
+    def _results(self, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        # what takes longest comes first, so that no process waits for it in the end; so does what is still to be made, one at a time
-        names = sorted(choices, key=lambda name: not self.products.lacks(self.methods[name]))
-        longest = {LONGEST: partial(self._longer, choices, seeds)}
-        found = self._each(longest | {name: partial(self._row, name, choices, seeds) for name in names})
-        longer, rows = found[LONGEST], {name: found[name] for name in choices if name in found}
+        # the longest training first, so that no process waits for it at the end; then methods whose data are missing
+        names = sorted(tuned, key=lambda name: not self.products.lacks(self.methods[name]))
+        longest = {LONGEST: partial(self._longer, tuned, seeds)}
+        found = self._each(longest | {name: partial(self._compare, name, tuned, seeds) for name in names})
+        longer, rows = found[LONGEST], {name: found[name] for name in tuned if name in found}
         swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.made]
-        sweep = self._turns({name: partial(self._shares, name, choices[name].knobs, seeds) for name in swept})
-        return Results(base, longer, rows, sweep, choices, dict(self._left_out), dict(self._lengths))
+        sweep = self._run_all({name: partial(self._sweep, name, tuned[name].knobs, seeds) for name in swept})
+        return Results(base, longer, rows, sweep, tuned, dict(self._left_out), dict(self._lengths))
 
-    def _longer(self, choices: Mapping[str, Choice], seeds: Sequence[int]) -> tuple[Measured, ...]:
-        knobs = self._plain(choices[PLAIN], PLAIN, LONGER * choices[PLAIN].knobs.epochs)
+    def _longer(self, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> Cells:
+        knobs = self._plain(tuned[PLAIN], PLAIN, LONGER * tuned[PLAIN].knobs.epochs)
         return self._seeds(PLAIN, knobs, seeds)
 
-    def _shares(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, tuple[Measured, ...]]:
+    def _sweep(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, Cells]:
         return {share: self._seeds(name, knobs, seeds, share) for share in self.shares}
 
-    def _row(self, name: str, choices: Mapping[str, Choice], seeds: Sequence[int]) -> Row:
-        knobs, plain_name = choices[name].knobs, OTHER_PLAIN if is_other(self.methods[name]) else PLAIN
-        plain = self._plain(choices[plain_name], plain_name, knobs.epochs)
-        cells, same_steps = self._turns(
-            {
-                "own": partial(self._seeds, name, knobs, seeds),
-                "plain": partial(self._seeds, plain_name, plain, seeds),
-            }
-        ).values()
+    def _compare(self, name: str, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> MethodResult:
+        """Train a method, and plain training at equal steps and at equal compute."""
+        method, knobs = self.methods[name], tuned[name].knobs
+        plain_name = OTHER_PLAIN if method.other_model else PLAIN
+        plain = self._plain(tuned[plain_name], plain_name, knobs.epochs)
+        both = {
+            "own": partial(self._seeds, name, knobs, seeds),
+            "plain": partial(self._seeds, plain_name, plain, seeds),
+        }
+        cells, same_steps = self._run_all(both).values()
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
-        as_long = self._plain(choices[plain_name], plain_name, ratio * knobs.epochs)
+        as_long = self._plain(tuned[plain_name], plain_name, ratio * knobs.epochs)
         same_compute = self._seeds(plain_name, as_long, seeds)
-        return Row(cells, same_steps, same_compute, ratio, self.products.of(self.methods[name], knobs))
+        return MethodResult(cells, same_steps, same_compute, ratio, self.products.of(method, knobs))
 
-    def _plain(self, own: Choice, name: str, epochs: float) -> Knobs:
-        """Plain training of some length, with the learning rate that is best for it; of its own length as it was chosen."""
+    def _plain(self, own: Tuned, name: str, epochs: float) -> Knobs:
+        """Return the hyperparameters of plain training of some length; another length than its own is tuned anew."""
         if epochs == own.knobs.epochs:
             return own.knobs
         if (name, epochs) not in self._lengths:
-            self._lengths[name, epochs] = self._choose(name, replace(self.grid, epochs=[epochs]))
+            self._lengths[name, epochs] = self._tune(name, replace(self.space, epochs=[epochs]))
         return self._lengths[name, epochs].knobs
 
-    def _choose(self, name: str, grid: Grid) -> Choice:
-        choice = choose(self.methods, name, grid, self._on_validation if self.tune else None)
-        for one in choice.tried:
-            if one.cell.method == name and one.cell.knobs != choice.knobs and not self.setting.keep_models:
+    def _tune(self, name: str, space: SearchSpace) -> Tuned:
+        tuned = tune(self.methods, name, space, self._on_validation if self.tune else None)
+        for one in tuned.tried:
+            if one.cell.method == name and one.cell.knobs != tuned.knobs and not self.setting.keep_models:
                 forget_weights(one.folder)
-        return choice
+        return tuned
 
-    def _seeds(self, name: str, knobs: Knobs, seeds: Sequence[int], share: float = 1.0) -> tuple[Measured, ...]:
+    def _seeds(self, name: str, knobs: Knobs, seeds: Sequence[int], share: float = 1.0) -> Cells:
         cells = [Cell(name, self.setting.split, seed, knobs, share) for seed in seeds]
-        return self._measured_all(cells, self.methods[name])
+        return self._measure_all(cells, self.methods[name])
 
-    def _on_validation(self, method: Method, points: Sequence[Knobs]) -> tuple[Measured, ...]:
+    def _on_validation(self, method: Method, points: Sequence[Knobs]) -> Cells:
         cells = [Cell(method.name, self.setting.validation_split, 0, knobs) for knobs in points]
-        is_reported = method.name in self.wanted  # what wins is measured on the other split, too
-        return self._measured_all(cells, method, keep_weights=is_reported)
+        is_reported = method.name in self.wanted  # then the winner is evaluated on the other split, too
+        return self._measure_all(cells, method, keep_weights=is_reported)
 
-    def _measured_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> tuple[Measured, ...]:
-        return tuple(self._turns({cell.name: partial(self._measure, cell, method, **how) for cell in cells}).values())
+    def _measure_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> Cells:
+        parts = {cell.name: partial(self._measure, cell, method, **how) for cell in cells}
+        return tuple(self._run_all(parts).values())
 
     def _measure(self, cell: Cell, method: Method | None, *, keep_weights: bool = False) -> Measured:
         if cell not in self._measured:
@@ -198,16 +185,12 @@ class Study:
 
 
 def compute_ratio(training: Mapping[str, float], plain: Mapping[str, float]) -> float:
-    """How many plain steps encode as many images or captions, whichever is more, as one of another training: rounded up to halves.
+    """Return how many plain steps encode as much as one step of another training, rounded up to halves.
 
     Example:
-        >>> compute_ratio({"images_per_step": 256, "texts_per_step": 150}, {"images_per_step": 128, "texts_per_step": 128})
+        >>> plain = {"images_per_step": 128, "texts_per_step": 128}
+        >>> compute_ratio({"images_per_step": 256, "texts_per_step": 150}, plain)
         2.0
     """
     most = max(training[name] / plain[name] for name in ("images_per_step", "texts_per_step"))
     return max(math.ceil(2 * most - 0.02) / 2, 1.0)  # a batch may hold a caption twice
-
-
-def is_other(method: Method) -> bool:
-    """Whether it trains the study's other retriever."""
-    return isinstance(method, Repair) and method.other_model

@@ -1,8 +1,4 @@
-"""What all cells of a study share.
-
-In:  the options of `repair-hf study`.
-Out: `Setting`, which products and cells are handed; `settle` makes it of the options.
-"""
+"""The experimental setting: the data, the models and the options that all trainings of a study share."""
 
 from __future__ import annotations
 
@@ -19,39 +15,33 @@ from repair_hf.evaluation.compositional import CompositionalOptions, load_benchm
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.words import MODEL as PARSER
 from repair_hf.runtime.options import PairsOptions, UserError
-from repair_hf.study.methods.method import Method, Repair
-from repair_hf.study.options import Size, StudyOptions, size_of
-from repair_hf.study.turns import Turns
+from repair_hf.study.methods.method import Method, RepairVariant
+from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
+from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.toyworld.corpus import is_world
 from repair_hf.toyworld.truth import Truth
 from repair_hf.training.config import RepairConfig
 
-WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # faults of the toy world's stand-ins for a weaker LLM and editor
+WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # error rates of the toy world's weaker LLM and editor
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The hyperparameters of a method.
-
-    Args:
-        learning_rate: Peak learning rate.
-        epochs: Passes over the training captions.
-        grid_weight: Lambda; 0 for a method without grids.
-    """
+    """The hyperparameters that the study tunes."""
 
     learning_rate: float
-    epochs: float
-    grid_weight: float = 0.0
+    epochs: float  # passes over the training captions
+    grid_weight: float = 0.0  # lambda; 0 for a method without grids
 
     @property
     def name(self) -> str:
-        """Names them in a folder's name."""
+        """Their part of a folder's name."""
         weight = f"--lambda{self.grid_weight:g}" if self.grid_weight else ""
         return f"lr{self.learning_rate:g}--epochs{self.epochs:g}{weight}"
 
-    def as_options(self) -> dict[str, float]:
-        """By their names in `RepairConfig`."""
+    def as_options(self) -> dict[str, Any]:
+        """Return them by their names in `RepairConfig`."""
         return {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.epochs,
@@ -61,128 +51,122 @@ class Knobs:
 
 @dataclass(eq=False)
 class Setting:
-    """One dataset, one retriever, the same means for every method.
-
-    Args:
-        output: Folder of the study.
-        pairs_options: The training pairs.
-        model: The retriever, before any training.
-        llm: The LLM of all methods; its ceilings hold for the study as a whole.
-        editor: The image editor of all methods.
-        spacy_model: Parses captions.
-        mine: Options of `repair-hf mine` beside the pairs, by name.
-        training: Options of `RepairConfig` that all methods share.
-        type_command: Takes the words of a command, and runs it.
-        weak_llm: A weaker stand-in, if there is one.
-        weak_editor: A weaker stand-in, if there is one.
-        other_model: Another retriever, if there is one.
-        is_toy: Whether the pairs are the toy world's, whose LLM and editor know no other.
-        split: What is reported on.
-        validation_split: What hyperparameters are chosen on.
-        compositional: Further benchmarks that every cell is put to.
-        resamples: Of the images, for intervals.
-        keep_models: Whether trained weights stay in the folders of the cells.
-    """
+    """One dataset, one retriever, and the same models and budget for every method."""
 
     output: Path
     pairs_options: PairsOptions
-    model: str
-    llm: LLMOptions
-    editor: EditorOptions
-    spacy_model: str
-    mine: dict[str, Any]
-    training: dict[str, Any]
-    type_command: Callable[..., None]
-    weak_llm: LLMOptions | None = None
-    weak_editor: EditorOptions | None = None
-    other_model: str | None = None
-    is_toy: bool = True
-    split: str = "test"
-    validation_split: str = "validation"
+    model: str  # the retriever before any training
+    llm: LLMOptions  # the LLM of all methods; its ceilings apply to the whole study
+    editor: EditorOptions  # the image editor of all methods
+    spacy_model: str  # parser of captions
+    mine: dict[str, Any]  # options of `repair-hf mine` beside the pairs
+    training: dict[str, Any]  # options of `RepairConfig` that all methods share
+    type_command: Callable[..., None]  # runs a command, given its words
+    weak_llm: LLMOptions | None = None  # a weaker LLM, if any
+    weak_editor: EditorOptions | None = None  # a weaker editor, if any
+    other_model: str | None = None  # another retriever, if any
+    is_toy: bool = True  # whether the pairs are the toy world's
+    split: str = "test"  # split that is reported
+    validation_split: str = "validation"  # split that hyperparameters are chosen on
+    # compositional benchmarks for every training
     compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
-    resamples: int = 2000
-    keep_models: bool = False
+    resamples: int = 2000  # resamples of the images for confidence intervals
+    keep_models: bool = False  # whether trained weights are kept
 
     @cached_property
     def pairs(self) -> Pairs:
         """The training pairs."""
         return load_wanted(self.pairs_options)
 
+    @cached_property
+    def base(self) -> DualEncoder:
+        """The retriever before any training. It chooses among candidates and must not be trained."""
+        return self.encoder(self.model)
+
+    @cached_property
+    def sharing(self) -> WorkSharing:
+        """Locks that share the study's parts among processes."""
+        return WorkSharing(self.output / ".locks")
+
+    @cache  # noqa: B019
+    def held_out(self, split: str) -> Pairs:
+        """Load the pairs of an evaluation split."""
+        return load_wanted(self.pairs_options, split)
+
     @cache  # noqa: B019
     def benchmarks(self, split: str) -> list[Cases]:
-        """The compositional benchmarks; some are made of the pairs of the split that is measured on."""
+        """Load the compositional benchmarks; some are made from the pairs of the split."""
         return load_benchmarks(self.compositional, self.held_out(split), replace(self.pairs_options, split=split))
 
     @cache  # noqa: B019
     def truth(self, split: str) -> Truth | None:
-        """Tells true answers from wrong ones, where that can be known."""
+        """Return what tells true from wrong answers, if the pairs are the toy world's."""
         return Truth(self.held_out(split)) if self.is_toy else None
-
-    @cached_property
-    def base(self) -> DualEncoder:
-        """The retriever before any training; chooses among candidates, and is not to be trained."""
-        return self.encoder(self.model)
-
-    @cache  # noqa: B019
-    def held_out(self, split: str) -> Pairs:
-        """The pairs of a split that is measured on."""
-        return load_wanted(self.pairs_options, split)
 
     @cache  # noqa: B019
     def digest(self, model: str) -> str:
-        """Names the weights of a retriever."""
+        """Return the digest of a retriever's weights."""
         return self.base.digest if model == self.model else self.encoder(model).digest
 
-    @cached_property
-    def turns(self) -> Turns:
-        """Which part of the study this process makes, where several work on it."""
-        return Turns(self.output / ".locks")
-
     def encoder(self, model: str) -> DualEncoder:
-        """A retriever as it is before training, loaded anew."""
+        """Load a retriever, without its training."""
         return DualEncoder.from_pretrained(model)
 
     def model_of(self, method: Method) -> str:
-        """The retriever that a method trains."""
-        return self.other_model if isinstance(method, Repair) and method.other_model else self.model
+        """Return the retriever that a method trains."""
+        if not method.other_model:
+            return self.model
+        assert self.other_model is not None, "`lacks` names it"
+        return self.other_model
+
+    def llm_of(self, variant: RepairVariant) -> LLMOptions:
+        """Return the LLM of a variant."""
+        return self.weak_llm if variant.weak == "llm" and self.weak_llm else self.llm
+
+    def editor_of(self, variant: RepairVariant) -> EditorOptions:
+        """Return the image editor of a variant."""
+        return self.weak_editor if variant.weak == "editor" and self.weak_editor else self.editor
 
     def training_of(self, method: Method | None) -> dict[str, Any]:
-        """The options of `RepairConfig` that a method is trained with, but for its hyperparameters; None is the retriever as it came."""
-        return self.training | (dict(method.train) if isinstance(method, Repair) else {})
+        """Return a method's options of `RepairConfig`, without `Knobs`; None is the untrained retriever."""
+        return self.training | (dict(method.train) if method else {})
 
     def lacks(self, method: Method) -> list[str]:
-        """The options that a method needs and that the study has not got."""
+        """Return the options that a method needs and the study does not have."""
         return [option for option in sorted(method.means) if not self._has(option)]
 
     def _has(self, option: str) -> bool:
-        find = {"llm": find_llm, "editor": find_editor}.get(option)
-        if find is not None:
-            return self.is_toy or find(getattr(self, option))[0] != "world"
+        """The toy world's LLM and editor know no other pictures."""
+        if option == "llm":
+            return self.is_toy or find_llm(self.llm)[0] != "world"
+        if option == "editor":
+            return self.is_toy or find_editor(self.editor)[0] != "world"
         return getattr(self, option) is not None
 
 
 def settle(
     options: StudyOptions,
-    pairs_options: PairsOptions,
+    pairs_options: StudyPairsOptions,
     llm: LLMOptions,
     editor: EditorOptions,
     compositional: CompositionalOptions,
     type_command: Callable[..., None],
 ) -> Setting:
-    """The setting that options name.
+    """Make the setting from the options of `repair-hf study`.
 
     Raises:
-        UserError: If they cannot be had together.
+        UserError: If options contradict each other.
     """
     if llm.batch:
-        raise UserError("`batch` answers within a day, and the study's methods ask at once; leave it out.")
+        raise UserError("`batch` answers within a day, but the study's methods need answers at once; leave it out.")
     size, output = size_of(options, pairs_options), Path(options.output)
-    is_toy = size.world is not None or is_world(pairs_options.pairs)
+    is_toy = pairs_options.pairs is None or is_world(pairs_options.pairs)
     if not is_toy and options.model in RETRIEVERS:
         raise UserError(
-            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs_options.pairs}; name the retriever to train."
+            f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs_options.pairs}; "
+            "name the retriever to train."
         )
-    # the plain classes, whose words other commands read
+    # instances of the base classes, which other commands know
     llm, editor = LLMOptions(**asdict(llm)), EditorOptions(**asdict(editor))
     pairs = {"pairs": str(output / "world")} if size.world else {}
     return Setting(
@@ -208,13 +192,12 @@ def settle(
 
 
 def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
-    """What all trainings share; the rest is the cells'."""
     given = options.training or {}
     own = {"output_dir", "seed", "learning_rate", "num_train_epochs", "max_steps", "grid_weight", "cache_folder"}
     known = {each.name for each in fields(RepairConfig) if each.init}
     for name in given:
         if name in own:
-            raise UserError(f"`training` has {name!r}, which the study sets itself.")
+            raise UserError(f"`training` has {name!r}, which the study sets itself; leave it out.")
         if name not in known:
             raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
     return {"per_device_train_batch_size": options.batch_size or size.batch_size, **given}
@@ -230,12 +213,11 @@ def _weak_llm(options: StudyOptions, llm: LLMOptions, is_toy: bool) -> LLMOption
 def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> EditorOptions | None:
     if options.weak_editor is not None:
         is_there = _provider(options.weak_editor) == _provider(editor.editor)
-        return replace(
-            editor, editor=options.weak_editor, editor_base_url=editor.editor_base_url if is_there else None
-        )
+        url = editor.editor_base_url if is_there else None
+        return replace(editor, editor=options.weak_editor, editor_base_url=url)
     return replace(editor, drift=WEAK_EDITS) if editor.editor == "world" and is_toy else None
 
 
 def _provider(id: str) -> str:
-    """Whom an endpoint serves."""
+    """The provider that an endpoint belongs to."""
     return id.removeprefix("litellm:").partition("/")[0]

@@ -1,11 +1,8 @@
-"""The tables of a study.
+"""The result tables of a study.
 
-In:  `Results`.
-Out: `Finding`s: what a reader sees as text, the same numbers whole for a CSV.
-
-R@K in percent, MRR as it is, mean ± standard deviation over seeds. A difference is the mean over seeds of method less plain training of the same
-seed, with the 95% interval of the images: all seeds' differences are taken in the same resamples. It tells how far other images of the same kind
-might move the number; how far other seeds might is told by the standard deviation.
+R@K in percent, MRR as a fraction, mean ± standard deviation over seeds. A difference is the mean over seeds of the
+method minus plain training of the same seed. Its 95% interval resamples the images, the same way for all seeds: it
+says how far other images of the same kind might move the number. The standard deviation says so for other seeds.
 """
 
 from __future__ import annotations
@@ -25,19 +22,20 @@ from repair_hf.evaluation.judging import load_cases, resample_compositional
 from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction
 from repair_hf.evaluation.retrieval import DIRECTIONS, KS, resample_retrieval
 from repair_hf.study.cells import Measured
-from repair_hf.study.effort import R1, calls, frame, papers
+from repair_hf.study.cost_tables import R1, frame, published_results
 from repair_hf.study.running import LONGER, PLAIN, Results
 from repair_hf.study.setting import Setting
+from repair_hf.study.spending import total_cost
 
 RETRIEVAL = tuple(f"{side}_{kind}" for side in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
 SATURATED = 1.0  # points of R@1
 
 
 class Differences:
-    """Paired differences of cells, with intervals.
+    """Paired differences of cells, with confidence intervals.
 
     Args:
-        setting: What all cells were measured on.
+        setting: The study's setting.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -46,11 +44,11 @@ class Differences:
         self._samples: dict[str, dict[str, np.ndarray]] = {}
 
     def between(self, cells: Sequence[Measured], plain: Sequence[Measured]) -> dict[str, dict[str, float]]:
-        """Metric -> `difference`, `low`, `high`, and `sd` over seeds where there are several.
+        """Return metric -> `difference`, `low`, `high`, and `sd` over several seeds.
 
         Args:
-            cells: One of each seed; or one, which stands for all seeds.
-            plain: What each is compared with, alike.
+            cells: One of each seed, or one for all seeds.
+            plain: What they are compared with, likewise.
         """
         count = max(len(cells), len(plain))
         pairs = list(zip(_spread(cells, count), _spread(plain, count), strict=True))
@@ -64,7 +62,7 @@ class Differences:
         return found
 
     def _of(self, cell: Measured) -> dict[str, np.ndarray]:
-        """Metric -> (R,) its values in the resamples."""
+        """Return metric -> its values in the resamples, (R,)."""
         if cell.cell.name not in self._samples:
             found = resample_retrieval(ranks_by_direction(load_ranks(cell.folder)), self.caption_image, self.draws)
             if benchmarks := self.setting.benchmarks(cell.cell.split):
@@ -74,7 +72,7 @@ class Differences:
 
 
 def regime(results: Results, differences: Differences) -> Finding:
-    """Whether plain training has little left to gain, without which the other tables say little."""
+    """Check that plain training has little left to gain; otherwise the other tables say little."""
     plain = results.rows[PLAIN].cells
     runs = {PLAIN: plain, f"{PLAIN}, {LONGER} times the steps": results.longer}
     rows = {"base": [_cell([results.base], name) for name in R1] + [NONE] * 2}
@@ -88,27 +86,27 @@ def regime(results: Results, differences: Differences) -> Finding:
     )
     holds = max(map(max, gains.values())) < SATURATED
     verdict = (
-        f"Under {SATURATED:g} point both ways: there is little left to gain from plain training, and a comparison says something."
+        f"Both directions gain less than {SATURATED:g} point: plain training is saturated, and a comparison says "
+        "something."
         if holds
-        else f"That is not under {SATURATED:g} point both ways: THE CONDITION DOES NOT HOLD. Part of what a method gains below, plain "
-        "training gains too, given time; look at the columns of equal compute."
+        else f"A direction gains {SATURATED:g} point or more: THE CONDITION DOES NOT HOLD. Longer plain training "
+        "reaches part of a method's gains below; look at the columns of equal compute."
     )
     heads = ["", *map(label, R1), *(f"{label(name)} less base" for name in R1)]
     return Finding(
         "regime",
         "The regime",
-        f"Plain training gains {short} points of R@1 over the base, of {LONGER} times the steps {long}. {verdict}",
+        f"Plain training gains {short} points of R@1 over the base; with {LONGER} times the steps, {long}. {verdict}",
         frame(heads, rows),
         data=_long({name: found[name] for name in runs}),
     )
 
 
 def scores(results: Results, paper: str | None = None) -> Finding:
-    """R@1, R@5, R@10 and MRR of all methods."""
-    published = papers(paper) if paper else {}
+    """Tabulate R@1, R@5, R@10 and MRR of all methods."""
+    published = published_results(paper) if paper else {}
     heads = ["method", *map(label, RETRIEVAL), *(f"paper: {label(name)}" for name in R1 if paper)]
-    rows = {"base": [_cell([results.base], name) for name in RETRIEVAL]}
-    rows |= {name: [_cell(row.cells, metric) for metric in RETRIEVAL] for name, row in results.rows.items()}
+    rows = _rows(results, RETRIEVAL)
     if paper:
         rows = {
             name: cells + [_published(published.get(name, {}), metric) for metric in R1]
@@ -117,17 +115,16 @@ def scores(results: Results, paper: str | None = None) -> Finding:
     metrics = results.base.metrics
     told = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {_seeds(results)}. {DEFINITIONS}"
     if paper:
-        told += (
-            f" The columns marked `paper` hold what RePair's paper reports for {paper}; they were not measured here."
-        )
+        told += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
     return Finding("scores", "Retrieval", told, frame(heads, rows), data=_by_seed(results))
 
 
 def gains(results: Results, differences: Differences) -> Finding:
-    """What each method gains over plain training of equal steps, and of equal compute."""
+    """Tabulate each method's gain over plain training at equal steps and at equal compute."""
     heads = ["method", *(f"{label(name)}, equal steps" for name in R1), "steps for equal compute"]
     heads += [f"{label(name)}, equal compute" for name in R1]
-    rows, data = {}, {}
+    rows: dict[str, list[str]] = {}
+    data: dict[tuple[str, str], Any] = {}
     for name, row in results.rows.items():
         if row.cells == row.same_steps:  # plain training itself
             continue
@@ -135,10 +132,10 @@ def gains(results: Results, differences: Differences) -> Finding:
         data |= {(name, "equal steps"): steps, (name, "equal compute"): compute}
         rows[name] = [_gain(steps[m]) for m in R1] + [f"{row.ratio:g}x"] + [_gain(compute[m]) for m in R1]
     told = (
-        "Points of R@1 over plain training, in brackets the 95% interval of the images; *: it leaves out 0, as that of one cell in twenty does "
-        "where there is no difference. How far other seeds move a gain is no part of it (`sd` in the CSV). Equal steps: as many steps of plain "
-        "training. "
-        "Equal compute: so many times as many, until it has encoded as many images or captions, whichever is more, as the method has."
+        "Gain in points of R@1 over plain training, with the 95% interval over images (*: excludes 0, as one in "
+        "twenty does by chance). The interval does not include the variation over seeds (`sd` in the CSV). Equal "
+        "steps: as many steps of plain training. Equal compute: as many steps as encode the method's images or "
+        "captions, whichever is more."
     )
     return Finding(
         "gains", "Against plain training", told, frame(heads, rows), data=_long(data, ["method", "against"])
@@ -146,31 +143,32 @@ def gains(results: Results, differences: Differences) -> Finding:
 
 
 def summary(retrieval: Finding, gained: Finding, took: Finding) -> Finding:
-    """What a reader looks for first, of all methods: R@1, what it gains over plain training, and what the data took.
+    """Tabulate R@1, gains and the cost of the data of all methods.
 
     Args:
         retrieval: From `scores`.
         gained: From `gains`.
-        took: From `effort.overhead`.
+        took: From `cost_tables.overhead`.
     """
+    assert retrieval.table is not None and gained.table is not None and took.table is not None
     table = retrieval.table[["method", *map(label, R1)]]
     table = table.merge(gained.table.drop(columns="steps for equal compute"), how="left", on="method")
     table = table.merge(took.table[["method", "samples", "LLM calls", "images"]], how="left", on="method")
     told = (
-        "R@1 in %, ± standard deviation over seeds; points of R@1 over plain training, with the 95% interval of the images (*: it leaves out 0); "
-        "what was made and asked for. The sections below say each of it more closely."
+        "R@1 in %, ± standard deviation over seeds; gain over plain training in points of R@1, with the 95% interval "
+        "over images (*: excludes 0); cost of the data. The sections below have the details."
     )
     return Finding("summary", "In one table", told, table.fillna(NONE))
 
 
 def value(results: Results, differences: Differences) -> Finding | None:
-    """What a thousand samples, or calls, or a dollar buys of each method."""
+    """Tabulate each method's gain per thousand samples, per thousand calls and per dollar."""
     units = {"samples": 1000, "llm_calls": 1000, "image_calls": 1000, "dollars": 1}
     rows, data = {}, []
     for name, row in results.rows.items():
         if not row.made:
             continue
-        found, took = differences.between(row.cells, row.same_steps), calls(row.made.values())
+        found, took = differences.between(row.cells, row.same_steps), total_cost(row.made.values())
         gain = 100 * statistics.fmean(found[metric]["difference"] for metric in R1)
         each = {unit: gain * many / took[unit] if took[unit] else None for unit, many in units.items()}
         data.append({"method": name, "gain": gain, **each})
@@ -179,47 +177,43 @@ def value(results: Results, differences: Differences) -> Finding | None:
         return None
     heads = ["method", "points", "per 1,000 samples", "per 1,000 LLM calls", "per 1,000 images", "per dollar"]
     told = (
-        "Points of R@1, mean of both directions, over plain training of equal steps; divided by what the data took, rejects included. "
-        "What runs on the machine itself costs no dollar."
+        "Gain in points of R@1 (mean of both directions) over plain training at equal steps, divided by the cost of "
+        "the data with rejects. Models on this machine cost no dollars."
     )
     return Finding("value", "What a sample buys", told, frame(heads, rows), data=pd.DataFrame(data))
 
 
 def compositional(results: Results, differences: Differences) -> Finding | None:
-    """The benchmarks of almost right captions, where there are any."""
+    """Tabulate the compositional benchmarks, if there are any."""
     names = [name for name in differences.between([results.base], [results.base]) if name not in RETRIEVAL]
     if not names:
         return None
-    rows = {"base": [_cell([results.base], name) for name in names]}
-    rows |= {name: [_cell(row.cells, metric) for metric in names] for name, row in results.rows.items()}
-    data = {
-        name: {metric: found for metric, found in differences.between(row.cells, row.same_steps).items() if metric in names}
-        for name, row in results.rows.items()
-    }  # fmt: skip
-    told = "Accuracy in percent. The CSV has the paired differences to plain training of equal steps."
+    rows = _rows(results, names)
+    gains = {name: differences.between(row.cells, row.same_steps) for name, row in results.rows.items()}
+    data = {name: {metric: found[metric] for metric in names} for name, found in gains.items()}
+    told = "Accuracy in percent. The CSV has the paired differences from plain training at equal steps."
     return Finding(
         "compositional", "Almost right captions", told, frame(["method", *map(label, names)], rows), data=_long(data)
     )
 
 
 def truth(results: Results) -> Finding | None:
-    """How many of the first answers are true, annotated or not, where that is known."""
+    """Tabulate how many of the first answers are true, annotated or not, if that is known."""
     names = [name for name in results.base.metrics if "_true@" in name]
     if not names:
         return None
-    rows = {"base": [_cell([results.base], name) for name in names]}
-    rows |= {name: [_cell(row.cells, metric) for metric in names] for name, row in results.rows.items()}
+    rows = _rows(results, names)
     told = (
-        "How many in a hundred of the first K answers are true of their query by what the scenes show. R@K counts a true answer that was "
-        "annotated elsewhere as wrong."
+        "Percentage of the first K answers that are true by what the scenes show. R@K counts a true answer that is "
+        "annotated for another query as wrong."
     )
     table, data = frame(["method", *map(label, names)], rows), _by_seed(results)[["method", "seed", *names]]
     return Finding("truth", "By the scenes", told, table, data=data)
 
 
 DEFINITIONS = (
-    "R@K in %: some annotated positive stands in the top K. MRR: mean of 1 / rank of the best one. A tie counts against us. ±: standard "
-    "deviation over seeds."
+    "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
+    "pessimistically. ±: standard deviation over seeds."
 )
 
 
@@ -230,6 +224,12 @@ def _spread(cells: Sequence[Measured], count: int) -> Sequence[Measured]:
 def _seeds(results: Results) -> str:
     count = len(results.longer)
     return f"{count} seed{'s' if count > 1 else ''}"
+
+
+def _rows(results: Results, metrics: Sequence[str]) -> dict[str, list[str]]:
+    """Return the metrics of the base and of each method as text."""
+    cells = {"base": (results.base,)} | {name: row.cells for name, row in results.rows.items()}
+    return {name: [_cell(each, metric) for metric in metrics] for name, each in cells.items()}
 
 
 def _cell(cells: Sequence[Measured], name: str) -> str:
@@ -249,7 +249,7 @@ def _published(row: Mapping[str, str], name: str) -> str:
 
 
 def _long(found: Mapping[Any, Mapping[str, Mapping[str, float]]], heads: Sequence[str] = ("method",)) -> pd.DataFrame:
-    """One row for each name and metric."""
+    """Build a table with one row for each name and metric."""
     return pd.DataFrame(
         [
             dict(zip(heads, name if isinstance(name, tuple) else (name,), strict=True)) | {"metric": metric, **bounds}
@@ -260,7 +260,7 @@ def _long(found: Mapping[Any, Mapping[str, Mapping[str, float]]], heads: Sequenc
 
 
 def _by_seed(results: Results) -> pd.DataFrame:
-    """Every number of every cell of the split that is reported on."""
+    """Build a table of all metrics of all cells of the reported split."""
     named = {"base": (results.base,), f"{PLAIN}-{LONGER}x": results.longer}
     for name, row in results.rows.items():
         named |= {name: row.cells, f"{name}, plain at equal steps": row.same_steps}

@@ -1,11 +1,8 @@
-"""Hyperparameters of each method, chosen on the validation split from one small grid.
+"""Choose the hyperparameters of each method on the validation split.
 
-In:  methods, the values to try, a way to train and measure one.
-Out: `Choice`s: what was chosen for each, and all that was tried.
-
-Every method is given the same values to choose from, with one seed: first the learning rate, with the first of all other values; then, with the
-rate that won, the passes over the data; then lambda, for those alone that have grids. What wins has the highest R@1, mean of both directions;
-of equals the one tried first. An ablation takes what RePair has chosen, since it changes one thing and not these too; another retriever has its own.
+All methods try the same values with one seed: first the learning rate (with the first of all other values), then the
+number of epochs, then lambda for methods with grids. The highest R@1 (mean of both directions) wins; of equals, the
+first one tried. Ablations use the hyperparameters of RePair, because they change one choice only.
 """
 
 from __future__ import annotations
@@ -14,88 +11,69 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from repair_hf.study.cells import Measured
-from repair_hf.study.methods.method import Method, Repair
+from repair_hf.study.methods.method import Method, RepairVariant
 from repair_hf.study.setting import Knobs
 
+Evaluate = Callable[[Method, Sequence[Knobs]], Sequence[Measured]]
+
 
 @dataclass(frozen=True)
-class Grid:
-    """The values that are tried; where nothing is tried, the first of each is taken.
+class SearchSpace:
+    """The values to try. Without tuning, the first of each is used."""
 
-    Args:
-        learning_rates: Of every method.
-        epochs: Of every method.
-        grid_weights: Of RePair and its variants.
-    """
-
-    learning_rates: Sequence[float]
-    epochs: Sequence[float]
-    grid_weights: Sequence[float]
+    learning_rates: Sequence[float]  # for every method
+    epochs: Sequence[float]  # for every method
+    grid_weights: Sequence[float]  # for RePair and its variants
 
     def start(self, method: Method) -> Knobs:
-        """The first of each value."""
+        """Return the first of each value."""
         return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)
 
-    def turns(self, method: Method) -> list[tuple[str, Sequence[float]]]:
-        """What is tried for a method, one thing after the other: the name in `Knobs`, and its values."""
-        turns = [("learning_rate", self.learning_rates), ("epochs", self.epochs)]
+    def rounds(self, method: Method) -> list[tuple[str, Sequence[float]]]:
+        """Return the hyperparameters to try one after the other, each with its values."""
+        rounds = [("learning_rate", self.learning_rates), ("epochs", self.epochs)]
         if has_grids(method):
-            turns.append(("grid_weight", self.grid_weights))
-        return [(name, values) for name, values in turns if len(values) > 1]
+            rounds.append(("grid_weight", self.grid_weights))
+        return [(name, values) for name, values in rounds if len(values) > 1]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen for a method.
+class Tuned:
+    """The hyperparameters of a method."""
+
+    knobs: Knobs  # the chosen ones
+    tried: tuple[Measured, ...] = ()  # everything that was evaluated on the validation split; empty without tuning
+
+
+def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate: Evaluate | None) -> Tuned:
+    """Choose the hyperparameters of a method, or those of the method that it is tuned as.
 
     Args:
-        knobs: Its hyperparameters.
-        tried: All that was measured on the validation split; nothing where nothing was tried.
-    """
-
-    knobs: Knobs
-    tried: tuple[Measured, ...] = ()
-
-
-def choose(
-    methods: Mapping[str, Method],
-    name: str,
-    grid: Grid,
-    measure: Callable[[Method, Sequence[Knobs]], Sequence[Measured]] | None,
-) -> Choice:
-    """Choose for a method; what takes its hyperparameters from another is handed that one's.
-
-    Args:
-        methods: All methods there are, by name.
+        methods: All methods by name.
         name: The method.
-        grid: The values.
-        measure: Trains a method with each of some hyperparameters and measures it on the validation split, or remembers that; None
-            takes the first of each value.
+        space: The values to try.
+        evaluate: Trains a method with some hyperparameters and evaluates it on the validation split; None takes the
+            first of each value.
     """
-    choice = _tried(methods[methods[name].tuned_as], grid, measure)
-    if has_grids(methods[name]):
-        return choice
-    return replace(choice, knobs=replace(choice.knobs, grid_weight=0.0))  # it decides nothing there
-
-
-def _tried(
-    method: Method, grid: Grid, measure: Callable[[Method, Sequence[Knobs]], Sequence[Measured]] | None
-) -> Choice:
-    best = grid.start(method)
+    method = methods[methods[name].tuned_as]
+    best = space.start(method)
     tried: dict[Knobs, Measured] = {}
-    for name, values in grid.turns(method) if measure else []:
-        points = [replace(best, **{name: value}) for value in values]
-        new = [knobs for knobs in points if knobs not in tried]
-        tried |= zip(new, measure(method, new), strict=True)
-        best = max(points, key=lambda knobs: mean_r1(tried[knobs]))
-    return Choice(best, tuple(tried.values()))
+    if evaluate is not None:
+        for field, values in space.rounds(method):
+            points = [replace(best, **{field: value}) for value in values]
+            new = [knobs for knobs in points if knobs not in tried]
+            tried |= zip(new, evaluate(method, new), strict=True)
+            best = max(points, key=lambda knobs: mean_r1(tried[knobs]))
+    if not has_grids(methods[name]):
+        best = replace(best, grid_weight=0.0)  # unused there
+    return Tuned(best, tuple(tried.values()))
 
 
 def mean_r1(measured: Measured) -> float:
-    """R@1, mean of both directions."""
+    """Return R@1, the mean of both directions."""
     return (measured.metrics["i2t_R@1"] + measured.metrics["t2i_R@1"]) / 2
 
 
 def has_grids(method: Method) -> bool:
-    """Whether lambda decides anything."""
-    return isinstance(method, Repair) and method.records and method.train.get("negatives") != "batch"
+    """Return whether a method uses lambda."""
+    return isinstance(method, RepairVariant) and method.records and method.train.get("negatives") != "batch"

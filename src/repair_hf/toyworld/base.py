@@ -1,14 +1,13 @@
-"""The toy world's base retriever: a small CLIP trained from scratch, which stands for the pretrained CLIP that a user brings.
+"""The toy world's base retriever: a small CLIP trained from scratch, in place of a pretrained CLIP.
 
-In:  the captions of a world.
-Out: a `CLIPModel` with random weights and a `CLIPProcessor` for it, both saved and loaded like any Hub model. The weights shipped
-     with the package (`shipped.RETRIEVERS`) were made from these by `repair-hf world pretrain`.
+`repair-hf world pretrain` trains these models. The shipped retrievers (`encoder.shipped`) were made with it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -16,11 +15,11 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProce
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 SIDE, PATCH, CONTEXT = 64, 16, 40
-WIDTH, HEAD = 128, 32  # of the shipped retrievers' vectors; of one head of attention
+WIDTH, HEAD = 128, 32  # width of the shipped retrievers' vectors, and of one attention head
 
 
 def build_processor(captions: Iterable[str]) -> CLIPProcessor:
-    """A CLIP processor whose byte-pair vocabulary is learnt from `captions`; pictures are resized to 64 px."""
+    """Build a CLIP processor with a byte-pair vocabulary learnt from `captions`; pictures are resized to 64 px."""
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>", continuing_subword_prefix=""))
     learner.normalizer = normalizers.Lowercase()
     learner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -32,7 +31,7 @@ def build_processor(captions: Iterable[str]) -> CLIPProcessor:
     )
     trainer = trainers.BpeTrainer(vocab_size=1000, end_of_word_suffix="</w>", show_progress=False)
     learner.train_from_iterator(sorted(set(captions)), trainer)
-    learnt = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+    learnt: Any = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [
         *alphabet,
@@ -54,12 +53,12 @@ def build_processor(captions: Iterable[str]) -> CLIPProcessor:
 
 
 def build_model(processor: CLIPProcessor, *, width: int = WIDTH, seed: int = 0) -> CLIPModel:
-    """A CLIP of random weights, 0.9 million at width 128: 3 vision and 2 text layers, 64 px in patches of 16.
+    """Build a CLIP with random weights: 3 vision and 2 text layers, 64 px in patches of 16.
 
     Args:
-        processor: Made by `build_processor`.
-        width: Of both towers and of the vectors, a multiple of 32.
-        seed: Of the weights.
+        processor: A processor of `build_processor`.
+        width: Width of both towers and of the vectors, a multiple of 32. Width 128 has 0.9 million weights.
+        seed: Seed of the weights.
     """
     layers = {
         "hidden_size": width,

@@ -1,9 +1,7 @@
-"""The batch API of the OpenAI protocol, for the server beside this file: requests handed in as a file, answered as a file.
+"""The batch API of the OpenAI protocol, for the toy world's server.
 
-In:  a file of requests, one JSON object a line; a batch that names it; questions about how far it is.
-Out: after `delay` seconds, a file with an answer per request and one with those that failed.
-
-All is kept in memory: the server's end is the end of its batches.
+A client uploads a file of requests (one JSON object a line) and creates a batch of it. After `delay` seconds the batch
+is complete and has a file of answers and one of errors. Everything is kept in memory.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.parser import BytesParser
+from typing import Any
 from urllib.parse import urlsplit
 
 ENDPOINT = "/v1/chat/completions"
@@ -22,7 +21,7 @@ ENDPOINT = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Response:
-    """A whole HTTP response, for what a provider does when it does not simply answer."""
+    """A whole HTTP response, to imitate a provider that does not simply answer."""
 
     status: int = 200
     body: dict | bytes = b""
@@ -30,23 +29,23 @@ class Response:
 
 
 class Hangup(Exception):
-    """Raised by an answer function: the connection closes without a response."""
+    """Raised by an answer function to close the connection without a response."""
 
 
 def error(status: int, message: str) -> Response:
-    """What the protocol says of a request that is at fault."""
+    """Return the protocol's response to an invalid request."""
     return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
 
 
 class BatchService:
-    """Takes in files and batches.
+    """Accepts files and batches.
 
     Args:
         respond: Answers one request's body.
-        note: Told of each body as it comes in.
+        note: Called with each body when it arrives.
 
     Attributes:
-        delay: Seconds from a batch's creation to its end; read whenever a client asks, so that it can be changed meanwhile.
+        delay: Seconds from a batch's creation to its end; may be changed while a batch is running.
     """
 
     def __init__(self, respond: Callable[[dict], Response], note: Callable[[dict], None]) -> None:
@@ -57,14 +56,14 @@ class BatchService:
         self._lock = threading.RLock()
 
     def post(self, path: str, content_type: str, data: bytes) -> Response | None:
-        """Take in a file or a batch; None if the path is another's."""
+        """Accept a file or a batch; None for other paths."""
         with self._lock:
             if path == "/v1/files":
                 return self._take_file(content_type, data)
             return self._create(json.loads(data)) if path == "/v1/batches" else None
 
     def get(self, path: str) -> Response:
-        """Hand out a batch, all batches, or the content of a file."""
+        """Return a batch, all batches, or the content of a file."""
         parts = urlsplit(path).path.removeprefix("/v1/").split("/")
         with self._lock:
             if parts == ["batches"]:
@@ -74,11 +73,11 @@ class BatchService:
                 return Response(body=self._look(self._batches[parts[1]]))
             if parts[0] == "files" and parts[2:] == ["content"] and parts[1] in self._files:
                 return Response(body=self._files[parts[1]], headers={"Content-Type": "application/octet-stream"})
-        return error(404, f"There is nothing at {path}.")
+        return error(404, f"Nothing is served at {path}.")
 
     def _take_file(self, content_type: str, data: bytes) -> Response:
-        form = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + data)
-        contents = {
+        form: Any = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + data)
+        contents: dict[str, bytes] = {
             part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
             for part in form.get_payload()
         }
@@ -106,39 +105,37 @@ class BatchService:
             "created_at": int(time.time()),
             "errors": None,
         }
+        rows, wrong = [], ""
         try:
             rows = [json.loads(line) for line in self._files[wish["input_file_id"]].splitlines()]
-            wrong = next((k for k, row in enumerate(rows) if row["url"] != ENDPOINT or not row["custom_id"]), None)
+            wrong = next((str(k) for k, row in enumerate(rows) if row["url"] != ENDPOINT or not row["custom_id"]), "")
         except (ValueError, KeyError) as fault:
             rows, wrong = [], repr(fault)
-        if wrong is not None:
-            fault = {"code": "invalid_json_line", "message": f"Not a request: {wrong}", "line": 1, "param": None}
-            batch |= {"status": "failed", "errors": {"object": "list", "data": [fault]}}
+        if wrong:
+            problem = {"code": "invalid_json_line", "message": f"Not a request: {wrong}", "line": 1, "param": None}
+            batch |= {"status": "failed", "errors": {"object": "list", "data": [problem]}}
         for row in rows:
             self._note(row["body"])
         self._batches[batch["id"]] = batch | {"rows": rows, "since": time.monotonic()}
         return Response(body=batch)
 
     def _look(self, batch: dict) -> dict:
-        """The batch as it stands, which may have come to its end."""
+        """Return the current state of a batch, and finish it if its time is over."""
         if batch["status"] == "in_progress" and time.monotonic() >= batch["since"] + self.delay:
             self._finish(batch)
         return {name: value for name, value in batch.items() if name not in ("rows", "since")}
 
     def _finish(self, batch: dict) -> None:
-        answered, failed = [], []
+        answered: list[str] = []
+        failed: list[str] = []
         for row in batch["rows"]:
             try:
                 response = self._respond(row["body"])
             except Hangup:
                 response = error(500, "The server had an error while processing your request.")
-            told = {"status_code": response.status, "request_id": uuid.uuid4().hex, "body": response.body}
-            line = {
-                "id": f"batch_req_{uuid.uuid4().hex}",
-                "custom_id": row["custom_id"],
-                "response": told,
-                "error": None,
-            }
+            reply = {"status_code": response.status, "request_id": uuid.uuid4().hex, "body": response.body}
+            name = f"batch_req_{uuid.uuid4().hex}"
+            line = {"id": name, "custom_id": row["custom_id"], "response": reply, "error": None}
             (answered if response.status == 200 else failed).append(json.dumps(line))
         for name, lines in (("output_file_id", answered), ("error_file_id", failed)):
             batch[name] = self._keep("\n".join(lines).encode(), "batch_output")["id"] if lines else None

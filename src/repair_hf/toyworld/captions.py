@@ -1,51 +1,52 @@
-"""Toy captions: written by a grammar, and read back by the same grammar.
+"""Toy captions: written by a grammar, and parsed by the same grammar.
 
-In:  a `Scene`, or a caption.
-Out: captions in varied wording that mention some of the facts; `Facts` parsed from a caption.
-
-One table of phrases serves writing and reading, so whatever the grammar writes it also understands.
+One table of phrases is used for writing and parsing, so every written caption can be parsed. A caption mentions some
+facts of its scene in varied wording.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 from repair_hf.toyworld.scenes import ACTIONS, COLORS, INVERSE, SIZES, Facts, Scene, Thing
 
-NOUNS = {
+Words = dict[Any, tuple[str, ...]]  # meaning -> phrases
+
+NOUNS: Words = {
     "circle": ("circle", "ball"),
     "square": ("square", "box"),
     "triangle": ("triangle", "pyramid"),
     "star": ("star",),
     "heart": ("heart",),
 }
-COUNT_WORDS = {1: ("a", "one"), 2: ("two", "a pair of"), 3: ("three", "a trio of")}
-SIZE_WORDS = {"large": ("large", "big", "huge"), "small": ("small", "little", "tiny")}
-ACTION_BEFORE = {
+COUNT_WORDS: Words = {1: ("a", "one"), 2: ("two", "a pair of"), 3: ("three", "a trio of")}
+SIZE_WORDS: Words = {"large": ("large", "big", "huge"), "small": ("small", "little", "tiny")}
+ACTION_BEFORE: Words = {
     "sleeping": ("sleeping", "dozing"),
     "jumping": ("jumping", "leaping"),
     "running": ("running", "racing"),
 }
-ACTION_AFTER = {
+ACTION_AFTER: Words = {
     "sleeping": ("sleeping", "fast asleep"),
     "jumping": ("jumping", "leaping up"),
     "running": ("running", "racing along"),
 }
-RELATION_WORDS = {
+RELATION_WORDS: Words = {
     "left": ("left of", "to the left of"),
     "right": ("right of", "to the right of"),
     "above": ("above", "over"),
     "below": ("below", "under"),
 }
-BACKGROUND_WORDS = {
+BACKGROUND_WORDS: Words = {
     "day": ("by day", "in daylight"),
     "night": ("at night", "after dark"),
 }
 PREFIXES = ("a picture of ", "here we see ")
 
 
-def _reading(table: dict) -> dict[str, object]:
+def _reading(table: Words) -> dict[str, Any]:
     return {phrase: meaning for meaning, phrases in table.items() for phrase in phrases}
 
 
@@ -54,7 +55,7 @@ def _any_of(name: str, phrases) -> str:
 
 
 PLURALS = {noun + plural: shape for shape, nouns in NOUNS.items() for noun in nouns for plural in ("", "s", "es")}
-READ = {
+READ: dict[str, dict[str, Any]] = {
     "count": _reading(COUNT_WORDS),
     "size": _reading(SIZE_WORDS),
     "before": _reading(ACTION_BEFORE),
@@ -80,7 +81,7 @@ THING = re.compile(_phrase(""))
 
 
 def write(scene: Scene, rng: random.Random) -> str:
-    """A caption that is true of the scene, mentions its subject and some of the rest, in wording drawn from the grammar."""
+    """Write a true caption of the scene, with its subject and some other facts, in random wording."""
     second = scene.other if scene.other and rng.random() < 0.95 else None
     alike = second is not None and second.shape == scene.subject.shape  # then only the color tells them apart
     first_words = _words(scene.subject, rng, 1.0 if alike else 0.95)
@@ -101,10 +102,10 @@ def write(scene: Scene, rng: random.Random) -> str:
 
 
 def parse(caption: str) -> Facts:
-    """The facts that a caption states.
+    """Parse the facts of a caption.
 
     Raises:
-        ValueError: If the caption lies outside the grammar.
+        ValueError: If the grammar cannot parse the caption.
     """
     match = match_caption(caption)
     second = _thing(match, "2") if match["tail"] else None
@@ -114,16 +115,16 @@ def parse(caption: str) -> Facts:
 
 
 def parse_thing(phrase: str) -> Thing | None:
-    """The thing that a phrase such as `two red circles` names; None if it names none."""
+    """Parse a phrase such as `two red circles`; None if it names no thing."""
     match = THING.fullmatch(phrase)
     return _thing(match, "") if match else None
 
 
 def match_caption(caption: str) -> re.Match:
-    """The groups of the grammar and where they stand: lower-casing keeps offsets, so spans are those of the caption itself.
+    """Match a caption with the grammar. Lower-casing keeps offsets, so the spans of groups are those of the caption.
 
     Raises:
-        ValueError: If the caption lies outside the grammar.
+        ValueError: If the grammar cannot parse the caption.
     """
     match = CAPTION.fullmatch(caption.lower().rstrip(". "))
     if match is None:
@@ -132,13 +133,13 @@ def match_caption(caption: str) -> re.Match:
 
 
 def describe(thing: Thing) -> str:
-    """A thing in full, in the grammar's plainest words: `two large sleeping red circles`."""
+    """Describe a thing in full, in the simplest words: `two large sleeping red circles`."""
     words = [COUNT_WORDS[thing.count][0], thing.size, thing.action, thing.color, thing.shape + "s" * (thing.count > 1)]
     return " ".join(word for word in words if word)
 
 
 def describe_scene(scene: Scene) -> str:
-    """A whole scene in the grammar's plainest words."""
+    """Describe a whole scene in the simplest words."""
     body = describe(scene.subject)
     if scene.other:
         body += f" {RELATION_WORDS[scene.relation][0]} {describe(scene.other)}"
@@ -146,19 +147,19 @@ def describe_scene(scene: Scene) -> str:
 
 
 def inflect(noun: str, count: int) -> str:
-    """A singular noun in the number of a count."""
+    """Return a singular noun in the number of a count."""
     return noun if count == 1 else noun + ("es" if noun.endswith("x") else "s")
 
 
 def singular(noun: str) -> str:
-    """The singular of a noun of the grammar."""
+    """Return the singular of a noun."""
     return next(base for base in NOUNS[PLURALS[noun]] if noun.startswith(base))
 
 
 def _words(thing: Thing, rng: random.Random, color_share: float) -> str:
-    """A phrase for a thing of a scene; size, action and color may be left out."""
+    """Write a phrase for a thing; size, action and color may be left out."""
     size = rng.choice(SIZE_WORDS[thing.size]) if thing.size in SIZES and rng.random() < 0.75 else ""
-    color = thing.color if rng.random() < color_share else ""
+    color = thing.color if rng.random() < color_share else None
     before = after = ""
     if thing.action in ACTIONS and rng.random() < 0.8:
         if rng.random() < 0.4:
@@ -171,5 +172,7 @@ def _words(thing: Thing, rng: random.Random, color_share: float) -> str:
 
 
 def _thing(match: re.Match, which: str) -> Thing:
-    read = {name: table[match[name + which]] if match[name + which] else None for name, table in READ.items()}
+    read: dict[str, Any] = {
+        name: table[match[name + which]] if match[name + which] else None for name, table in READ.items()
+    }
     return Thing(read["noun"], read["color"], read["count"], read["size"], read["before"] or read["after"])

@@ -1,7 +1,7 @@
-"""Write the toy world to disk in the folder format in which `load_pairs` takes any pictures with captions.
+"""Write the toy world to disk: pictures with captions, in the folder format of `load_pairs`.
 
-In:  sizes of the splits and a seed.
-Out: `images/<split>-00001.png` (each carries its scene) and `captions.jsonl`, one line a picture: image, captions, split.
+`captions.jsonl` has one line for each picture (image, captions, split). Each picture `images/<split>-00001.png`
+carries its scene.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MARK = "world.json"
 
 
 def is_world(folder: str | Path) -> bool:
-    """Whether `build_world` drew what is in a folder."""
+    """Return whether a folder was made by `build_world`."""
     return (Path(folder) / MARK).is_file()
 
 
 def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: int = SEED) -> Path:
-    """Draw `splits` pictures with five captions each; a folder that already holds this very world is left as it is.
+    """Draw pictures with five captions each, unless the folder already holds this world.
 
-    Scenes are distinct over all splits, so no test picture was seen in training. `captions.jsonl` is written last: where it
-    stands, the world is whole.
+    All scenes are distinct, so no test picture was seen in training. `captions.jsonl` is written last, so it marks a
+    complete world.
 
     Raises:
-        UserError: If the folder holds captions of another world, or of somebody's own pictures.
+        UserError: If the folder holds other captions.
     """
     folder = Path(folder)
     world = {
@@ -47,12 +47,13 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
         if mark.exists() and json.loads(mark.read_text()) == world:
             return folder
         raise UserError(
-            f"{folder} holds captions already, and not those of this world ({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); "
-            "give another --output."
+            f"{folder} holds captions already, and not those of this world "
+            f"({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); give another --output."
         )
     (folder / "images").mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
-    seen, lines = set(), []
+    seen: set[scenes.Scene] = set()
+    lines = []
     with tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None) as progress:
         for split, count in splits.items():
             for number in range(count):

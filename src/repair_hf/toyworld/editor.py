@@ -1,10 +1,8 @@
-"""The toy world's image editor: reads the scene from the picture, carries out the instruction, draws the picture anew.
+"""The toy world's image editor: it reads a picture's scene, follows the instruction and draws the picture anew.
 
-In:  pictures of the toy world, one instruction each, seeds.
-Out: one picture per seed. Candidates of one source differ by a small jitter, as a diffusion editor's seeds do.
-
-A weak editor can be studied without paying for one: with `drift` a share of the candidates also re-draws what should have stayed (the
-paper's "scaffold drift"); with `artifacts` every picture shows that an editor has made it.
+Candidates of one source differ by a small jitter, like the seeds of a diffusion editor. It can imitate a weak editor:
+with `drift`, some candidates also change what should stay (the paper's "scaffold drift"); with `artifacts`, every
+picture shows that it was edited.
 """
 
 from __future__ import annotations
@@ -12,25 +10,24 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from typing import Any
 
 from PIL import Image, ImageFilter
 
 from repair_hf.llm.prompts import DRAW, FIT
-from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes, variations
 from repair_hf.toyworld.instructions import apply_image_instruction
 
-TINT = (128, 118, 104)  # what a picture with artifacts is drawn towards: paler and warmer
-SOFTNESS = 3.0  # 128ths of the picture's side that artifacts of full strength blur it by
+TINT = (128, 118, 104)  # color that artifacts blend in: paler and warmer
+SOFTNESS = 3.0  # blur of full artifacts, in 128ths of the picture's side
 
 
 class WorldEditor:
     """Edits pictures of the toy world exactly, or with the faults of a weak editor.
 
     Args:
-        drift: Share of candidates, from 0 to 1, in which the layout and one fact that the instruction left alone change too.
-        artifacts: Strength, from 0 to 1, of the trace that editing leaves in every picture: softer, paler and warmer than a photograph
-            of the world. What it shows stays true; only its look tells it from a picture that was never edited.
+        drift: Share of candidates, from 0 to 1, in which the layout and an unmentioned fact change, too.
+        artifacts: Strength, from 0 to 1, of the trace of editing: softer, paler and warmer pictures with true content.
     """
 
     batch_size = 8
@@ -38,18 +35,15 @@ class WorldEditor:
 
     def __init__(self, *, drift: float = 0.0, artifacts: float = 0.0) -> None:
         faults = {"drift": drift, "artifacts": artifacts}
-        for name, value in faults.items():
-            if not 0 <= value <= 1:
-                raise UserError(f"`{name}` is a share between 0 and 1, got {value}.")
         self.drift = drift
         self.artifacts = artifacts
-        told = "&".join(f"{name}={value:g}" for name, value in faults.items() if value)
-        self.id = f"world?{told}" if told else "world"
+        query = "&".join(f"{name}={value:g}" for name, value in faults.items() if value)
+        self.id = f"world?{query}" if query else "world"
 
     def edit(
         self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
     ) -> list[list[Image.Image | None]]:
-        """One list per source, one picture per seed, of the source's size."""
+        """Edit each source with each of its seeds; pictures keep the source's size."""
         return [
             [self._draw(picture, instruction, seed) for seed in row]
             for picture, instruction, row in zip(sources, instructions, seeds, strict=True)
@@ -66,14 +60,14 @@ class WorldEditor:
         else:
             scene = apply_image_instruction(before, instruction)
         if scene == before:
-            return picture.copy()  # nothing understood, nothing changed: the no-op rule will drop it
+            return picture.copy()  # nothing was understood; the no-op rule drops it
         rng = random.Random(f"{before.to_json()}/{instruction}/{seed}")
         if rng.random() < self.drift:
             scene = _drifted(scene, before, rng)
         return self._traced(renderer.render(scene, size=picture.width, jitter=rng.randrange(1, 2**31)))
 
     def _traced(self, picture: Image.Image) -> Image.Image:
-        """The picture with its artifacts; `info` stays with it."""
+        """Add the artifacts; `info` stays."""
         if self.artifacts == 0:
             return picture
         softer = picture.filter(ImageFilter.GaussianBlur(SOFTNESS * self.artifacts * picture.width / renderer.SIDE))
@@ -83,14 +77,15 @@ class WorldEditor:
 
 
 def _drifted(scene: scenes.Scene, before: scenes.Scene, rng: random.Random) -> scenes.Scene:
-    """A new layout, and one fact changed that the instruction had left alone."""
+    """Change the layout and one fact that the instruction left alone."""
     kept = [
         name for name in ("color", "size", "action") if getattr(scene.subject, name) == getattr(before.subject, name)
     ]
-    choices = {"color": scenes.COLORS, "size": scenes.SIZES, "action": scenes.ACTIONS}
+    values = {"color": scenes.COLORS, "size": scenes.SIZES, "action": scenes.ACTIONS}
     scene = replace(scene, layout=rng.randrange(2**31))
     if kept:
         name = rng.choice(kept)
-        value = rng.choice([choice for choice in choices[name] if choice != getattr(scene.subject, name)])
-        return replace(scene, subject=replace(scene.subject, **{name: value}))
+        others = [value for value in values[name] if value != getattr(scene.subject, name)]
+        change: dict[str, Any] = {name: rng.choice(others)}
+        return replace(scene, subject=replace(scene.subject, **change))
     return replace(scene, background="night" if scene.background == "day" else "day")

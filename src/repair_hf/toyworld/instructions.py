@@ -1,8 +1,7 @@
-"""Edit instructions of the toy world: what is wrong about a caption or a picture, said and carried out.
+"""Edit instructions of the toy world: writing them and carrying them out.
 
-In:  a caption and a `Scene` that it is not true of.
-Out: instructions in the two forms that RePair uses (paper section 3.2): for a caption
-     `[Count Error]: … Therefore, replace 'a' with 'b'.`, for a picture free text; captions and scenes after such an instruction.
+They have the two forms of RePair (section 3.2 of the paper). A caption's instruction is
+`[Count Error]: … Therefore, replace 'a' with 'b'.`; a picture's instruction is free text.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 from repair_hf.toyworld.captions import (
     ACTION_AFTER,
@@ -33,10 +33,10 @@ REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IG
 
 
 def caption_instruction(caption: str, scene: Scene) -> str:
-    """What to change in `caption` so that it becomes true of `scene`, and nothing else.
+    """Write the instruction that makes `caption` true of `scene` with as few changes as possible.
 
     Returns:
-        `[Error types]: diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`; or an instruction to change nothing if the caption is true.
+        `[Error types]: diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`; for a true caption, to keep it.
     """
     match = match_caption(caption)
     alignment = align(parse(caption), scene)
@@ -61,13 +61,13 @@ def caption_instruction(caption: str, scene: Scene) -> str:
 
 
 def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str:
-    """Carry out the `replace 'a' with 'b'` and `remove 'c'` commands of an instruction on a caption.
+    """Carry out the commands `replace 'a' with 'b'` and `remove 'c'` of an instruction on a caption.
 
-    Every other draw also takes a liberty that the instruction does not ask for (another word of the same meaning), as language
-    models do; choosing the least changed candidate is then a real choice.
+    Half of the draws also change another word to a synonym, as language models do. This makes the choice of the least
+    changed candidate a real one.
 
     Raises:
-        ValueError: If the instruction holds no command, or names words that the caption does not have.
+        ValueError: If the instruction holds no command, or names words that are not in the caption.
     """
     commands = REPLACE.findall(instruction)
     if not commands:
@@ -88,19 +88,19 @@ def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str
 
 
 def image_instruction(caption: str, scene: Scene) -> str:
-    """Free text that names what to change in the picture so that `caption` becomes true of it, and what to keep."""
+    """Write the instruction that makes `caption` true of the picture."""
     return scene_instruction(scene, satisfy(parse(caption), scene))
 
 
 def scene_instruction(scene: Scene, goal: Scene) -> str:
-    """What to change in a picture of `scene` so that it shows `goal`."""
+    """Write the instruction that turns a picture of `scene` into one of `goal`."""
     steps = []
     for before, after in ((scene.subject, goal.subject), (scene.other, goal.other)):
-        if before and before != after:
+        if before and after and before != after:
             steps.append(f"Replace the {_definite(before)} with {describe(after)}.")
     if goal.other and not scene.other:
         steps.append(f"Add {describe(goal.other)} so that the {_definite(goal.subject)} is {goal.relation} of it.")
-    elif goal.relation != scene.relation:
+    elif goal.other and goal.relation != scene.relation:
         steps.append(f"Move the {_definite(goal.subject)} to be {goal.relation} of the {_definite(goal.other)}.")
     if goal.background != scene.background:
         steps.append(f"Change the background to {goal.background}.")
@@ -108,7 +108,7 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
 
 
 def image_errors(instruction: str) -> list[str]:
-    """In what the picture was wrong that an instruction of `image_instruction` puts right: kinds of error, in its order, each once.
+    """Return the error types that an instruction of `image_instruction` corrects, each once, in order.
 
     Raises:
         ValueError: If it names no change.
@@ -116,7 +116,7 @@ def image_errors(instruction: str) -> list[str]:
     kinds = []
     for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
         said = parse_thing(new)
-        shown = parse_thing(f"a {old}") or parse_thing(old)  # only a single thing has the article that `the` replaces
+        shown = parse_thing(f"a {old}") or parse_thing(old)  # `the` replaces the article of a single thing
         if said is None or shown is None:
             raise ValueError(f"{old!r} or {new!r} is no thing of the toy world.")
         kinds += [kind for name, kind in KIND_OF.items() if getattr(said, name) != getattr(shown, name)]
@@ -128,12 +128,13 @@ def image_errors(instruction: str) -> list[str]:
 
 
 def apply_image_instruction(scene: Scene, instruction: str) -> Scene:
-    """The scene after the steps of an instruction; a step that the world does not understand changes nothing."""
+    """Carry out an instruction on a scene; steps that the world does not understand change nothing."""
     names = {_definite(scene.subject): "subject"} | ({_definite(scene.other): "other"} if scene.other else {})
     for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
         thing = parse_thing(new)
         if thing and old in names:
-            scene = replace(scene, **{names[old]: thing})
+            changes: dict[str, Any] = {names[old]: thing}
+            scene = replace(scene, **changes)
     if added := re.search(r"Add ([^.]+?) so that the [^.]+ is (\w+) of it\.", instruction):
         thing = parse_thing(added[1])
         if thing and added[2] in RELATION_WORDS:
@@ -147,7 +148,7 @@ def apply_image_instruction(scene: Scene, instruction: str) -> Scene:
 
 
 def _thing_edits(match: re.Match, which: str, target: str, alignment: Alignment) -> list[tuple[str, str, str]]:
-    """Replacements inside the phrase of one thing: its core (count to noun) as a whole, its trailing action apart."""
+    """Return the replacements in the phrase of one thing: its core (count to noun), and its trailing action."""
     gaps = {gap.name: gap.shown for gap in alignment.differences if gap.target == target}
     if "thing" in gaps:
         gone = (
@@ -174,18 +175,25 @@ def _thing_edits(match: re.Match, which: str, target: str, alignment: Alignment)
 
 
 def _definite(thing: Thing) -> str:
-    """The words after `the` that name a thing: its description, without the article of a single one."""
+    """Return the words after `the` that name a thing."""
     return describe(thing).removeprefix("a ")
 
 
 def _take_liberty(caption: str, rng: random.Random) -> str:
-    """Say one phrase of the caption in other words of the same meaning."""
+    """Replace one phrase of the caption by a synonym."""
     match = match_caption(caption)
     tables = {"relation": RELATION_WORDS, "early": BACKGROUND_WORDS, "late": BACKGROUND_WORDS}
     for which in ("1", "2"):
         tables |= {f"size{which}": SIZE_WORDS, f"after{which}": ACTION_AFTER, f"count{which}": COUNT_WORDS}
-    options = [(name, other) for name, table in tables.items() if match[name]
-               for phrases in table.values() if match[name] in phrases for other in phrases if other != match[name]]  # fmt: skip
+    said = {name: match[name] for name in tables if match[name]}
+    options = [
+        (name, other)
+        for name, words in said.items()
+        for phrases in tables[name].values()
+        if words in phrases
+        for other in phrases
+        if other != words
+    ]
     if not options:
         return caption
     name, other = rng.choice(options)

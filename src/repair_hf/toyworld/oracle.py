@@ -1,11 +1,12 @@
 """The toy world's oracle: a chat model that is always right, or wrong at a chosen rate.
 
-In:  the very messages that any provider would get: a prompt, labelled captions, images as data URLs.
-Out: what a language model would say: the audit's verdict, an edit instruction, an edited caption. It reads the scene from the
-     picture's PNG metadata and the facts from the caption's words, so it needs no weights and costs nothing.
+It gets the messages that any provider gets: a prompt, labelled captions, images as data URLs. It reads scenes from PNG
+metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
+audit's verdict, an edit instruction, an edited caption.
 
-Three doors lead to the same `answer`: `provider` (in this process), `register` (as LiteLLM's custom provider `world/oracle`) and the
-HTTP server beside this file. Faults are drawn from a digest of messages and seed: the same question gets the same answer at each.
+The same `answer` is available in this process (`provider`), as LiteLLM's custom provider `world/oracle` (`register`),
+and over HTTP (`server`). Errors are drawn from a digest of messages and seed, so a question always gets the same
+answer.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from typing import Any
 from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
-from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, instructions, renderer, variations
 from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
 
 MODEL = "world/oracle"
-IMAGE_TOKENS = 258  # what Gemini bills for a small picture
+IMAGE_TOKENS = 258  # Gemini's price of a small picture
 
 _LABEL = re.compile(
-    r"((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction"
-    r'|Caption to rewrite|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true):(?: (".*"))?'
+    r"((?:Query|Ground-truth|False-positive) (?:image|caption)(?: \d+)?|Edit instruction|Caption to rewrite"
+    r'|Caption to make false|Caption whose noun to replace|Image to vary|Caption to keep true):(?: (".*"))?'
 )
 _DATA_URL = "data:image/png;base64,"
 _VARIATIONS = {
@@ -41,22 +41,22 @@ _VARIATIONS = {
 
 
 def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> str:
-    """What the oracle says.
+    """Answer messages.
 
     Args:
-        messages: In the OpenAI chat format, captions and images labelled as in the prompts of `repair_hf.synthesis`.
-        seed: Fixes the draws; edited captions differ by it.
-        verdict_noise: Share of audits that come to the opposite verdict.
+        messages: OpenAI chat messages, with captions and images labelled as in the prompts of `repair_hf.llm`.
+        seed: Seed of the draws, such as an edited caption's wording.
+        verdict_noise: Share of audits with the opposite verdict.
         malformed_rate: Share of JSON answers that are broken.
 
     Raises:
-        ValueError: If the oracle cannot make sense of the messages.
+        ValueError: If the oracle does not understand the messages.
     """
     shown = _read(messages)
     if (job := next(iter(shown), None)) in _VARIATIONS or job == "Image to vary":
         return _vary(shown, job, random.Random(request_key({"messages": messages}, seed)))
     is_chancy = verdict_noise or malformed_rate or "Edit instruction" in shown
-    rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # a digest takes its time
+    rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # digests are slow
     if "Edit instruction" in shown and "False-positive caption" not in shown:
         return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
@@ -66,25 +66,13 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
     return _broken(reply, rng) if rng.random() < malformed_rate else json.dumps(reply)
 
 
-def with_faults(verdict_noise: float, malformed_rate: float) -> Callable[[list[dict], int], str]:
-    """`answer` at these rates.
-
-    Raises:
-        UserError: If a rate is no share.
-    """
-    for name, rate in (("verdict_noise", verdict_noise), ("malformed_rate", malformed_rate)):
-        if not 0 <= rate <= 1:
-            raise UserError(f"`{name}` is a share between 0 and 1, got {rate}.")
-    return partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
-
-
 def choices(ask: Callable[[list[dict], int], str], request: Mapping[str, Any]) -> list[str]:
-    """As many answers as a request asks for (`n`, or one): the k-th is what a request of its own would get whose seed is k higher."""
+    """Return the `n` answers of a request (default 1). The k-th is that of a request with a seed that is k higher."""
     return [ask(request["messages"], request.get("seed", 0) + k) for k in range(request.get("n") or 1)]
 
 
 def count_tokens(said: str | list[dict]) -> int:
-    """About how many tokens a text, or all messages, would be billed as: a quarter of the characters, and a flat rate per image."""
+    """Estimate the tokens of a text or of messages: a quarter of the characters, and a flat rate for each image."""
     if isinstance(said, str):
         return len(said) // 4 + 1
     parts = _parts([message["content"] for message in said])
@@ -92,8 +80,8 @@ def count_tokens(said: str | list[dict]) -> int:
 
 
 def provider(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> Provider:
-    """The oracle for `ChatModel(MODEL, provider=...)`: without a network or LiteLLM between, which spares milliseconds a call."""
-    ask = with_faults(verdict_noise, malformed_rate)
+    """Return the oracle for `ChatModel(MODEL, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
+    ask = partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
@@ -108,9 +96,9 @@ def provider(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> Prov
 
 
 def register(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> None:
-    """Make `world/oracle` a model id that LiteLLM knows; registering again replaces the rates."""
-    litellm = load_litellm()
-    ask = with_faults(verdict_noise, malformed_rate)
+    """Make `world/oracle` a model id of LiteLLM; registering again replaces the rates."""
+    litellm: Any = load_litellm()
+    ask = partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
 
     class Oracle(litellm.CustomLLM):
         async def acompletion(self, *, messages, optional_params, model_response, **_):
@@ -132,17 +120,17 @@ def register(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> None
 
 
 class _Shown(dict):
-    """What the user message shows, by label."""
+    """Content of the user message by label."""
 
     def __missing__(self, label: str) -> None:
         raise ValueError(f"The oracle needs `{label}:` in the user message; it finds {sorted(self) or 'no label'}.")
 
 
 def _read(messages: list[dict]) -> _Shown:
-    """Captions stand on the line of their label, images in the part after it."""
+    """Read captions from the line of their label, and images from the part after it."""
     shown, waiting = _Shown(), "something without a label"
     questions = [message["content"] for message in messages if message["role"] == "user"]
-    for part in _parts(questions[:1]):  # what follows are complaints about an answer
+    for part in _parts(questions[:1]):  # later ones complain about an answer
         if part["type"] == "image_url":
             shown[waiting] = _scene(part["image_url"]["url"])
             continue
@@ -155,7 +143,7 @@ def _read(messages: list[dict]) -> _Shown:
 
 
 def _parts(contents: list[str | list[dict]]) -> list[dict]:
-    """The parts of several contents; a plain string is one part."""
+    """Return the parts of several contents; a plain string is one part."""
     whole = ([{"type": "text", "text": content}] if isinstance(content, str) else content for content in contents)
     return [part for content in whole for part in content]
 
@@ -198,16 +186,12 @@ def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str,
             gt_valid = False
         else:
             fp_too_similar = True
-    return {
-        "gt_reason": _reason(gt),
-        "gt_valid": gt_valid,
-        "fp_reason": _reason(fp),
-        "fp_too_similar": fp_too_similar,
-    }
+    reply = {"gt_reason": _reason(gt), "gt_valid": gt_valid}
+    return reply | {"fp_reason": _reason(fp), "fp_too_similar": fp_too_similar}
 
 
 def _audit_group(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
-    """All captions of one image; noise turns the verdict on each caption by itself."""
+    """Audit all captions of one image; noise flips each caption's verdict independently."""
     gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
     reply: dict[str, Any] = {"gt_reason": _reason(gt), "gt_valid": not gt}
     number = 1
@@ -225,25 +209,23 @@ def _reason(wrong: tuple[Difference, ...]) -> str:
     said, shown = (
         captions.describe(fact) if isinstance(fact, Thing) else fact for fact in (wrong[0].said, wrong[0].shown)
     )
-    return f"{wrong[0].kind}: the caption says {said}, the image shows {'nothing of the kind' if shown is None else shown}."
+    shown = "nothing of the kind" if shown is None else shown
+    return f"{wrong[0].kind}: the caption says {said}, the image shows {shown}."
 
 
 def _instruct(shown: _Shown) -> dict[str, str]:
     if "Query caption" in shown:
-        return {
-            "edit_instruction": instructions.image_instruction(shown["Query caption"], shown["False-positive image"])
-        }
+        instruction = instructions.image_instruction(shown["Query caption"], shown["False-positive image"])
+        return {"edit_instruction": instruction}
     caption, scene = shown["False-positive caption"], shown["Query image"]
     if _wrong(caption, scene):
         return {"edit_instruction": instructions.caption_instruction(caption, scene)}
-    word = caption.rstrip(".").split()[
-        -1
-    ]  # a wrong verdict let it through: whoever must find a fault in it invents one
+    word = caption.rstrip(".").split()[-1]  # a wrong verdict let a true caption through, so a fault is invented
     return {"edit_instruction": f"[Attribute Error]: The wording is loose. Therefore, replace '{word}' with '{word}'."}
 
 
 def _broken(reply: dict, rng: random.Random) -> str:
-    """In one of the ways in which models fail: cut off, prose in place of JSON, wrong types."""
+    """Break an answer as models do: cut off, prose instead of JSON, or wrong types."""
     whole = json.dumps(reply)
     prose = "I have compared the two, and my answer stands above."
     return rng.choice([whole[: len(whole) // 2], prose, json.dumps({key: [value] for key, value in reply.items()})])

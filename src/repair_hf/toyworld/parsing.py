@@ -1,9 +1,4 @@
-"""A spaCy pipeline for the toy world's captions: tags by lookup, noun chunks by rule; it needs no model.
-
-In:  captions of the grammar.
-Out: documents with Penn tags, parts of speech and noun chunks, as a real English pipeline would give them. Where a user names a model, its
-     id is `world`.
-"""
+"""A spaCy pipeline for toy captions (model id `world`): tags by lookup, noun chunks by rule. It needs no model."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from repair_hf.toyworld.captions import (
     PLURALS,
     RELATION_WORDS,
     SIZE_WORDS,
+    Words,
 )
 from repair_hf.toyworld.scenes import COLORS
 
@@ -29,7 +25,7 @@ NAME = "toy_world_words"
 
 
 def build_parser() -> Language:
-    """The pipeline.
+    """Build the pipeline.
 
     Raises:
         UserError: If spaCy is not installed.
@@ -49,12 +45,12 @@ def build_parser() -> Language:
     return parser
 
 
-def _words(table: dict) -> set[str]:
+def _words(table: Words) -> set[str]:
     return {word for phrases in table.values() for phrase in phrases for word in phrase.split()}
 
 
 ADVERBS = {"fast", "along", "up"}
-LOOKUP = (  # (words, tag, part of speech); the first that knows a word decides
+LOOKUP: tuple[tuple[set[str], str, str], ...] = (  # (words, tag, part of speech); the first match counts
     ({"a", "the"}, "DT", "DET"),
     ({"one", "two", "three"}, "CD", "NUM"),
     ({"pair", "trio", "picture", "day", "night", "daylight", "dark"}, "NN", "NOUN"),
@@ -72,7 +68,7 @@ LOOKUP = (  # (words, tag, part of speech); the first that knows a word decides
 
 
 def _tag(document: Doc) -> Doc:
-    """Tag each word; make each noun the head of what stands before it since the last preposition, conjunction or noun."""
+    """Tag each word. A noun is the head of all words since the last preposition, conjunction or noun."""
     first = 0
     for token in document:
         word = token.lower_

@@ -1,10 +1,7 @@
-"""Draw a scene with Pillow, and read a scene back from the picture that carries it.
+"""Draw a scene with Pillow, and read the scene back from the picture.
 
-In:  a `Scene`; or a PNG (bytes or an opened image).
-Out: an RGB picture with small faces, whose `info["scene"]` holds the scene; PNG bytes with the same in a text chunk, so that it
-     survives files, `datasets` and base64.
-
-Where things stand is drawn from the scene's `layout`; `jitter` shifts them a little more, as an image editor's seeds do.
+`info["scene"]` of a picture holds the scene; a PNG holds it in a text chunk, which survives files, `datasets` and
+base64. The scene's `layout` seeds all positions. `jitter` shifts them slightly, like the seeds of an image editor.
 """
 
 from __future__ import annotations
@@ -12,13 +9,14 @@ from __future__ import annotations
 import io
 import math
 import random
+from typing import Any
 
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.toyworld.scenes import Scene, Thing
 
-RGB = {
+RGB: dict[Any, tuple[int, int, int]] = {
     "red": (222, 45, 38),
     "blue": (38, 98, 217),
     "green": (35, 150, 70),
@@ -32,7 +30,7 @@ SIDE, SCALE = 128, 2  # drawn at twice the size, then averaged down: smooth edge
 
 
 def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
-    """A square RGB picture of the scene, `size` pixels wide; `info["scene"]` carries the scene."""
+    """Draw a square RGB picture of the scene, `size` pixels wide."""
     rng = random.Random(f"{scene.layout}/{jitter}")
     unit = SCALE * size / SIDE
     picture = Image.new("RGB", (size * SCALE, size * SCALE), SKY[scene.background])
@@ -46,7 +44,7 @@ def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
 
 
 def to_png(picture: Image.Image) -> bytes:
-    """PNG bytes that keep `info["scene"]`."""
+    """Return PNG bytes that hold the scene."""
     notes = PngInfo()
     notes.add_text("scene", picture.info["scene"])
     file = io.BytesIO()
@@ -55,27 +53,28 @@ def to_png(picture: Image.Image) -> bytes:
 
 
 def read_scene(picture: Image.Image | bytes) -> Scene:
-    """The scene that a picture carries; pixels are not decoded.
+    """Read the scene of a picture without decoding pixels.
 
     Raises:
-        ValueError: If the picture carries none.
+        ValueError: If the picture has none.
     """
     if isinstance(picture, bytes):
         picture = Image.open(io.BytesIO(picture))
     if "scene" not in picture.info:
         raise ValueError(
-            f"This {picture.format or 'picture'} carries no scene: only pictures of the toy world can be read by its oracle and its "
-            "editor. Use a real model for real pictures, e.g. --llm gemini/gemini-2.5-flash."
+            f"This {picture.format or 'picture'} carries no scene: the toy world's oracle and editor read its own "
+            "pictures only. Use a real model for real pictures, such as --llm gemini/gemini-2.5-flash."
         )
     return Scene.from_json(picture.info["scene"])
 
 
 def _places(scene: Scene, jitter: int, rng: random.Random) -> list[tuple[Thing, float, float]]:
-    """Centers (in 128ths) of every single figure: the group on its side of the picture, the other thing opposite."""
+    """Return the center of each figure in 128ths: the group on its side of the picture, the other thing opposite."""
     base = random.Random(scene.layout)
     group, other = (64.0, 68.0), (64.0, 68.0)
     if scene.other:
-        shift = {"left": (-34, 0), "right": (34, 0), "above": (0, -32), "below": (0, 32)}[scene.relation]
+        shifts: dict[Any, tuple[int, int]] = {"left": (-34, 0), "right": (34, 0), "above": (0, -32), "below": (0, 32)}
+        shift = shifts[scene.relation]
         group, other = (64 + shift[0], 66 + shift[1]), (64 - shift[0], 66 - shift[1])
     upright = scene.relation in ("left", "right")  # a column beside the other thing, else a row
     step = 2 * RADIUS[scene.subject.size] + (4 if scene.subject.size == "large" else 9)
@@ -108,7 +107,7 @@ def _background(pen: ImageDraw.ImageDraw, background: str, unit: float, rng: ran
 def _figure(
     pen: ImageDraw.ImageDraw, thing: Thing, x: float, y: float, r: float, unit: float, background: str
 ) -> None:
-    """One shape with a face; its action shows in eyes, marks and limbs."""
+    """Draw one shape with a face; eyes, marks and limbs show its action."""
     line = (20, 20, 30) if background == "day" else (245, 245, 245)
     width = max(round(1.6 * unit), 1)
     if thing.action == "running":

@@ -1,15 +1,14 @@
 """What a toy picture shows, what a toy caption says, and how the two differ.
 
-In:  a random generator, or two descriptions of the same small world.
-Out: `Scene` (everything that a picture shows), `Facts` (what a caption says: some of it), and the list of `Difference`s between
-     them, each with the error type that the paper names: Object, Action, Attribute, Count, Relation, Hallucination.
+A `Scene` holds everything that a picture shows: a group of equal things (the subject), mostly one other thing, the
+relation of the subject to it, and a background. `Facts` holds what a caption says, which is some of it. Each
+`Difference` has an error type of the paper: Object, Action, Attribute, Count, Relation, Hallucination.
 
-A scene holds one group of equal things (the subject), most often one other thing, the relation of the first to the second, and
-a background. A caption names one or two things without saying which is the subject, so comparing is first an alignment: every
-way to match the named things with the shown ones is tried, and the one with the fewest differences counts.
+A caption names one or two things without saying which is the subject. So the comparison tries every way to match named
+and shown things, and takes the one with the fewest differences.
 
-The world is dense on purpose (about 90,000 scenes): with 2,500 pictures a trained retriever's top false positive differs from the
-query in one to three facts, which is what a near miss is.
+The world is dense on purpose (about 90,000 scenes). With 2,500 pictures, a trained retriever's top false positive
+differs from the query in one to three facts: a near miss.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 SHAPES = ("circle", "square", "triangle", "star", "heart")
 COLORS = ("red", "blue", "green", "yellow", "purple")
@@ -26,15 +25,18 @@ COUNTS = (1, 2, 3)
 ACTIONS = ("sleeping", "jumping", "running")
 RELATIONS = ("left", "right", "above", "below")
 BACKGROUNDS = ("day", "night")
-INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
+INVERSE: dict[Any, str] = {"left": "right", "right": "left", "above": "below", "below": "above"}
 ERROR_TYPES = ("Object", "Action", "Attribute", "Count", "Relation", "Hallucination")
 
-COMPANY = 0.85  # share of scenes that hold a second thing; the others let captions hallucinate one
+COMPANY = 0.85  # share of scenes with a second thing; in the others, captions can hallucinate one
+
+Role = Literal["subject", "other"]
+Mention = Literal["first", "second"]
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A group of equal shapes. `None` means not said; a scene's other thing has neither size nor action."""
+    """A group of equal shapes. `None` means unspecified; a scene's other thing has no size and no action."""
 
     shape: str
     color: str | None = None
@@ -45,7 +47,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that a picture shows. `layout` seeds where things stand; it is no fact and takes no part in comparisons."""
+    """Everything that a picture shows. `layout` is the seed of the positions and is not compared."""
 
     subject: Thing
     other: Thing | None
@@ -54,12 +56,12 @@ class Scene:
     layout: int = field(default=0, compare=False)
 
     def to_json(self) -> str:
-        """One line of JSON, the form in which a picture carries its scene."""
+        """Return one line of JSON, which a picture holds as metadata."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
-        """Inverse of `to_json`."""
+        """Read the JSON of `to_json`."""
         values = json.loads(text)
         other = Thing(**values["other"]) if values["other"] else None
         return cls(Thing(**values["subject"]), other, values["relation"], values["background"], values["layout"])
@@ -67,7 +69,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a caption says: one or two things, perhaps the relation of the first to the second, perhaps the background."""
+    """What a caption says: one or two things, and optionally their relation and the background."""
 
     first: Thing
     second: Thing | None = None
@@ -77,29 +79,21 @@ class Facts:
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact in which a caption and a picture disagree.
+    """One fact in which a caption and a picture disagree."""
 
-    Args:
-        kind: One of `ERROR_TYPES`. `Hallucination`: the caption names a thing that the picture lacks.
-        target: Which mention of the caption it concerns.
-        name: The field of `Thing` or `Facts` that differs.
-        said: What the caption says.
-        shown: What the picture shows.
-    """
-
-    kind: str
-    target: Literal["first", "second", "scene"]
-    name: str
-    said: object
-    shown: object
+    kind: str  # one of `ERROR_TYPES`. `Hallucination`: the caption names a thing that is not in the picture
+    target: Literal["first", "second", "scene"]  # mention of the caption that differs
+    name: str  # field of `Thing` or `Facts` that differs
+    said: Any  # what the caption says
+    shown: Any  # what the picture shows
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which shown thing each named thing stands for (`None`: for nothing shown), and what then differs."""
+    """The shown thing that each named thing is matched with (`None`: nothing shown), and the remaining differences."""
 
-    first: Literal["subject", "other"] | None
-    second: Literal["subject", "other"] | None
+    first: Role | None
+    second: Role | None
     differences: tuple[Difference, ...]
 
 
@@ -107,7 +101,7 @@ KIND_OF = {"shape": "Object", "color": "Attribute", "size": "Attribute", "count"
 
 
 def sample(rng: random.Random) -> Scene:
-    """Draw a scene; no two things in it share both shape and color, so that a phrase always names one of them."""
+    """Draw a scene. Its two things differ in shape or color, so that a phrase always names one of them."""
     pick = rng.choice
     subject = Thing(pick(SHAPES), pick(COLORS), pick(COUNTS), pick(SIZES), pick(ACTIONS))
     other = None
@@ -120,28 +114,27 @@ def sample(rng: random.Random) -> Scene:
 
 
 def align(facts: Facts, scene: Scene) -> Alignment:
-    """The alignment of the caption's things with the picture's that leaves the fewest differences (the first such one)."""
+    """Match the caption's things with the picture's so that the fewest differences remain; of equals, the first."""
     return min(_alignments(facts, scene), key=lambda alignment: len(alignment.differences))
 
 
 def differences(facts: Facts, scene: Scene) -> tuple[Difference, ...]:
-    """In what the caption is wrong about the picture; empty if it is true of it."""
+    """Return what is wrong in the caption; empty if it is true of the picture."""
     return align(facts, scene).differences
 
 
 def holds(facts: Facts, scene: Scene) -> bool:
-    """Whether everything that the caption says is true of the picture."""
+    """Return whether the caption is true of the picture."""
     return not differences(facts, scene)
 
 
 def satisfy(facts: Facts, scene: Scene) -> Scene:
-    """The scene nearest to `scene` of which the caption is true; what the caption leaves open stays as it was."""
+    """Change a scene so that the caption becomes true; unmentioned facts stay."""
     alignment = align(facts, scene)
     said = {alignment.first: facts.first, alignment.second: facts.second}
     subject = _overwrite(scene.subject, said.get("subject"))
-    missing = {"first": facts.first, "second": facts.second}
-    hallucinated = next((missing[gap.target] for gap in alignment.differences if gap.kind == "Hallucination"), None)
-    other = hallucinated or _overwrite(scene.other, said.get("other"))
+    hallucinated: Thing | None = next((gap.said for gap in alignment.differences if gap.kind == "Hallucination"), None)
+    other = hallucinated or (scene.other and _overwrite(scene.other, said.get("other")))
     if other and other.color is None:
         other = replace(other, color=next(color for color in COLORS if color != subject.color))
     relation = scene.relation or ("left" if other else None)
@@ -153,8 +146,10 @@ def satisfy(facts: Facts, scene: Scene) -> Scene:
 
 
 def _alignments(facts: Facts, scene: Scene) -> list[Alignment]:
-    """Every admissible matching; only a bare single thing may stand for the scene's other thing."""
-    roles = [("subject", "other"), ("other", "subject")] if facts.second else [("subject", None), ("other", None)]
+    """Return every possible matching. Only a single thing without size or action can match the scene's other thing."""
+    roles: list[tuple[Role | None, Role | None]] = [("subject", None), ("other", None)]
+    if facts.second:
+        roles = [("subject", "other"), ("other", "subject")]
     found = []
     for first, second in roles:
         named_as_other = facts.first if first == "other" else facts.second
@@ -167,15 +162,19 @@ def _alignments(facts: Facts, scene: Scene) -> list[Alignment]:
         found.append(Alignment(first, second, tuple(_compare(facts, scene, first, second))))
     if not found:
         raise ValueError(
-            f"No reading of {facts} fits the toy world: one named thing must be single, without size or action."
+            f"{facts} cannot be true in the toy world: one named thing must be single, without size and action."
         )
     return found
 
 
-def _compare(facts: Facts, scene: Scene, first: str | None, second: str | None) -> list[Difference]:
-    shown = {"subject": scene.subject, "other": scene.other}
+def _compare(facts: Facts, scene: Scene, first: Role | None, second: Role | None) -> list[Difference]:
+    shown: dict[Role | None, Thing | None] = {"subject": scene.subject, "other": scene.other}
+    named: list[tuple[Mention, Thing | None, Role | None]] = [
+        ("first", facts.first, first),
+        ("second", facts.second, second),
+    ]
     found = []
-    for target, thing, role in (("first", facts.first, first), ("second", facts.second, second)):
+    for target, thing, role in named:
         if thing and role is None:
             found.append(Difference("Hallucination", target, "thing", thing, None))
         elif thing:
@@ -192,8 +191,8 @@ def _compare(facts: Facts, scene: Scene, first: str | None, second: str | None) 
     return found
 
 
-def _overwrite(thing: Thing | None, said: Thing | None) -> Thing | None:
-    if thing is None or said is None:
+def _overwrite(thing: Thing, said: Thing | None) -> Thing:
+    if said is None:
         return thing
     return Thing(
         said.shape, said.color or thing.color, said.count, said.size or thing.size, said.action or thing.action

@@ -1,11 +1,7 @@
-"""An OpenAI-compatible chat server on loopback: the toy world's oracle, or any scripted answer, over real HTTP.
+"""An OpenAI-compatible chat server on 127.0.0.1, for the toy world's oracle or any other answer function.
 
-In:  a function from the body of a request to a text (what the model says; a list of texts for several choices) or to a whole
-     `Response` (what the server does).
-Out: `POST /v1/chat/completions` and the batch API on 127.0.0.1. With `log`, one JSON line per request (time, digest of its body) is written before the
-     answer leaves, so that whoever reads it can tell how often each request came.
-
-Connections stay open until the client or the server closes; there is no idle limit for a client's next request to run into.
+It serves `POST /v1/chat/completions` and the batch API. With `log`, it writes a JSON line for each request (time,
+digest of the body) before it answers, so that a reader can count requests. Connections have no idle limit.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -39,13 +36,14 @@ class ChatServer:
     """Serves in the background while it is entered: `with ChatServer(answer) as server: ... server.base_url`.
 
     Args:
-        answer: Gets the body of each request, in a thread of that connection. A ValueError becomes status 400 with its text.
-        port: 0 takes a free one.
-        latency: Seconds that each request takes longer.
-        log: File to which each request adds a line; those of a batch too.
+        answer: Answers the body of a request, in a thread of its connection, with one text, several (choices), or a
+            whole `Response`. A ValueError becomes status 400 with its text.
+        port: Port; 0 takes a free one.
+        latency: Seconds that each answer waits.
+        log: File that gets a line for each request, including those of batches.
 
     Attributes:
-        batches: The batch API; its `delay` is how long a batch takes.
+        batches: The batch API; its `delay` is the duration of a batch.
     """
 
     def __init__(self, answer: Answer, *, port: int = 0, latency: float = 0.0, log: str | Path | None = None) -> None:
@@ -55,7 +53,7 @@ class ChatServer:
 
     @property
     def base_url(self) -> str:
-        """What to give a client as the endpoint."""
+        """The endpoint for a client."""
         return f"http://127.0.0.1:{self._http.server_port}/v1"
 
     def __enter__(self) -> ChatServer:
@@ -77,8 +75,8 @@ def serve(
     log: str | Path | None = None,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve the oracle until interrupted; `ready` gets the base URL once requests are welcome."""
-    ask = oracle.with_faults(verdict_noise, malformed_rate)
+    """Serve the oracle until interrupted; `ready` gets the base URL as soon as the port is open."""
+    ask = partial(oracle.answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
     with ChatServer(lambda body: oracle.choices(ask, body), port=port, latency=latency, log=log) as server:
         ready(server.base_url)
         threading.Event().wait()
@@ -86,14 +84,14 @@ def serve(
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 256  # connections that may come at one moment
+    request_queue_size = 256  # connections that may arrive at once
 
     def __init__(self, port: int, answer: Answer, latency: float, log: str | Path | None) -> None:
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise UserError(
-                f"Port {port} cannot be served ({error.strerror}); give another, or 0 for a free one."
+                f"Port {port} cannot be used ({error.strerror}); give another, or 0 for a free one."
             ) from error
         self.answer, self.latency, self._log = answer, latency, log
         self.batches = BatchService(self.respond, self.note)
@@ -101,7 +99,7 @@ class _Server(ThreadingHTTPServer):
         self._log_lock = threading.Lock()
 
     def note(self, body: dict) -> None:
-        """Write down that a request came."""
+        """Log a request."""
         if self._log is None:
             return
         line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
@@ -109,7 +107,7 @@ class _Server(ThreadingHTTPServer):
             file.write(line + "\n")
 
     def respond(self, body: dict) -> Response:
-        """What comes back for the body of a request."""
+        """Answer the body of a request."""
         try:
             answer = self.answer(body)
         except ValueError as fault:
@@ -117,22 +115,22 @@ class _Server(ThreadingHTTPServer):
         return answer if isinstance(answer, Response) else _completion(answer, body["model"], body["messages"])
 
     def close_all(self) -> None:
-        """Close the port and every open connection: from here on a client finds nobody."""
+        """Close the port and every open connection."""
         self.server_close()
         for connection in list(self.connections):
             with contextlib.suppress(OSError):  # the client was faster
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request, client_address) -> None:
-        """A client that went away is no news; anything else is."""
+        """Log everything but a client that went away."""
         if not isinstance(sys.exception(), ConnectionError):
             logger.exception("The request of %s failed.", client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    protocol_version = "HTTP/1.1"  # connections stay open
-    disable_nagle_algorithm = True  # else the body would wait until the client has acknowledged the head
+    protocol_version = "HTTP/1.1"  # keeps connections open
+    disable_nagle_algorithm = True  # otherwise the body waits until the client has acknowledged the head
 
     def setup(self) -> None:
         super().setup()

@@ -1,10 +1,7 @@
-"""How many of the first answers are true, whatever the annotation says: in the toy world that can be known.
+"""How many of the first answers are true in the toy world, whatever is annotated.
 
-In:  pairs of the toy world, each picture with its scene; vectors of its pictures and captions.
-Out: `i2t_true@1`, `i2t_true@5`, `t2i_true@1`, `t2i_true@5`.
-
-R@K counts a caption that was written for another picture as wrong, be it true or not, as it does with photographs: `a tiny yellow star` is true
-of every picture that shows one.
+R@K counts a true caption that was written for another picture as wrong, as it does with photographs: `a tiny yellow
+star` is true of every picture that shows one.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ KS = (1, 5)
 
 
 class Truth:
-    """Tells true answers from wrong ones.
+    """Separates true from wrong answers.
 
     Args:
         pairs: Pairs of the toy world.
 
     Raises:
-        UserError: If a picture carries no scene.
+        UserError: If a picture has no scene.
 
     Example:
         >>> Truth(pairs).shares(*encoder.embed_pairs(pairs))["i2t_true@1"]
@@ -44,13 +41,13 @@ class Truth:
         self._facts = [parse(caption) for caption in pairs.captions["caption"][:]]
 
     def shares(self, images: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-        """The share of the first K answers that are true of their query, by direction and K.
+        """Return the share of true answers among the first K: `i2t_true@1`, `i2t_true@5`, `t2i_true@1`, `t2i_true@5`.
 
         Shape:
-            images: (N, D) of the pairs' pictures. texts: (M, D) of their captions.
+            images: (N, D), vectors of the pictures. texts: (M, D), vectors of the captions.
         """
         scores = torch.from_numpy(images) @ torch.from_numpy(texts).mT  # (N, M)
-        found = {}
+        found: dict[str, float] = {}
         for side, table in (("i2t", scores), ("t2i", scores.mT)):
             first = table.topk(min(max(KS), table.shape[1])).indices.tolist()  # (queries, 5)
             is_true = np.array(
@@ -65,16 +62,17 @@ class Truth:
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
-    """What each picture shows.
+    """Read the scene of each picture.
 
     Raises:
-        UserError: If one carries no scene.
+        UserError: If a picture has none.
     """
     encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
     for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
         with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:
             if "scene" not in picture.info:
                 raise UserError(
-                    f"{image_id} carries no scene, as pictures of the toy world do; build them by repair-hf world."
+                    f"{image_id} carries no scene, unlike pictures of the toy world; draw some with `repair-hf world "
+                    "build`."
                 )
             yield read_scene(picture)

@@ -1,7 +1,6 @@
-"""Toy captions and scenes varied on purpose: other words for the same facts, one fact made false, a scene of one's own.
+"""Variations of toy captions and scenes: other words, one false fact, another noun, another scene.
 
-In:  captions of the grammar, scenes, a random generator.
-Out: what the oracle answers to the jobs of the study's other methods, and the pictures that they ask for.
+The oracle uses them to answer the prompts of the study's baselines, and the editor to generate pictures.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from repair_hf.toyworld import captions
 from repair_hf.toyworld.captions import (
@@ -44,7 +44,7 @@ SYNONYMS = {"count": COUNT_WORDS, "size": SIZE_WORDS, "before": ACTION_BEFORE, "
 
 
 def reword(caption: str, rng: random.Random) -> str:
-    """Say the same facts in other words."""
+    """Reword a caption without changing its facts."""
     match = captions.match_caption(caption)
     spans = []
     for name, said in match.groupdict().items():
@@ -61,10 +61,10 @@ def reword(caption: str, rng: random.Random) -> str:
 
 
 def falsify(caption: str, rng: random.Random) -> str:
-    """Change one fact, so that no picture fits both captions.
+    """Change one fact so that no picture fits both captions.
 
-    A caption that names one bare thing and nothing else leaves no way to be sure: a picture may hold two things. Its shape or its
-    color is changed all the same.
+    For a caption that names one bare thing only, this is not certain, because a picture may hold two things. Its shape
+    or color is changed nevertheless.
     """
     match, facts = captions.match_caption(caption), captions.parse(caption)
     changes = list(_sure_changes(match, facts)) or list(_changes(match, facts, "1"))
@@ -72,7 +72,7 @@ def falsify(caption: str, rng: random.Random) -> str:
 
 
 def swap_noun(caption: str, rng: random.Random) -> str:
-    """Put another shape in the place of one."""
+    """Replace one shape by another."""
     match, facts = captions.match_caption(caption), captions.parse(caption)
     thing = rng.choice(["1", "2"]) if facts.second else "1"
     nouns = [change for change in _changes(match, facts, thing) if change[:2] == match.span(f"noun{thing}")]
@@ -80,9 +80,9 @@ def swap_noun(caption: str, rng: random.Random) -> str:
 
 
 def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
-    """Another scene of which the caption is true: one fact differs that it leaves open. The same scene where it leaves none."""
-    subject = [{"size": size} for size in SIZES] + [{"action": action} for action in ACTIONS]
-    colors = [{"color": color} for color in COLORS]
+    """Change one fact of the scene that the caption does not mention; return the same scene if there is none."""
+    subject: list[dict[str, Any]] = [{"size": size} for size in SIZES] + [{"action": action} for action in ACTIONS]
+    colors: list[dict[str, Any]] = [{"color": color} for color in COLORS]
     goals = [replace(scene, background=background) for background in BACKGROUNDS]
     goals += [replace(scene, subject=replace(scene.subject, **change)) for change in subject + colors]
     if scene.other:
@@ -94,7 +94,7 @@ def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
 
 
 def imagine(caption: str, rng: random.Random) -> Scene:
-    """Some scene of which the caption is true."""
+    """Draw a scene that the caption is true of."""
     facts = captions.parse(caption)
     while True:
         scene = satisfy(facts, sample(rng))
@@ -103,7 +103,7 @@ def imagine(caption: str, rng: random.Random) -> Scene:
 
 
 def rewrite(caption: str, spans: list[tuple[int, int, str]]) -> str:
-    """The caption with other words at some places, its first letter as large as before."""
+    """Replace some spans of a caption; the case of its first letter stays."""
     text = caption[0].lower() + caption[1:]
     for start, end, words in sorted(spans, reverse=True):
         text = text[:start] + words + text[end:]
@@ -111,7 +111,7 @@ def rewrite(caption: str, spans: list[tuple[int, int, str]]) -> str:
 
 
 def _synonyms(name: str, said: str) -> list[str]:
-    """Other phrases of the same meaning for what a group of the grammar holds."""
+    """Return other phrases with the meaning of a group of the grammar."""
     if name == "relation":
         return [other for other in RELATION_WORDS[RELATION_READ[said]] if other != said]
     if name in ("early", "late"):
@@ -141,7 +141,7 @@ def _sure_changes(match: re.Match, facts: Facts) -> Iterator[tuple[int, int, str
 
 
 def _changes_of_subject(match: re.Match, which: str) -> Iterator[tuple[int, int, str]]:
-    """Another size or action: a picture has one thing with these."""
+    """Yield other sizes or actions; only one thing of a picture has these."""
     for part in ("size", "before", "after"):
         if said := match[part + which]:
             yield from ((*match.span(part + which), words[0]) for meaning, words in SYNONYMS[part].items()
@@ -149,8 +149,9 @@ def _changes_of_subject(match: re.Match, which: str) -> Iterator[tuple[int, int,
 
 
 def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, int, str]]:
-    """Another color or shape for a thing, unless the caption would then name the other thing twice."""
+    """Yield other colors or shapes of a thing, unless the caption would then name the other thing twice."""
     thing, other = (facts.first, facts.second) if which == "1" else (facts.second, facts.first)
+    assert thing is not None, "the caption has the groups of this thing"
     noun = match[f"noun{which}"]
     base = captions.singular(noun)
     for shape in SHAPES:
@@ -162,7 +163,7 @@ def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, i
 
 
 def _like(noun: str, base: str, other: str) -> str:
-    """`other` in the number of `noun`, whose singular is `base`."""
+    """Return `other` in the number of `noun`, whose singular is `base`."""
     return other if noun == base else captions.inflect(other, 2)
 
 

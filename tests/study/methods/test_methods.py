@@ -10,15 +10,16 @@ from repair_hf.cli.mine import MineOptions
 from repair_hf.cli.synthesize import SynthesizeOptions
 from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, union
-from repair_hf.study.methods.method import Baseline, Repair
+from repair_hf.study.methods.method import Baseline, RepairVariant
 from repair_hf.study.methods.registry import check_installed, load_methods
 from repair_hf.training.hyperparameters import Hyperparameters
 
 METHODS = load_methods()
 PAPER = (
-    "vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair-i2t repair-t2i repair "
-    "wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only"
+    "vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair-i2t repair-t2i "
+    "repair wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only"
 ).split()
+VARIANTS = {name: method for name, method in METHODS.items() if isinstance(method, RepairVariant)}
 
 
 def test_methods_come_in_the_papers_order():
@@ -52,24 +53,23 @@ def test_parts_and_losses_are_those_of_the_papers_table():
     assert METHODS["cf+al+la"].parts["variant"] is METHODS["alia"].parts["variant"]
 
 
-@pytest.mark.parametrize(
-    "method", [method for method in METHODS.values() if isinstance(method, Repair)], ids=lambda m: m.name
-)
+@pytest.mark.parametrize("method", VARIANTS.values(), ids=VARIANTS)
 def test_a_variant_of_repair_names_options_that_exist(method):
-    for options, kind in (
-        (method.mine, MineOptions),
-        (method.synthesize, SynthesizeOptions),
-        (method.train, Hyperparameters),
-    ):
+    stages = {MineOptions: method.mine, SynthesizeOptions: method.synthesize, Hyperparameters: method.train}
+    for kind, options in stages.items():
         assert set(options) <= set(kind.__dataclass_fields__)
     assert method.tuned_as in METHODS
 
 
 def test_variants_that_differ_in_training_alone_share_records():
-    same = {name for name, method in METHODS.items() if isinstance(method, Repair) and method.product == "repair"}
+    same = {
+        name for name, method in METHODS.items() if isinstance(method, RepairVariant) and method.product == "repair"
+    }
     trained = "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
     assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
-    products = [METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], Repair)]
+    products = [
+        METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], RepairVariant)
+    ]
     assert len(set(products)) == len(products)
 
 
@@ -83,7 +83,6 @@ def test_a_missing_package_is_named_before_anything_starts(monkeypatch):
     check_installed([METHODS["laclip"], METHODS["repair"]])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_installed([METHODS["laclip"], METHODS["repair"]])
-    with pytest.raises(
-        UserError, match=r"negclip, simclr need packages .* \(kornia, spacy\): pip install 'repair-hf\[study\]'"
-    ):
+    says = r"negclip, simclr need packages .* \(kornia, spacy\): pip install 'repair-hf\[study\]'"
+    with pytest.raises(UserError, match=says):
         check_installed(METHODS.values())

@@ -38,8 +38,9 @@ def matcher(vocab):
 
 
 BOY = (
-    "A/DT/DET/2/det small/JJ/ADJ/2/amod boy/NN/NOUN/4/nsubj quickly/RB/ADV/4/advmod runs/VBZ/VERB/4/ROOT and/CC/CCONJ/4/cc "
-    "a/DT/DET/8/det big/JJ/ADJ/8/amod dog/NN/NOUN/10/nsubj slowly/RB/ADV/10/advmod jumps/VBZ/VERB/4/conj"
+    "A/DT/DET/2/det small/JJ/ADJ/2/amod boy/NN/NOUN/4/nsubj quickly/RB/ADV/4/advmod "
+    "runs/VBZ/VERB/4/ROOT and/CC/CCONJ/4/cc a/DT/DET/8/det big/JJ/ADJ/8/amod "
+    "dog/NN/NOUN/10/nsubj slowly/RB/ADV/10/advmod jumps/VBZ/VERB/4/conj"
 )
 
 

@@ -46,17 +46,6 @@ def test_two_views_is_nt_xent_of_the_paper():
     assert two_views(one, other, 0.1).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_two_views_is_the_loss_of_slip():
-    """As SLIP writes it: each view of one kind over all of the other, then all of its own with itself masked."""
-    one, other = unit(5, 2), unit(5, 3)
-    truth, itself = torch.arange(5), 1e9 * torch.eye(5)
-    crosses = [
-        F.cross_entropy(torch.cat([a @ b.mT / 0.1, a @ a.mT / 0.1 - itself], 1), truth)
-        for a, b in ((one, other), (other, one))
-    ]
-    assert two_views(one, other, 0.1).item() == pytest.approx(float(sum(crosses) / 2), rel=1e-5)
-
-
 @pytest.mark.parametrize("width, hidden", [(768, 4096), (384, 4096), (96, 1024)])
 def test_a_narrow_tower_has_a_narrower_head(width, hidden):
     assert TwoViews(width).head[3].weight.shape == (hidden, hidden)

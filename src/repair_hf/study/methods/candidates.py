@@ -1,8 +1,4 @@
-"""Choose one of several candidates for a sample, by the retriever: the 3-candidates-to-1 of the paper's overhead table.
-
-In:  captions, and the candidates of each.
-Out: for each the nearest candidate; a caption without one that differs from it is dropped.
-"""
+"""Choose one of several candidate captions or images by the retriever."""
 
 from __future__ import annotations
 
@@ -12,47 +8,50 @@ from typing import Any
 
 import numpy as np
 
-from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.synthesis.selection import choose_captions
 from repair_hf.synthesis.sources import open_picture
 
 CANDIDATES = 3
 
 
-def nearest_captions(workshop: Workshop, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
-    """Of each caption's candidates the one nearest to it. Where all say what it says, it is dropped."""
-    originals, texts = [workshop.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
+def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
+    """Choose for each caption the nearest candidate that differs from it; captions without one are dropped.
+
+    Args:
+        context: Where to drop captions.
+        candidates: Row of a caption, and its candidates.
+    """
+    originals, texts = [context.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
     chosen = []
-    for (row, some), choice in zip(candidates, choose_captions(workshop.encoder, originals, texts), strict=True):
+    for (row, some), choice in zip(candidates, choose_captions(context.encoder, originals, texts), strict=True):
         if choice.candidate is None:
-            workshop.drop(row, "no_op", "no candidate changed anything")
+            context.drop(row, "no_op", "no candidate changed anything")
         else:
             chosen.append((row, some[choice.candidate]))
     return chosen
 
 
-def image_scores(workshop: Workshop, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:
-    """The cosine of each candidate image with a text: one array per row of files."""
+def image_scores(context: MakerContext, files: Sequence[Sequence[Path]], texts: Sequence[str]) -> list[np.ndarray]:
+    """Return the cosine of each candidate image with its text, one array for each row of files."""
     flat = [path for row in files for path in row]
     if not flat:
         return [np.empty(0, np.float32) for _ in files]
-    images = embed_files(workshop, flat)  # (n, D)
-    captions = workshop.encoder.embed_texts(list(texts))  # (rows, D)
+    images = embed_files(context, flat)  # (n, D)
+    captions = context.encoder.embed_texts(list(texts))  # (rows, D)
     owner = np.repeat(np.arange(len(files)), [len(row) for row in files])
     scores = (images * captions[owner]).sum(1)
     return np.split(scores, np.cumsum([len(row) for row in files])[:-1])
 
 
-def embed_files(workshop: Workshop, files: Sequence[Path], at_once: int = 256) -> np.ndarray:
-    """(n, D) vectors of image files, a few of which are open at a time."""
-    parts = []
-    for start in range(0, len(files), at_once):
-        parts.append(
-            workshop.encoder.embed_images([open_picture(path.read_bytes()) for path in files[start : start + at_once]])
-        )
-    return np.concatenate(parts)
+def embed_files(context: MakerContext, files: Sequence[Path], batch: int = 256) -> np.ndarray:
+    """Embed image files, `batch` of them open at a time: (n, D)."""
+    batches = [files[start : start + batch] for start in range(0, len(files), batch)]
+    return np.concatenate(
+        [context.encoder.embed_images([open_picture(path.read_bytes()) for path in some]) for some in batches]
+    )
 
 
 def as_cell(path: Path) -> dict[str, Any]:
-    """How a `datasets.Image` column names an image file that stays where it is."""
+    """Return the value of a `datasets.Image` column that refers to an image file in place."""
     return {"bytes": None, "path": str(path.absolute())}

@@ -1,7 +1,7 @@
-"""The workshop: where methods make their synthetic samples, by the same LLM client, editor, journal and budget as RePair.
+"""What a method's maker works with: pairs, retriever, LLM, image editor, journal and budget.
 
-In:  pairs, a chat model, an image editor, a folder.
-Out: rewritten captions, instructions, edited and new images; what was asked for is counted, and nothing is paid twice.
+A maker writes captions, edits images and generates images through `MakerContext`. It counts requests and reuses paid
+answers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from repair_hf.synthesis.stream import work_through
 
 WORKERS = 64
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 class NoSample(Exception):
-    """No sample comes of a caption.
+    """A caption yields no sample.
 
     Args:
         drop_reason: As in `samples.DROPPED`.
@@ -54,36 +54,31 @@ class NoSample(Exception):
 
 
 @dataclass
-class Asked:
-    """What a maker has asked for, equal requests counted each time: what it would take if nothing were there yet.
-
-    Args:
-        llm: Requests for a text.
-        images: Candidate images.
-    """
+class RequestCounts:
+    """Requests of a maker, including repeated ones and those answered from the journal."""
 
     llm: int = 0
-    images: int = 0
+    images: int = 0  # candidate images
 
 
-class Workshop:
+class MakerContext:
     """What a maker works with. Use it inside `open`.
 
     Args:
         pairs: The training pairs.
-        encoder: The retriever; chooses among candidates.
+        encoder: The retriever, which chooses among candidates.
         chat: The LLM.
-        editor: The image editor; None where no image is made.
-        folder: Gets the candidate images, and where these are bought the journal of what was paid for them.
-        seed: Fixes all draws.
-        spacy_model: What parses captions: an installed model, a folder, or `world` for the toy world's own.
+        editor: The image editor; None if no image is made.
+        folder: Folder of the candidate images and of the journal of paid images.
+        seed: Seed of all draws.
+        spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
 
     Attributes:
-        asked: What was asked for.
-        tried: How many samples were tried for: each method makes one, or none, or a few, of each caption.
+        asked: Requests so far.
+        tried: Number of captions.
 
     Raises:
-        UserError: If the LLM answers in batches: what a maker asks next depends on what it was told.
+        UserError: If the LLM answers in batches: later requests depend on earlier answers.
     """
 
     def __init__(
@@ -98,10 +93,12 @@ class Workshop:
         spacy_model: str = MODEL,
     ) -> None:
         if chat.batches is not None:
-            raise UserError("The methods of the study ask at once, and `batch` answers within a day; leave it out.")
+            raise UserError(
+                "`batch` answers within a day, but the study's methods need answers at once; leave it out."
+            )
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
         self.folder, self.seed, self.spacy_model = folder, seed, spacy_model
-        self.asked, self.tried = Asked(), len(pairs.captions)
+        self.asked, self.tried = RequestCounts(), len(pairs.captions)
         self._dropped: dict[int, tuple[str, str]] = {}  # caption -> reason and detail
         self.sources = SourceImages(pairs.images)
         self._images: Candidates | None = None
@@ -112,10 +109,10 @@ class Workshop:
 
     @asynccontextmanager
     async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
-        """Have the image editor ready.
+        """Start the image editor.
 
         Args:
-            edits: M, how many candidates `edit` makes; 0 where it is not called.
+            edits: Number of candidates that `edit` makes; 0 if it is not called.
             draws: Whether `draw` is called.
         """
         with self._image_journal() as journal:
@@ -128,14 +125,14 @@ class Workshop:
                     await stack.enter_async_context(candidates.open())
                 yield
 
-    async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[Made]], title: str) -> list[Made]:
-        """Do the work on captions, many at a time.
+    async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
+        """Process captions concurrently.
 
         Returns:
-            What came of each, in their order. Where it was nothing, because answers are of no use or an image cannot be read, the
-            caption stands in `dropped` with its reason.
+            The results, in the captions' order. Captions with useless answers or unreadable images are dropped.
         """
-        rows, found = list(rows), {}
+        rows = list(rows)
+        found: dict[int, T] = {}
         queue = iter(rows)
 
         async def serve(bar: tqdm) -> None:
@@ -147,7 +144,7 @@ class Workshop:
                 except UnreadableImage as error:
                     self.drop(row, "unreadable_image", str(error))
                 bar.update()
-                await asyncio.sleep(0)  # answers from the journal come without a pause; others want their turn too
+                await asyncio.sleep(0)  # answers from the journal come without a pause; let other tasks run
 
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
             images = filter(None, (self._images, self._canvas))
@@ -155,19 +152,19 @@ class Workshop:
         return [found[row] for row in rows if row in found]
 
     def drop(self, row: int, reason: str, detail: str) -> None:
-        """Leave a caption without a sample, and say why."""
+        """Record why a caption has no sample."""
         self._dropped[row] = reason, detail
 
     @property
     def dropped(self) -> list[dict[str, str]]:
-        """Rows of `samples.DROPPED`: the captions of which no sample came, in their order."""
+        """Rows of `samples.DROPPED`: the captions without a sample, in their order."""
         return [
             self.of_caption(row) | {"reason": reason, "detail": detail}
             for row, (reason, detail) in sorted(self._dropped.items())
         ]
 
     def parser(self) -> Any:
-        """A spaCy pipeline that knows noun chunks."""
+        """Load the spaCy pipeline, which must know noun chunks."""
         if self.spacy_model == "world":
             from repair_hf.toyworld.parsing import build_parser
 
@@ -175,17 +172,17 @@ class Workshop:
         return load_parser(self.spacy_model, noun_chunks=True)
 
     def of_caption(self, row: int) -> dict[str, str]:
-        """The columns of a sample that say to whom it belongs."""
+        """Return the id columns of a sample of a caption."""
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Ask for texts.
+        """Ask the LLM for captions.
 
         Returns:
-            Those of M answers that are of use.
+            The usable ones of `samples` answers.
 
         Raises:
-            AnswerError: If none is.
+            AnswerError: If none is usable.
         """
         self.asked.llm += samples
         answers = await self.chat.ask_many(
@@ -204,11 +201,12 @@ class Workshop:
         """Edit an image of the pairs.
 
         Returns:
-            The files of those candidates that changed something.
+            Files of the candidates that differ from the image.
 
         Raises:
             NoSample: If there is none.
         """
+        assert self._images is not None, "open(edits=...) comes first"
         self.asked.images += self._images.count
         files = [path for path in await self._images.make(image, instruction) if path is not None]
         if not files:
@@ -220,11 +218,12 @@ class Workshop:
         return changed
 
     async def draw(self, caption: str) -> Path:
-        """Draw an image of a caption: its file. The editor is given an empty canvas, so that one interface serves both.
+        """Generate an image of a caption and return its file. The editor gets an empty canvas to edit.
 
         Raises:
             NoSample: If the editor gives none.
         """
+        assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
         path = (await self._canvas.make(0, draw_instruction(caption)))[0]
         if path is None:
@@ -232,7 +231,7 @@ class Workshop:
         return path
 
     def _image_journal(self) -> Journal | nullcontext[None]:
-        """Where payments for images are written down; what stands there counts as spent."""
+        """Open the journal of paid images, and count what it holds as spent."""
         if not isinstance(self.editor, HostedEditor):
             return nullcontext()
         journal = open_journal(self.folder, "images")
@@ -240,6 +239,7 @@ class Workshop:
         return journal
 
     def _candidates(self, sources: SourceImages, count: int, journal: Journal | None) -> Candidates:
+        assert self.editor is not None, "images need an editor"
         folder, budget = self.folder / "candidates", self.chat.budget
         return Candidates(self.editor, sources, folder, count=count, seed=self.seed, budget=budget, journal=journal)
 
@@ -247,7 +247,7 @@ class Workshop:
 def _canvas_like(images: Dataset) -> Dataset:
     """One white image of the size of the pairs' first."""
     if not len(images):
-        raise UserError("There are no images to draw others like.")
+        raise UserError("The pairs hold no image, so the size of new images is unknown; give pairs with images.")
     file = io.BytesIO()
     Image.new("RGB", images[0]["image"].size, "white").save(file, "PNG")
     row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}

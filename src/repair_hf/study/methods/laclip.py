@@ -1,10 +1,21 @@
-"""LaCLIP (Fan et al., 2023, "Improving CLIP training with language rewrites"): captions in other words.
+"""LaCLIP (Fan et al., 2023, "Improving CLIP training with language rewrites"), and the two mixtures with it.
 
-Data: an LLM rewrites each caption once: 1 call and 1 sample a caption.
-Loss: InfoNCE; each time a caption is met, it or its rewrite is drawn, both equally likely.
+LaCLIP:
+- Data: an LLM rewrites each caption once (1 LLM call and 1 sample a caption).
+- Loss: InfoNCE. Each epoch draws the caption or its rewrite with equal probability.
+- Our reading: the prompt is an instruction instead of the original's three examples. Rewrites of fewer than two words
+  are dropped, as in the original, and so are rewrites that equal the caption.
 
-Our reading: an instruction in place of the original's three examples in front of the caption. A rewrite of fewer than two words is dropped,
-as there; so is one that says nothing new, and the caption then stands for itself.
+La + SC:
+- Data: LaCLIP's rewrites and SugarCrepe-style hard negatives (290K samples in the paper).
+- Loss: `negative_captions`; captions are drawn as in LaCLIP.
+- Our reading: the paper does not report its share of rewrites. Here a caption and its rewrite are equally likely.
+
+CF + AL + La:
+- Data: COCO-CF's pairs, ALiA's variants and LaCLIP's rewrites, unfiltered (435K in the paper).
+- Loss: `union`; images and captions are drawn as in ALiA and LaCLIP, with counterfactual pairs beside them.
+- Our reading: the paper merges the sources into one set of pairs. Here each anchor draws from all three, so that every
+  sample is seen as often and an epoch keeps its length.
 """
 
 from __future__ import annotations
@@ -12,24 +23,36 @@ from __future__ import annotations
 from typing import Any
 
 from repair_hf.pairs.dataset import bare_caption
-from repair_hf.study.methods.context import NoSample, Workshop
+from repair_hf.study.methods.alia import VARIANTS
+from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
+from repair_hf.study.methods.context import MakerContext, NoSample
+from repair_hf.study.methods.losses import WithNegatives, negative_captions, union
 from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
 
-async def make(workshop: Workshop) -> list[dict[str, Any]]:
-    """One rewrite for each caption."""
+async def make(context: MakerContext) -> list[dict[str, Any]]:
+    """Rewrite each caption once."""
 
     async def ask(row: int) -> dict[str, Any]:
-        caption = workshop.captions[row]
-        [text] = await workshop.write("rewrite", caption=caption)
+        caption = context.captions[row]
+        [text] = await context.write("rewrite", caption=caption)
         if len(text.split()) < 2:
             raise NoSample("filtered", f"a rewrite of one word: {text!r}")
         if bare_caption(text) == bare_caption(caption):
-            raise NoSample("no_op", "the rewrite says what the caption says, in its words")
-        return workshop.of_caption(row) | {"text": text}
+            raise NoSample("no_op", "the rewrite equals the caption")
+        return context.of_caption(row) | {"text": text}
 
-    return await workshop.each(range(len(workshop.captions)), ask, "Rewriting captions")
+    return await context.each(range(len(context.captions)), ask, "Rewriting captions")
 
 
 REWRITES = Maker("laclip", make, asks={"rewrite": 1})
-METHODS = (Baseline("laclip", {"rewrite": REWRITES}),)
+LACLIP = Baseline("laclip", {"rewrite": REWRITES})
+LA_SC = Baseline(
+    "la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES}, objective=WithNegatives.of(negative_captions)
+)
+CF_AL_LA = Baseline(
+    "cf+al+la",
+    {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES},
+    objective=WithNegatives.of(union),
+)

@@ -1,9 +1,8 @@
-"""The losses of the methods that RePair is compared with, and the objectives that give them a batch.
+"""Losses of the baselines, and the objective that applies them to a batch.
 
-In:  unit vectors of images and captions; of an item that is absent, a vector of zeros.
-Out: scalars. With a scale of 0 each has a known value (in brackets).
+Inputs are unit vectors; an absent item is a vector of zeros. At scale 0 each loss has a known value.
 
-| loss | of | at scale 0 |
+| loss | used by | at scale 0 |
 |---|---|---|
 | `negative_captions` | NegCLIP, SugarCrepe, La+SC; half of TripletCLIP | (ln 2B + ln B) / 2 |
 | `triplet` | TripletCLIP | ln 2B + ln B |
@@ -27,12 +26,12 @@ from repair_hf.training.objectives import Objective, Term, Vectors, pick
 
 
 def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: Tensor) -> Tensor:
-    """InfoNCE in which the negative captions of the whole batch stand among each image's candidates (NegCLIP, its text-only case).
+    """InfoNCE with the batch's negative captions as further candidates of each image, as in NegCLIP.
 
-    They never ask: a caption looks for its image among the B images.
+    Captions choose among the B images only.
 
     Shape:
-        images, texts, negatives: (B, D), rows of zeros in `negatives` where there is none. scale: ().
+        images, texts, negatives: (B, D), zeros for an absent negative. scale: ().
     """
     logits = scale * images.float() @ torch.cat([texts, negatives]).float().mT  # (B images, 2 B texts)
     absent = torch.cat([torch.zeros_like(is_present(negatives)), ~is_present(negatives)])  # (2 B,)
@@ -42,10 +41,10 @@ def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: T
 
 
 def triplet(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
-    """TripletCLIP's sum of two: the pairs against the negatives' captions, and the negative pairs against the captions.
+    """TripletCLIP's sum of two terms: pairs against negative captions, and negative pairs against captions.
 
     Shape:
-        All (B, D), negatives zeros where there is no negative pair. scale: ().
+        All (B, D), zeros for an absent negative pair. scale: ().
     """
     here = is_present(negative_images) & is_present(negative_texts)
     found = negative_captions(images, texts, negative_texts, scale)
@@ -55,10 +54,10 @@ def triplet(images: Tensor, texts: Tensor, negative_images: Tensor, negative_tex
 
 
 def union(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
-    """InfoNCE over pairs and counterfactual pairs alike.
+    """InfoNCE over pairs and counterfactual pairs together.
 
     Shape:
-        All (B, D), negatives zeros where there is no counterfactual pair. scale: ().
+        All (B, D), zeros for an absent counterfactual pair. scale: ().
     """
     here = is_present(negative_images) & is_present(negative_texts)
     images, texts = torch.cat([images, negative_images[here]]), torch.cat([texts, negative_texts[here]])
@@ -68,9 +67,9 @@ def union(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts
 
 
 def multi_positive(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of each vector against all others, its target uniform over those of its own label (StableRep).
+    """Cross-entropy of each vector against all others, with a uniform target over those of its own label (StableRep).
 
-    A vector alone with its label adds 0, and counts in the mean.
+    A vector that is alone with its label adds 0 and counts in the mean.
 
     Shape:
         vectors: (n, D), unit length. labels: (n,).
@@ -83,7 +82,7 @@ def multi_positive(vectors: Tensor, labels: Tensor, temperature: float) -> Tenso
 
 
 def two_views(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Each view must find the other view of its image among all views but itself (SimCLR's NT-Xent).
+    """SimCLR's NT-Xent: find the other view of an image among all other views.
 
     Shape:
         one, other: (B, D), unit length.
@@ -93,18 +92,15 @@ def two_views(one: Tensor, other: Tensor, temperature: float) -> Tensor:
 
 
 def is_present(vectors: Tensor) -> Tensor:
-    """(B, D) to (B,): which rows are no zeros."""
+    """Return which rows are not zeros: (B, D) to (B,)."""
     return (vectors != 0).any(1)
 
 
 class WithNegatives(Objective):
-    """One of the losses above, over the anchors and the negatives of all processes.
+    """One of the losses above, over anchors and negatives of all processes.
 
     Args:
         loss: `negative_captions`, `triplet` or `union`.
-
-    Example:
-        >>> objective = WithNegatives.of(union)(encoder)  # the same for every retriever
     """
 
     def __init__(self, loss: Callable[..., Tensor]) -> None:
@@ -113,7 +109,7 @@ class WithNegatives(Objective):
 
     @classmethod
     def of(cls, loss: Callable[..., Tensor]) -> Callable[[DualEncoder], WithNegatives]:
-        """What gives the objective for a retriever."""
+        """Return a factory of the objective, the same for every retriever."""
         return lambda encoder: cls(loss)
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
@@ -128,7 +124,7 @@ class WithNegatives(Objective):
 
 
 def projection_head(width: int, hidden: int, out: int) -> nn.Sequential:
-    """SLIP's head: three layers, normalised over the batch, on what the image tower gives before its own projection."""
+    """SLIP's projection head: three layers with batch normalisation."""
     return nn.Sequential(
         nn.Linear(width, hidden),
         nn.BatchNorm1d(hidden),

@@ -1,120 +1,94 @@
-"""What a method of the study is: what it adds to the training pairs, and which loss it trains with.
-
-In:  nothing.
-Out: `Baseline`, a method that makes samples of its own; `Repair`, a way to go through RePair's pipeline. A file of this folder that defines
-     `METHODS` adds its methods to the study; nothing else names them.
-"""
+"""What a method of the study is: the samples it adds to the training pairs, and the loss it trains with."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.samples import Part
 from repair_hf.training.objectives import Objective
 
 
 @dataclass(frozen=True)
 class Maker:
-    """How one kind of samples is made, once for all methods and seeds that use it.
+    """How one kind of samples is made, once for all methods and seeds that use it."""
 
-    Args:
-        name: Names the samples' folder.
-        make: Makes them; gives rows of `SAMPLES`.
-        asks: Prompt -> how many answers it asks for, of each caption; what a dry run counts.
-        edits: M, candidates of an edited image; 0 where no image is edited.
-        draws: Whether images are drawn anew.
-        parses: Whether captions are parsed.
-    """
+    name: str  # name of the samples' folder
+    make: Callable[[MakerContext], Awaitable[list[dict[str, Any]]]]  # makes rows of `SAMPLES`
+    asks: Mapping[str, int] = field(default_factory=dict)  # prompt -> number of answers requested for each caption
+    edits: int = 0  # candidates of each edited image; 0 if no image is edited
+    draws: bool = False  # whether images are generated from text
+    parses: bool = False  # whether captions are parsed
 
-    name: str
-    make: Callable[[Workshop], Awaitable[list[dict[str, Any]]]]
-    asks: Mapping[str, int] = field(default_factory=dict)
-    edits: int = 0
-    draws: bool = False
-    parses: bool = False
+    @property
+    def makes_images(self) -> bool:
+        """Whether it needs the image editor."""
+        return self.draws or self.edits > 0
 
     @property
     def means(self) -> frozenset[str]:
-        """What it works with: `llm`, `editor`, `spacy_model`."""
-        used = {"llm": self.asks, "editor": self.edits or self.draws, "spacy_model": self.parses}
+        """Options of the study that it uses: `llm`, `editor`, `spacy_model`."""
+        used = {"llm": self.asks, "editor": self.makes_images, "spacy_model": self.parses}
         return frozenset(name for name, is_used in used.items() if is_used)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method that RePair is compared with.
+    """A method that RePair is compared with."""
 
-    Args:
-        name: As `repair-hf study --list` prints it.
-        parts: Who makes the samples of each part.
-        objective: Gives the objective for a retriever; None is plain InfoNCE.
-        needs: Packages of the extra `repair-hf[study]` that it uses.
-    """
-
-    name: str
-    parts: Mapping[Part, Maker] = field(default_factory=dict)
+    name: str  # name in `--methods` and in the tables
+    parts: Mapping[Part, Maker] = field(default_factory=dict)  # the maker of each part's samples
+    # builds the training objective for a retriever; None means InfoNCE
     objective: Callable[[DualEncoder], Objective] | None = None
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # packages of the extra `repair-hf[study]` that it uses
+
+    train: ClassVar[Mapping[str, Any]] = {}  # as a RepairVariant's
+    other_model: ClassVar[bool] = False
 
     @property
     def tuned_as(self) -> str:
-        """The method whose hyperparameters it takes: its own."""
+        """The method whose hyperparameters it uses: its own."""
         return self.name
 
     @property
     def means(self) -> frozenset[str]:
-        """What its makers work with."""
+        """Options of the study that its makers use."""
         return frozenset().union(*(maker.means for maker in self.parts.values()))
 
 
 @dataclass(frozen=True)
-class Repair:
-    """RePair, or a variant of it: options of the one pipeline.
+class RepairVariant:
+    """RePair, or a variant of it: options of the pipeline's commands."""
 
-    Args:
-        name: As `repair-hf study --list` prints it.
-        mine: Options of `repair-hf mine` that differ.
-        synthesize: Options of `repair-hf synthesize` that differ.
-        train: Options of training that differ.
-        directions: Which failures are repaired.
-        weak: Whose weaker stand-in takes part: the editor's or the LLM's.
-        other_model: Whether the study's other retriever takes the place of its own.
-        rounds: How many rounds of repair the records come from.
-        reciprocal: Repair a caption's failure by editing the caption towards the wrong image.
-        records: Whether there are any; without, this is plain training, and only the model differs.
-        tuned_as: The method whose hyperparameters it takes: an ablation changes one thing, and not these too.
-    """
-
-    name: str
-    mine: Mapping[str, Any] = field(default_factory=dict)
-    synthesize: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
-    directions: tuple[str, ...] = ("i2t", "t2i")
-    weak: Literal["editor", "llm"] | None = None
-    other_model: bool = False
-    rounds: int = 1
-    reciprocal: bool = False
-    records: bool = True
+    name: str  # name in `--methods` and in the tables
+    mine: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf mine` that differ from the study's
+    synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf synthesize` that differ
+    train: Mapping[str, Any] = field(default_factory=dict)  # training options that differ
+    directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
+    weak: Literal["editor", "llm"] | None = None  # use the study's weaker editor or LLM
+    other_model: bool = False  # train the study's other retriever
+    rounds: int = 1  # rounds of mining and repair
+    reciprocal: bool = False  # repair a caption's failure by editing the caption to fit the wrong image
+    records: bool = True  # whether it trains on records; False is plain training
+    # the method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one choice only
     tuned_as: str = "repair"
 
     @property
     def product(self) -> str:
-        """Names the records: equal for variants that differ in training alone."""
+        """Name of its records' folders; variants that differ in training only share records."""
         differs = self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal
         return self.name if differs or self.rounds > 1 or len(self.directions) == 1 else "repair"
 
     @property
     def means(self) -> frozenset[str]:
-        """What it works with: options of the study that it cannot do without."""
+        """Options of the study that it needs."""
         makes_images = self.records and "t2i" in self.directions and not self.reciprocal
         used = {"llm": self.records, "editor": makes_images, "other_model": self.other_model}
-        return frozenset(name for name, is_used in used.items() if is_used) | (
-            {f"weak_{self.weak}"} if self.weak else set()
-        )
+        used |= {f"weak_{self.weak}": self.weak is not None}
+        return frozenset(name for name, is_used in used.items() if is_used)
 
 
-Method = Baseline | Repair
+Method = Baseline | RepairVariant

@@ -1,13 +1,17 @@
-"""NegCLIP (Yuksekgonul et al., 2023, "When and why vision-language models behave like bags-of-words"): captions with two parts swapped.
+"""NegCLIP (Yuksekgonul et al., 2023, "When and why vision-language models behave like bags-of-words").
 
-Data: five generators per caption, each of which exchanges two parts of one kind, drawn at random: noun chunks of more than two words,
-verb phrases, nouns, adverbs, adjectives. Up to 5 negatives a caption; a caption with none goes without. No LLM.
-Loss: `negative_captions`; each epoch draws one of a caption's negatives.
+Data: five generators swap two random parts of one kind: noun chunks of more than two words, verb phrases, nouns,
+adverbs, adjectives. Up to 5 negatives a caption, or none. No LLM.
+Loss: `negative_captions`; each epoch draws one of a
+caption's negatives.
 
-Our reading: singular and plural nouns are one generator, which swaps within one number, so that there are five as the paper says and not
-six. Parts are exchanged in place, so that spacing and case stay; equal parts are not swapped. The mined hard images of the original are
-left out, as RePair's table marks T- alone. The draws are seeded, and made once; the spaCy model is the study's to name. A swap may happen
-to leave a caption true ("a cat and a dog"); the original does not look either.
+Our reading:
+- Singular and plural nouns are one generator, which swaps within one number: five generators, as in the paper, instead
+  of six.
+- Parts are swapped in place, so that spacing and case stay. Equal parts are not swapped.
+- The original's mined hard images are left out: RePair's table marks T- alone.
+- The draws are seeded and made once, with the study's spaCy model.
+- A swap may leave a caption true ("a cat and a dog"). The original does not check this either.
 """
 
 from __future__ import annotations
@@ -16,14 +20,14 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.losses import WithNegatives, negative_captions
 from repair_hf.study.methods.method import Baseline, Maker
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc, Span
 
-Cut = tuple[int, int]  # of a part: first and last character
+Cut = tuple[int, int]  # first character of a part, and the one after its last
 VERB_PHRASE = [
     {"POS": "VERB", "OP": "?"},
     {"POS": "ADV", "OP": "*"},
@@ -32,25 +36,25 @@ VERB_PHRASE = [
 ]
 
 
-async def make(workshop: Workshop) -> list[dict[str, Any]]:
-    """All negatives of all captions."""
-    parser = workshop.parser()
-    from spacy.matcher import Matcher  # here, for without spaCy the line above says what to install
+async def make(context: MakerContext) -> list[dict[str, Any]]:
+    """Make all negatives of all captions."""
+    parser = context.parser()
+    from spacy.matcher import Matcher  # late: without spaCy, the line above says what to install
 
     matcher = Matcher(parser.vocab)
     matcher.add("verb phrase", [VERB_PHRASE])
     samples = []
-    for row, document in enumerate(parser.pipe(workshop.captions)):
-        owner = workshop.of_caption(row)
-        texts = dict.fromkeys(negatives(document, matcher, random.Random(f"{workshop.seed}/{owner['caption_id']}")))
+    for row, document in enumerate(parser.pipe(context.captions)):
+        owner = context.of_caption(row)
+        texts = dict.fromkeys(negatives(document, matcher, random.Random(f"{context.seed}/{owner['caption_id']}")))
         samples += [owner | {"text": text} for text in texts]
         if not texts:
-            workshop.drop(row, "no_op", "no two parts of a kind to exchange")
+            context.drop(row, "no_op", "no two parts of one kind to swap")
     return samples
 
 
 def negatives(document: Doc, matcher: Any, rng: random.Random) -> Iterator[str]:
-    """At most one negative of each generator."""
+    """Yield at most one negative of each generator."""
     for parts in _parts(document, matcher):
         distinct = {document.text[first:last].casefold(): (first, last) for first, last in parts}
         if len(distinct) >= 2:
@@ -59,7 +63,7 @@ def negatives(document: Doc, matcher: Any, rng: random.Random) -> Iterator[str]:
 
 
 def swap(text: str, one: Cut, other: Cut) -> str:
-    """Exchange two parts of a text; `one` stands before `other`. A capital letter at the beginning stays there."""
+    """Swap two parts of a text, `one` before `other`. A capital letter at the beginning stays there."""
     parts = text[: one[0]], text[other[0] : other[1]], text[one[1] : other[0]], text[one[0] : one[1]], text[other[1] :]
     if one[0] == 0 and text[0].isupper():
         new_first, moved = parts[1], parts[3]
@@ -83,4 +87,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
 
 
 SWAPS = Maker("negclip", make, parses=True)
-METHODS = (Baseline("negclip", {"negative": SWAPS}, WithNegatives.of(negative_captions), needs=("spacy",)),)
+METHOD = Baseline("negclip", {"negative": SWAPS}, WithNegatives.of(negative_captions), needs=("spacy",))

@@ -1,10 +1,13 @@
-"""Synthetic samples, and the rows of a training that uses them.
+"""Synthetic samples, and the training rows that are drawn from them.
 
-In:  samples: each belongs to a caption of the pairs, and holds a text, an image, or both.
-Out: `SampleRows`: one row per training caption, with what is drawn in its place or beside it in an epoch.
+A sample belongs to a caption and holds a text, an image, or both. It plays one of four parts:
 
-A sample plays one of four parts. A `rewrite` may stand in place of its caption, a `variant` in place of its caption's image. A `negative` is set
-beside the pair that it was made of: a caption, or a caption with an image. A `drawn` image is a further image of its caption.
+| part | use |
+|---|---|
+| `rewrite` | replaces its caption |
+| `variant` | replaces its caption's image |
+| `negative` | a caption, or a caption with an image, beside the pair it was made from |
+| `drawn` | a further image of its caption |
 """
 
 from __future__ import annotations
@@ -32,19 +35,21 @@ SAMPLES = Features(
         "edit_image": datasets.Image(),
     }
 )
-# Captions of which no sample came. `reason` is one of the records' `REASONS`, or `filtered`: the method's own filter took it out.
+# Captions without a sample. `reason` is one of the records' `REASONS`, or `filtered` by the method's own filter.
 DROPPED = Features({name: Value("string") for name in ("caption_id", "image_id", "reason", "detail")})
 
 
 class SampleRows(torch.utils.data.Dataset):
-    """One row per training caption, drawn by (epoch, anchor) as `Grids` draws: `anchor_images`, `anchor_texts` (n,); where there are
-    such samples `negative_texts`, `negative_images` and `drawn_images` (n,) too, -1 where the anchor has none.
+    """Training rows, one for each caption, drawn by (epoch, anchor) as in `Grids`.
+
+    Columns (n,): `anchor_images`, `anchor_texts`; with such samples also `negative_texts`, `negative_images` and
+    `drawn_images`, which are -1 for an anchor without one.
 
     Args:
         pairs: The training pairs.
         samples: Part -> samples (`SAMPLES`).
-        seed: Of the draws.
-        share: Of each part's samples that are used; the rest is left out by chance.
+        seed: Seed of the draws.
+        share: Random share of each part's samples to use.
     """
 
     def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
@@ -53,7 +58,7 @@ class SampleRows(torch.utils.data.Dataset):
         used = {part: take_share(samples[part], share) for part in PARTS if part in samples}
         self.counts = {part: len(some) for part, some in used.items()}
         rows = {id: row for row, id in enumerate(pairs.captions["caption_id"][:])}
-        self._choices: dict[Part, _Choices] = {}
+        self._tables: dict[Part, _SampleTable] = {}
         pictures = []
         n_images = len(pairs.images)
         for part, some in used.items():
@@ -62,11 +67,11 @@ class SampleRows(torch.utils.data.Dataset):
             if part in ("rewrite", "negative"):
                 text_rows = len(self.captions) + np.arange(len(some))
                 self.captions += some["text"][:]
-            if part != "rewrite" and _has_images(some):
+            if part != "rewrite" and len(some) > 0 and some.data.column("edit_image").null_count == 0:
                 image_rows = n_images + np.arange(len(some))
                 n_images += len(some)
                 pictures.append(some.select_columns("edit_image"))
-            self._choices[part] = _Choices(owners, text_rows, image_rows)
+            self._tables[part] = _SampleTable(owners, text_rows, image_rows)
         self.edited_images = concatenate_datasets(pictures) if pictures else None
 
     def __len__(self) -> int:
@@ -80,36 +85,35 @@ class SampleRows(torch.utils.data.Dataset):
         return self.__getitems__([key])[0]
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> dict[str, np.ndarray]:
-        """Draw anchors and what goes with them; an original and its rewrites or variants are all equally likely."""
+        """Draw the rows of anchors; an original and each of its rewrites or variants are equally likely."""
         images = self.anchor_images[anchors]
         chance = [uniforms(self.seed, epochs, anchors, stream) for stream in range(3)]
         drawn = {"anchor_images": images, "anchor_texts": anchors}
-        if "rewrite" in self._choices:
-            place = self._choices["rewrite"].draw(anchors, chance[0], or_none=True)
-            drawn["anchor_texts"] = np.where(place >= 0, self._choices["rewrite"].texts[place], anchors)
-        if "variant" in self._choices:
-            place = self._choices["variant"].draw(anchors, chance[1], or_none=True)
-            drawn["anchor_images"] = np.where(place >= 0, self._choices["variant"].images[place], images)
-        if "negative" in self._choices:
-            place = self._choices["negative"].draw(anchors, chance[2])
-            drawn["negative_texts"] = self._choices["negative"].texts[place]
-            drawn["negative_images"] = self._choices["negative"].images[place]
-        if "drawn" in self._choices:
-            drawn["drawn_images"] = self._choices["drawn"].images[self._choices["drawn"].draw(anchors, chance[2])]
+        if table := self._tables.get("rewrite"):
+            place = table.draw(anchors, chance[0], or_none=True)
+            drawn["anchor_texts"] = np.where(place >= 0, table.texts[place], anchors)
+        if table := self._tables.get("variant"):
+            place = table.draw(anchors, chance[1], or_none=True)
+            drawn["anchor_images"] = np.where(place >= 0, table.images[place], images)
+        if table := self._tables.get("negative"):
+            place = table.draw(anchors, chance[2])
+            drawn["negative_texts"], drawn["negative_images"] = table.texts[place], table.images[place]
+        if table := self._tables.get("drawn"):
+            drawn["drawn_images"] = table.images[table.draw(anchors, chance[2])]
         return drawn
 
     def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Nobody is known to be confused with anybody."""
+        """Return -1 for every anchor: no confusions are known."""
         nobody = np.full(len(self), -1)
         return nobody, nobody
 
     def report(self) -> dict[str, int]:
-        """How many anchors, and samples of each part."""
+        """Return the number of anchors, and of each part's samples."""
         return {"anchors": len(self)} | {f"samples_{part}": count for part, count in self.counts.items()}
 
 
-class _Choices:
-    """The samples of each owner. The tables end in one more element, -1: the answer to "none"."""
+class _SampleTable:
+    """The samples of each owner. `texts` and `images` end in an additional -1, the row of "no sample"."""
 
     def __init__(self, owners: np.ndarray, texts: np.ndarray, images: np.ndarray) -> None:
         order = np.argsort(owners, kind="stable")
@@ -117,22 +121,18 @@ class _Choices:
         self.texts, self.images = np.append(texts, -1), np.append(images, -1)
 
     def draw(self, owners: np.ndarray, chance: np.ndarray, *, or_none: bool = False) -> np.ndarray:
-        """Any of each owner's samples, all equally likely, and with `or_none` none of them as likely as each; -1 for none."""
+        """Draw one of each owner's samples, or -1. With `or_none`, -1 is as likely as each sample."""
         start, stop = np.searchsorted(self._owners, owners), np.searchsorted(self._owners, owners, side="right")
         picks = start + (chance * (stop - start + or_none)).astype(np.int64)
         return self._order[np.where(picks < stop, picks, -1)]
 
 
 def take_share(samples: Dataset, share: float) -> Dataset:
-    """Some of the samples, drawn by chance."""
+    """Select a random share of the samples."""
     return samples if share >= 1 else samples.select(places_of_share(len(samples), share))
 
 
 def places_of_share(n: int, share: float) -> np.ndarray:
-    """The places of a share of n samples: the same ones for the same share, and of a larger share all of a smaller one."""
+    """Return sorted indices of a fixed random share of n samples. A larger share contains every smaller one."""
     chance = uniforms(0, np.full(n, EPOCH), np.arange(n), KEEP_STREAM)
     return np.sort(np.argsort(chance, kind="stable")[: round(share * n)])
-
-
-def _has_images(samples: Dataset) -> bool:
-    return len(samples) > 0 and samples.data.column("edit_image").null_count == 0

@@ -1,12 +1,13 @@
-"""SimCLR beside CLIP, as SLIP has it (Chen et al., 2020; Mu et al., 2022, "SLIP: self-supervision meets language-image pre-training").
+"""SimCLR beside CLIP, as in SLIP (Chen et al., 2020; Mu et al., 2022).
 
-Data: two random views of each image, drawn anew each time; nothing is made beforehand.
-Loss: InfoNCE on the pairs, and `two_views` on a projection of what the image tower gives before its own, at temperature 0.1 and weight 1.
+Data: two random views of each image, drawn anew in each step. No samples are made beforehand.
+Loss: InfoNCE on the pairs, plus `two_views` on a projection of the image features, with temperature 0.1 and weight 1.
 
-Our reading, for RePair's paper gives no recipe: the image itself is CLIP's view, uncropped, so that retrieval trains on what it is measured on; the
-views are normalised as the retriever's own images are; the head is SLIP's (4,096, 4,096, 256), and narrower for
-a tower that is narrower than SLIP's smallest. It starts at random, so much of a short
-fine-tuning goes by before it is of use. It takes part in no evaluation and is not saved. One process only: see `objectives.attach`.
+Our reading (RePair's paper gives no recipe):
+- CLIP sees the uncropped image, as in the evaluation. Views are normalised like the retriever's own images.
+- The head is SLIP's (4,096, 4,096, 256), and narrower for a tower that is narrower than SLIP's smallest. It starts at
+  random, so it needs a part of a short fine-tuning to become useful. It is not evaluated and not saved.
+- It trains in one process only: see `objectives.attach`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class TwoViews(Objective):
     """InfoNCE and NT-Xent.
 
     Args:
-        width: Of the image tower's features.
-        weight: Of NT-Xent.
+        width: Width of the image tower's features.
+        weight: Weight of NT-Xent.
     """
 
     needs_features: ClassVar[bool] = True
@@ -44,21 +45,23 @@ class TwoViews(Objective):
         self.head = projection_head(width, min(HIDDEN, HIDDEN * width // SMALLEST), OUT)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Add two views of each anchor's image behind the batch's images."""
+        """Append two views of each anchor's image to the batch's images."""
         pixels = inputs["pixels"]
         originals = pixels[inputs["anchor_images"]]  # (B, 3, H, W)
         views = torch.cat([pixels, self.augment(originals), self.augment(originals)])
         return inputs | {"pixels": views, "first_view": len(pixels)}
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
+        assert vectors.features is not None, "`needs_features` asks for them"
         views = F.normalize(self.head(vectors.features[inputs["first_view"] :].float()), dim=1)  # (2 B, OUT)
+        one, other = views.chunk(2)
         return {
             "loss_global": Term(self.contrastive_loss(*anchor_pairs(vectors, inputs), vectors.scale)["loss"]),
-            "loss_views": Term(two_views(*views.chunk(2), TEMPERATURE), self.weight),
+            "loss_views": Term(two_views(one, other, TEMPERATURE), self.weight),
         }
 
     def augment(self, pixels: Tensor) -> Tensor:
-        """One strong view of each image, (B, 3, H, W) uint8: SLIP's crop, colors, grey, blur and mirror."""
+        """Return a view of each image, (B, 3, H, W) uint8, by SLIP's crop, colors, grey, blur and mirror."""
         views = _views(*pixels.shape[2:])(pixels.float() / 255)
         return (255 * views).round().clamp(0, 255).to(torch.uint8)
 
@@ -67,7 +70,7 @@ class TwoViews(Objective):
 def _views(height: int, width: int) -> nn.Module:
     import kornia.augmentation as views
 
-    blur = 2 * (min(height, width) // 20) + 1  # of a tenth of the side, as SimCLR's
+    blur = 2 * (min(height, width) // 20) + 1  # a tenth of the side, as in SimCLR
     return nn.Sequential(
         views.RandomResizedCrop((height, width), scale=(0.08, 1.0)),
         views.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
@@ -81,4 +84,4 @@ def _objective(encoder: DualEncoder) -> TwoViews:
     return TwoViews(encoder.model.config.vision_config.hidden_size)
 
 
-METHODS = (Baseline("simclr", objective=_objective, needs=("kornia",)),)
+METHOD = Baseline("simclr", objective=_objective, needs=("kornia",))

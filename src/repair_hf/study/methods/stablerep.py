@@ -1,11 +1,11 @@
-"""StableRep (Tian et al., 2023, "StableRep: synthetic images from text-to-image models make strong visual representation learners").
+"""StableRep (Tian et al., 2023): images generated from captions as further positives.
 
-Data: one image drawn for each caption: 1 image call and 1 sample a caption, no LLM.
-Loss: InfoNCE on the real pairs, and `multi_positive` over the real image and the drawn one of each anchor.
+Data: one image generated for each caption (1 image call and 1 sample a caption, no LLM).
+Loss: InfoNCE on the real pairs, plus `multi_positive` over each anchor's real and generated image.
 
-Our reading, for RePair's paper gives no recipe: 145K I+ is one image a caption; an image and what was drawn of its caption are each other's
-positives; weight 1 and temperature 0.1 as in the original; no projection head, for what is to come nearer is the very vector that
-retrieval uses, and a head of 4,096 random units would have some hundred steps to learn something.
+Our reading (RePair's paper gives no recipe): 145K I+ means one image a caption. An image and the images generated from
+its caption are positives of each other. Weight 1 and temperature 0.1 are the original's. There is no projection head:
+the loss acts on the vector that retrieval uses, and some hundred steps are too few to train a new head of 4,096 units.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from repair_hf.study.methods.candidates import as_cell
-from repair_hf.study.methods.context import Workshop
+from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.losses import multi_positive
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.training.gathering import gather
@@ -25,17 +25,17 @@ from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs
 TEMPERATURE = 0.1
 
 
-async def make(workshop: Workshop) -> list[dict[str, Any]]:
-    """One image for each caption."""
+async def make(context: MakerContext) -> list[dict[str, Any]]:
+    """Generate one image for each caption."""
 
     async def draw(row: int) -> dict[str, Any]:
-        return workshop.of_caption(row) | {"edit_image": as_cell(await workshop.draw(workshop.captions[row]))}
+        return context.of_caption(row) | {"edit_image": as_cell(await context.draw(context.captions[row]))}
 
-    return await workshop.each(range(len(workshop.captions)), draw, "Drawing captions")
+    return await context.each(range(len(context.captions)), draw, "Drawing captions")
 
 
 class MultiPositive(Objective):
-    """InfoNCE and the multi-positive loss."""
+    """InfoNCE and the multi-positive loss, weighted by `weight`."""
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
@@ -54,4 +54,4 @@ class MultiPositive(Objective):
 
 
 DRAWN = Maker("stablerep", make, draws=True)
-METHODS = (Baseline("stablerep", {"drawn": DRAWN}, lambda encoder: MultiPositive()),)
+METHOD = Baseline("stablerep", {"drawn": DRAWN}, lambda encoder: MultiPositive())

@@ -1,8 +1,4 @@
-"""A study of several data sets: one of each, and their figures in one table.
-
-In:  `--datasets`, name -> the options in which a data set differs from the command's other options.
-Out: for each the words of a study of its own, whose folder is named like it; `study.md` above these folders, and every cell in `datasets.csv`.
-"""
+"""A study of several datasets: a study of each in a folder of its own, and one table of all."""
 
 from __future__ import annotations
 
@@ -18,31 +14,31 @@ from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.measurements import label
 from repair_hf.analysis.tables import NONE
 from repair_hf.runtime.options import UserError, as_flags, flags
-from repair_hf.study.effort import R1
+from repair_hf.study.cost_tables import R1
 from repair_hf.study.options import StudyOptions
-from repair_hf.study.products import ceilings_left, products_in
 from repair_hf.study.report import write_page
+from repair_hf.study.spending import limit_spending, products_in
 from repair_hf.synthesis.models import LLMOptions
 
-SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # of the study as a whole
+SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # options of the whole study
 COLUMNS = (*map(label, R1), *(f"{label(name)}, equal steps" for name in R1))
 
 
 def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, list[str]]:
-    """What would be typed for a study of each data set alone.
+    """Return the command line of each dataset's own study.
 
     Args:
-        options: With `datasets`.
+        options: Options with `datasets`.
         others: The other options of the command.
 
     Raises:
-        UserError: If a data set has a name that no folder can have, or options that are the whole study's.
+        UserError: If a dataset's name is no folder name, or it has options of the whole study.
     """
     found = {}
-    for name, own in options.datasets.items():
+    for name, own in (options.datasets or {}).items():
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(
-                f"`datasets` has {name!r}, and each name becomes a folder; use letters, digits, dots and dashes."
+                f"`datasets` has {name!r}, and each name becomes a folder; use letters, digits and dashes."
             )
         if not isinstance(own, Mapping):
             raise UserError(
@@ -55,27 +51,28 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
         shared = replace(options, datasets=None, output=str(Path(options.output) / name))
         words = [word for each in (shared, *others) for word in as_flags(each)]
         words += flags({option: value for option, value in own.items() if value is not False})
-        # for a switch that is on beside `datasets` alone there is no flag that begins with `--no-`
+        # a switch that is off by default has no flag that begins with `--no-`
         found[name] = words + [f"--{option}=false" for option, value in own.items() if value is False]
     return found
 
 
 def ceilings(llm: LLMOptions, others: Sequence[Path]) -> list[str]:
-    """Flags that leave a data set what the others have not spent of the ceilings, which hold for all together.
+    """Return flags with a dataset's ceilings: what the other datasets have not spent.
 
     Args:
-        llm: With the ceilings.
-        others: The folders of the other data sets.
+        llm: Options with the ceilings of the whole study.
+        others: Folders of the other datasets.
     """
-    return flags(ceilings_left(llm, (product for folder in others for product in products_in(folder / "products"))))
+    left = limit_spending(llm, (product for folder in others for product in products_in(folder / "products")))
+    return flags({"max_usd": left.max_usd, "max_calls": left.max_calls})
 
 
 def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding:
-    """Write the table of all data sets, from what each one's study has written.
+    """Write the table of all datasets from the files of their studies.
 
     Args:
-        output: Of the whole study.
-        names: The data sets that are measured.
+        output: Folder of the whole study.
+        names: The finished datasets.
         is_toy: Whether any of them is the toy world.
     """
     tables = {name: pd.read_csv(output / name / "summary.csv", dtype=str).set_index("method") for name in names}
@@ -85,8 +82,8 @@ def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding
     data = pd.concat([pd.read_csv(output / name / "scores.csv").assign(dataset=name) for name in names])
     pages = ", ".join(f"[{name}]({name}/study.md)" for name in names)
     told = (
-        "R@1 in %, ± standard deviation over seeds; points of R@1 over plain training of equal steps, with the 95% interval of the images (*: it "
-        f"leaves out 0). Each data set's other tables: {pages}."
+        "R@1 in %, ± standard deviation over seeds; gain over plain training of equal steps in points of R@1, with "
+        f"the 95% interval over images (*: excludes 0). Each dataset's other tables: {pages}."
     )
     found = Finding("datasets", "All data sets", told, whole.fillna(NONE).reset_index(), data=data)
     write_page([found], output, is_toy=is_toy)

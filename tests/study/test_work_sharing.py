@@ -11,13 +11,13 @@ from functools import cache, partial
 import filelock
 import pytest
 
-from repair_hf.study.turns import Turns
+from repair_hf.study.work_sharing import WorkSharing
 
 HOLDER = """
 import sys
 from pathlib import Path
-from repair_hf.study.turns import Turns
-with Turns(Path(sys.argv[1])).alone("b"):
+from repair_hf.study.work_sharing import WorkSharing
+with WorkSharing(Path(sys.argv[1])).lock("b"):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -39,11 +39,13 @@ def release(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def parts(turns: Turns, made: list[str], then: Callable[[], object] = lambda: None) -> dict[str, Callable[[], str]]:
+def parts(
+    sharing: WorkSharing, made: list[str], then: Callable[[], object] = lambda: None
+) -> dict[str, Callable[[], str]]:
     """Parts a, b and c, which note when they are made; c then does something else."""
 
     def make(name: str) -> str:
-        with turns.alone(name):
+        with sharing.lock(name):
             made.append(name)
         if name == "c":
             then()
@@ -54,8 +56,8 @@ def parts(turns: Turns, made: list[str], then: Callable[[], object] = lambda: No
 
 def test_what_another_process_is_at_comes_last(tmp_path, holder):
     made: list[str] = []
-    turns = Turns(tmp_path)
-    found = turns.all_of(parts(turns, made, then=lambda: release(holder)))
+    sharing = WorkSharing(tmp_path)
+    found = sharing.run_all(parts(sharing, made, then=lambda: release(holder)))
     assert made == ["a", "c", "b"]
     assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
 
@@ -63,18 +65,18 @@ def test_what_another_process_is_at_comes_last(tmp_path, holder):
 def test_of_a_part_that_another_process_is_at_the_rest_is_made_meanwhile(tmp_path, holder):
     """b is one part of `first`: its other parts are made, then `second`, and b at last."""
     made: list[str] = []
-    turns = Turns(tmp_path)
-    inner = {name: cache(make) for name, make in parts(turns, made).items()}  # it remembers what it has done
+    sharing = WorkSharing(tmp_path)
+    inner = {name: cache(make) for name, make in parts(sharing, made).items()}  # it remembers what it has done
 
     def second() -> str:
         made.append("second")
         release(holder)
         return "done"
 
-    found = turns.all_of({"first": partial(turns.all_of, inner), "second": second})
+    found = sharing.run_all({"first": partial(sharing.run_all, inner), "second": second})
     assert made == ["a", "c", "second", "b"]
     assert found == {"first": {"a": "A", "b": "B", "c": "C"}, "second": "done"}
-    assert turns.alone("d").timeout == -1
+    assert sharing.lock("d").timeout == -1
 
 
 class Releasing(logging.Handler):
@@ -91,29 +93,29 @@ class Releasing(logging.Handler):
 
 def test_waits_when_nothing_else_is_left(tmp_path, holder, monkeypatch):
     made: list[str] = []
-    turns, told = Turns(tmp_path), Releasing(holder)
-    logger = logging.getLogger("repair_hf.study.turns")
+    sharing, told = WorkSharing(tmp_path), Releasing(holder)
+    logger = logging.getLogger("repair_hf.study.work_sharing")
     monkeypatch.setattr(logger, "handlers", [told])
     monkeypatch.setattr(logger, "level", logging.INFO)
-    assert turns.all_of({"b": parts(turns, made)["b"]}) == {"b": "B"}
-    assert made == ["b"] and told.said == ["Other processes are at all that is left; waiting for b."]
+    assert sharing.run_all({"b": parts(sharing, made)["b"]}) == {"b": "B"}
+    assert made == ["b"] and told.said == ["Other processes are working on everything that is left; waiting for b."]
 
 
-def test_outside_all_of_everyone_waits(tmp_path, holder):
-    turns = Turns(tmp_path)
+def test_outside_run_all_everyone_waits(tmp_path, holder):
+    sharing = WorkSharing(tmp_path)
     with pytest.raises(filelock.Timeout), filelock.FileLock(tmp_path / "b.lock", timeout=0):
         pass  # it is held
     release(holder)
-    with turns.alone("b"):
-        assert turns.alone("a").timeout == -1
+    with sharing.lock("b"):
+        assert sharing.lock("a").timeout == -1
 
 
 def test_an_error_is_no_lock(tmp_path):
-    turns = Turns(tmp_path)
+    sharing = WorkSharing(tmp_path)
 
     def fails() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        turns.all_of({"a": fails})
-    assert turns.alone("a").timeout == -1  # it waits again
+        sharing.run_all({"a": fails})
+    assert sharing.lock("a").timeout == -1  # it waits again

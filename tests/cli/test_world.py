@@ -49,6 +49,7 @@ def test_an_unknown_retriever_of_the_toy_world_is_refused():
     ("words", "complaint"),
     [
         (["--port", "99999999"], "`port` must lie between 0 and 65535, got 99999999"),
+        (["--verdict-noise", "2"], "`verdict_noise` must be at least 0 and at most 1, got 2"),
         (["--latency", "-1"], "`latency` is a number of seconds from 0 up, got -1"),
         (["--latency", "nan"], "`latency` is a number of seconds from 0 up, got nan"),
     ],

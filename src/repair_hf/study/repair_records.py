@@ -1,0 +1,202 @@
+"""Make the records of RePair and its variants, with the same commands that a user types.
+
+A variant starts from the answers and images of the variants before it, so that common requests are paid once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset, concatenate_datasets
+from pyarrow.parquet import read_table
+
+from repair_hf.evaluation.retrieval import DIRECTIONS
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import as_flags, flags
+from repair_hf.runtime.run_folder import digest
+from repair_hf.study.methods.method import RepairVariant
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.methods.samples import places_of_share
+from repair_hf.study.setting import Knobs, Setting
+from repair_hf.study.spending import Product
+from repair_hf.synthesis.inheriting import inherit
+from repair_hf.synthesis.models import LLMOptions
+
+
+class RepairRecords:
+    """Mines and repairs, in one folder for the failures and one for the records of each round.
+
+    Args:
+        setting: The study's setting.
+        folder: Folder of the products.
+        within_ceilings: Limits an LLM's ceilings to what is left for a folder.
+    """
+
+    def __init__(
+        self, setting: Setting, folder: Path, within_ceilings: Callable[[LLMOptions, Path], LLMOptions]
+    ) -> None:
+        self.setting, self.folder, self.within_ceilings = setting, folder, within_ceilings
+
+    def make(self, variant: RepairVariant, knobs: Knobs) -> Product:
+        """Mine and repair in all rounds of a variant; finished folders are reused."""
+        records, folders = self.make_rounds(variant, knobs)
+        llm_each, images_each = calls_per_record(records, is_audited=variant.synthesize.get("audited", True))
+        llm_calls, image_calls, dollars = cost_of(folders)
+        return Product(
+            data=records,
+            samples=int(has_edit(records).sum()),
+            llm_calls=llm_calls,
+            image_calls=image_calls,
+            llm_per_sample=llm_each,
+            images_per_sample=images_each,
+            dollars=dollars,
+            name=digest(records["record_id"][:]),
+        )
+
+    def make_rounds(self, variant: RepairVariant, knobs: Knobs) -> tuple[Dataset, list[Path]]:
+        """Return the records of all rounds together, and the folder of each round."""
+        folders = [self.folder / f"{variant.product}-records"]
+        self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
+        for number in range(2, variant.rounds + 1):
+            name = f"{variant.product}-round-{number}--{knobs.name}"
+            retriever = self.folder / f"{name}-retriever"
+            self._train(variant, knobs, folders, retriever)
+            self._mine_and_repair(variant, str(retriever), name, folders)
+            folders.append(self.folder / f"{name}-records")
+        records = load_records([str(folder) for folder in folders])
+        if variant.reciprocal:
+            records = _with_pointers(records, self.folder / f"{variant.product}-failures")
+        return records, folders
+
+    def _mine_and_repair(self, variant: RepairVariant, model: str, name: str, earlier: list[Path]) -> None:
+        """Make the failures and the records of one round."""
+        setting = self.setting
+        pairs = [*as_flags(setting.pairs_options), "--model", model]
+        failures, records = self.folder / f"{name}-failures", self.folder / f"{name}-records"
+        none = {f"d_{side}": 0 for side in DIRECTIONS if side not in variant.directions}
+        setting.type_command(
+            "mine", *pairs, "--output", str(failures), *flags(setting.mine | dict(variant.mine) | none)
+        )
+        if variant.reciprocal:
+            failures = mirror_failures(failures)
+        if shares_answers(variant) and not earlier:
+            variants = [method for method in load_methods().values() if isinstance(method, RepairVariant)]
+            others = {other.product for other in variants if shares_answers(other)} - {variant.product}
+            inherit([self.folder / f"{other}-records" for other in sorted(others)], records)
+        llm, editor = setting.llm_of(variant), setting.editor_of(variant)
+        setting.type_command(
+            "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
+            *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
+            *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
+        )  # fmt: skip
+
+    def _train(self, variant: RepairVariant, knobs: Knobs, folders: list[Path], output: Path) -> None:
+        """Train the retriever on the records of earlier rounds, to mine the next round with it."""
+        setting = self.setting
+        setting.type_command(
+            "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
+            "--records", *map(str, folders), *flags({**setting.training, **variant.train, **knobs.as_options()}),
+        )  # fmt: skip
+
+
+def has_edit(records: Dataset) -> np.ndarray:
+    """Return which records hold an edit, (n,); the others point at existing pairs."""
+    return np.array([similarities is not None for similarities in records["candidate_similarities"][:]], bool)
+
+
+def share_of_records(records: Dataset, share: float) -> Dataset:
+    """Select a random share of the records. A record without an edit stays with the one that repairs the same pair."""
+    if share >= 1:
+        return records
+    is_own = has_edit(records)
+    own = np.flatnonzero(is_own)
+    is_kept = np.zeros(len(records), bool)
+    is_kept[own[places_of_share(len(own), share)]] = True
+    items = list(zip(records["q_id"][:], records["fp_id"][:], strict=True))
+    kept = {items[place] for place in np.flatnonzero(is_kept)}
+    for place in np.flatnonzero(~is_own):
+        is_kept[place] = items[place][::-1] in kept
+    return records.select(np.flatnonzero(is_kept))
+
+
+def shares_answers(variant: RepairVariant) -> bool:
+    """Return whether a variant makes the same requests as others, so that they can share answers.
+
+    Another retriever has other failures, and a weaker LLM gives other answers.
+    """
+    return variant.records and not variant.other_model and variant.weak != "llm"
+
+
+def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:
+    """Return LLM requests and candidate images for a record with an edit: audit, instruction, and M edits."""
+    llm = images = 0
+    kept = np.flatnonzero(has_edit(records))
+    for row in records.select(kept).select_columns(["direction", "candidate_similarities"]):
+        candidates = len(row["candidate_similarities"])
+        llm += is_audited + 1 + (candidates if row["direction"] == "i2t" else 0)
+        images += candidates if row["direction"] == "t2i" else 0
+    return llm / max(len(kept), 1), images / max(len(kept), 1)
+
+
+def cost_of(folders: Sequence[Path]) -> tuple[int, int, float | None]:
+    """Return the LLM requests, the candidate images and the dollars of some synthesis folders."""
+    summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
+    llm_calls = sum(use["calls"] + use["replayed"] for summary in summaries for use in summary["llm"])
+    images = sum(sum(summary["images"].values()) for summary in summaries)
+    dollars = [price for price in map(_dollars, summaries) if price is not None]
+    return llm_calls, images, sum(dollars) if len(dollars) == len(summaries) else None
+
+
+def _dollars(summary: Mapping[str, Any]) -> float | None:
+    """Price of the requests of one synthesis, without inherited answers that it never asked for."""
+    if any(use["unpriced"] for use in summary["paid"]):
+        return None
+    texts = sum(use["dollars"] + use["dollars_saved"] for use in summary["llm"])
+    bought = [use for use in summary["paid"] if (use["stage"], use["direction"]) == ("edit", "t2i")]
+    calls = sum(use["calls"] for use in bought)
+    return texts + sum(use["dollars"] for use in bought) / max(calls, 1) * sum(summary["images"].values())
+
+
+def mirror_failures(folder: Path) -> Path:
+    """Turn a caption's failure into one of the wrong image: the image asks, and the caption is its false positive.
+
+    `fp_score` is the same from both sides; `fp_rank` stays the rank of the image for the caption.
+
+    Returns:
+        A Parquet file of i2t failures, own and mirrored, each pair of query and false positive once.
+    """
+    table = Dataset(read_table(folder / "failures.parquet")).to_pandas()
+    is_t2i = table["direction"] == "t2i"
+    mirrored = table[is_t2i].assign(
+        direction="i2t", q=table["fp"], fp=table["q"], q_id=table["fp_id"], fp_id=table["q_id"]
+    )
+    i2t = table[~is_t2i]
+    by_image = i2t.drop_duplicates("q").set_index("q")
+    mirrored = mirrored[mirrored["q"].isin(by_image.index)]  # no ground truth is known for other images
+    for name in ("gt", "gt_id", "gt_score", "gt_rank"):
+        mirrored[name] = by_image.loc[mirrored["q"], name].to_numpy()
+    both = pd.concat([i2t, mirrored]).drop_duplicates(["q", "fp"])
+    file = folder / "mirrored.parquet"
+    draft = file.with_name(f".{file.name}.tmp")
+    both.to_parquet(draft, index=False)
+    draft.replace(file)
+    return file
+
+
+def _with_pointers(records: Dataset, failures: Path) -> Dataset:
+    """Add to each mirrored record a record without an edit that holds the failure of the caption itself."""
+    kept = {(row["q_id"], row["fp_id"]) for row in records.select_columns(["q_id", "fp_id"])}
+    mined = read_table(failures / "failures.parquet").to_pylist()
+    pointers = [
+        dict.fromkeys(records.column_names)
+        | {name: row[name] for name in ("direction", "q_id", "gt_id", "fp_id", "fp_score")}
+        | {"record_id": digest([row["q_id"], row["fp_id"]]), "error_types": []}
+        for row in mined
+        if row["direction"] == "t2i" and (row["fp_id"], row["q_id"]) in kept
+    ]
+    return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])

@@ -1,0 +1,67 @@
+"""Share the parts of a study among processes. A process skips parts that another process is already working on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import filelock
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class WorkSharing:
+    """Locks for the parts of a study.
+
+    Args:
+        folder: Folder of the lock files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._waits = folder, True
+
+    def lock(self, name: str) -> filelock.FileLock:
+        """Return the lock of a part, to be held while the part is made. Entering it waits, except within `run_all`.
+
+        Raises:
+            filelock.Timeout: On entering, if the part is taken and `run_all` has other parts left to make.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(self.folder / f"{name}.lock", timeout=-1 if self._waits else 0)
+
+    def run_all(self, parts: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+        """Make all parts in order, those that other processes are working on last.
+
+        Args:
+            parts: Makes each part. It is called again after it has met a lock, so it must remember finished work. It
+                may itself call `run_all`, so that several processes work on one part.
+
+        Returns:
+            The result of each part, in the order of `parts`.
+
+        Raises:
+            filelock.Timeout: If an outer `run_all` has other parts left, and everything left here is taken.
+        """
+        made: dict[str, T] = {}
+        while left := [name for name in parts if name not in made]:
+            for name in left:
+                with suppress(filelock.Timeout), self._not_waiting():
+                    made[name] = parts[name]()
+            if made.keys().isdisjoint(left):
+                if not self._waits:
+                    raise filelock.Timeout(left[0])
+                logger.info("Other processes are working on everything that is left; waiting for %s.", left[0])
+                made[left[0]] = parts[left[0]]()
+        return {name: made[name] for name in parts}
+
+    @contextmanager
+    def _not_waiting(self) -> Iterator[None]:
+        before, self._waits = self._waits, False
+        try:
+            yield
+        finally:
+            self._waits = before

@@ -1,0 +1,117 @@
+"""Records of RePair's variants: rounds, mirrored failures, shares, and cost."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from repair_hf.runtime.options import PairsOptions
+from repair_hf.study import repair_records
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.repair_records import (
+    RepairRecords,
+    calls_per_record,
+    cost_of,
+    has_edit,
+    mirror_failures,
+    share_of_records,
+    shares_answers,
+)
+from repair_hf.study.setting import Knobs
+from repair_hf.synthesis.models import EditorOptions, LLMOptions
+
+METHODS = load_methods()
+
+
+@pytest.mark.parametrize(
+    "name, shares",
+    [("repair", True), ("wo-qc", True), ("weak-editor", True), ("weak-llm", False), ("other-backbone", False)],
+)
+def test_variants_that_ask_alike_share_answers(name, shares):
+    """The toy world's weak LLM gets the same requests as the oracle, but must not reuse its answers."""
+    assert shares_answers(METHODS[name]) == shares
+
+
+def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(monkeypatch, tmp_path):
+    """With other hyperparameters the second round is mined and repaired anew; the first stays."""
+    typed = []
+    setting = SimpleNamespace(
+        pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={}, training={},
+        llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
+        type_command=lambda *words: typed.append(words),
+    )  # fmt: skip
+    monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
+    records = RepairRecords(setting, tmp_path, lambda llm, folder: llm)
+    variant = METHODS["repair-2-rounds"]
+    one, other = (records.make_rounds(variant, Knobs(rate, 1.0, 1.0))[1] for rate in (1e-4, 3e-4))
+    assert one[0] == other[0] and one[1] != other[1]
+    outputs = [words[words.index("--output") + 1] for words in typed]
+    assert len(set(outputs)) == 8 and len(outputs) == 10  # five commands each, of which the first two are the same
+
+
+def test_mirrored_failures(tmp_path):
+    """Caption 7 chose image 1: seen from image 1, caption 7 is a false positive beside image 1's own ground truth."""
+    names = ("direction", "q", "gt", "fp", "q_id", "gt_id", "fp_id", "gt_score", "gt_rank")
+    rows = [
+        ("i2t", 1, 3, 9, "i1", "c3", "c9", 0.4, 2),
+        ("i2t", 1, 3, 8, "i1", "c3", "c8", 0.4, 2),
+        ("t2i", 7, 2, 1, "c7", "i2", "i1", 0.3, 4),
+        ("t2i", 8, 2, 1, "c8", "i2", "i1", 0.3, 4),
+        ("t2i", 5, 2, 6, "c5", "i2", "i6", 0.3, 4),
+    ]
+    pd.DataFrame(rows, columns=names).assign(fp_score=0.5, fp_rank=1).to_parquet(tmp_path / "failures.parquet")
+    table = pd.read_parquet(mirror_failures(tmp_path))
+    assert set(table["direction"]) == {"i2t"}
+    assert sorted(zip(table["q_id"], table["fp_id"], strict=True)) == [("i1", "c7"), ("i1", "c8"), ("i1", "c9")]
+    mirrored = table[table["fp_id"] == "c7"].iloc[0]
+    assert (mirrored["q"], mirrored["fp"], mirrored["gt_id"], mirrored["gt_rank"]) == (1, 7, "c3", 2)
+
+
+I2T = {"direction": "i2t", "candidate_similarities": [0.1, None, 0.2]}
+T2I = {"direction": "t2i", "candidate_similarities": [0.1, 0.2, 0.3]}
+POINTER = {"direction": "t2i", "candidate_similarities": None}  # without an edit: it cost nothing
+
+
+@pytest.mark.parametrize(
+    "rows, is_audited, calls",
+    [
+        ([I2T], True, (5, 0)),
+        ([T2I], True, (2, 3)),
+        ([I2T, T2I, POINTER], True, (3.5, 1.5)),
+        ([I2T], False, (4, 0)),
+    ],
+)
+def test_calls_per_record_are_the_papers(rows, is_audited, calls):
+    assert calls_per_record(Dataset.from_list(rows), is_audited=is_audited) == calls
+
+
+def test_a_share_of_records_keeps_what_points_at_them():
+    """Captions 0 to 9 chose images 0 to 9; each pair has a record, and a pointer from the other side."""
+    own = [
+        {"record_id": f"r{i}", "q_id": f"i{i}", "fp_id": f"c{i}", "candidate_similarities": [0.5]} for i in range(10)
+    ]
+    pointers = [
+        {"record_id": f"p{i}", "q_id": f"c{i}", "fp_id": f"i{i}", "candidate_similarities": None} for i in range(10)
+    ]
+    kept = share_of_records(Dataset.from_list([*own, *pointers]), 0.4)["record_id"][:]
+    numbers = [{name[1:] for name in kept if name[0] == kind} for kind in "rp"]
+    assert len(kept) == 8 and numbers[0] == numbers[1] and len(numbers[0]) == 4
+    assert share_of_records(Dataset.from_list(own), 0.4)["record_id"][:] == kept[:4]
+    assert has_edit(Dataset.from_list([*own, *pointers])).tolist() == [True] * 10 + [False] * 10
+
+
+def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
+    """Of six images, two were bought here at a dollar each; some of the answers were paid by another product."""
+    use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25, "dollars_saved": 0.125, "stage": "audit"}
+    asked = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
+    bought = use | {"stage": "edit", "direction": "t2i", "calls": 2, "dollars": 2.0}
+    paid = [use | {"direction": "i2t", "dollars": 40.0}, bought]  # includes inherited answers
+    summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert cost_of([tmp_path]) == (12, 6, 0.75 + 6.0)
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"paid": [bought | {"unpriced": 1}]}))
+    assert cost_of([tmp_path])[2] is None
