@@ -10,7 +10,6 @@ How a block of the README is run, in a folder of its own with a copy of `recipes
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -28,6 +27,7 @@ import yaml
 from hub_server import Hub
 
 from repair_hf.cli import main as cli
+from repair_hf.cli.subcommands import load_command
 from repair_hf.runtime.flags import add_arguments
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ def spoken(text: str) -> list[str]:
 
 def types_of(words: list[str]) -> tuple[type, ...]:
     """Options of a command; of all its actions, where none is named."""
-    module = importlib.import_module(cli.COMMANDS[words[0]][0])
+    module = load_command(words[0])
     if "ACTIONS" not in vars(module):
         return module.OPTIONS
     named = {name: types for name, (types, _) in module.ACTIONS.items() if words[1:2] == [name]}
@@ -93,9 +93,8 @@ def types_of(words: list[str]) -> tuple[type, ...]:
 
 def flags_of(types: tuple[type, ...]) -> set[str]:
     parser = ArgumentParser(conflict_handler="resolve")  # two actions may share a flag
-    for each in types:
-        add_arguments(parser, each)
-    return set(parser._option_string_actions) | EVERYWHERE
+    actions = [action for each in types for action in add_arguments(parser, each)]
+    return EVERYWHERE.union(*(action.option_strings for action in actions))
 
 
 def all_flags() -> set[str]:

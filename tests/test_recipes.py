@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from dataclasses import asdict
@@ -14,12 +13,13 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 
-from repair_hf.cli.main import COMMANDS, main
+from repair_hf.cli.main import main
+from repair_hf.cli.subcommands import load_command
 from repair_hf.mining.false_positives import mine_false_positives, with_ids
 from repair_hf.pairs.benchmarks import Size
 from repair_hf.pairs.dataset import Pairs, benchmarks, load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
-from repair_hf.runtime.options import parse
+from repair_hf.runtime.command_line import parse
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]
@@ -34,7 +34,7 @@ SPLITS = ["train"] * 6 + ["restval"] * 2 + ["val"] * 2 + ["test"] * 2
 
 
 def options_of(path: Path) -> tuple:
-    module = importlib.import_module(COMMANDS[path.stem][0])
+    module = load_command(path.stem)
     types = module.ACTIONS["build"][0] if path.stem == "world" else module.OPTIONS
     options = parse(types, ["--config", str(path)], f"repair-hf {path.stem}")
     assert len(options) == len(types)

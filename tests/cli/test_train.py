@@ -80,7 +80,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
-    assert "left to go on from: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "an interrupted run of other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
     assert summary(tmp_path / "out")["steps"] == 4

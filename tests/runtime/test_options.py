@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, flags, need, opt, parse
+from repair_hf.runtime.command_line import as_flags, flags, parse
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 
 
 @dataclass
@@ -129,7 +130,7 @@ def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
         ([], "required: --dish"),
         (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `k_mine`"),
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
-        (["--dish", "soup", "stew"], "no flag takes 'stew'"),
+        (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
         (
             ["--dish", "soup", "--seed", "-1"],

@@ -58,7 +58,7 @@ def test_a_folder_of_another_stage_is_refused(done):
 @pytest.mark.parametrize("name", ["pairs", "image_folder", "model"])
 def test_a_folder_that_is_read_is_not_written_to(tmp_path, name):
     (tmp_path / "config.json").write_text("mine")
-    with pytest.raises(UserError, match=f"is what `{name}` names; give a folder of its own"):
+    with pytest.raises(UserError, match=f"is the folder of `{name}`; give another one"):
         open_stage(tmp_path / ".." / tmp_path.name, command="train", options=OPTIONS | {name: str(tmp_path)})
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.runtime.options import PairsOptions, UserError, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 from repair_hf.synthesis.models import LLMOptions
 
 EPILOG = """examples:

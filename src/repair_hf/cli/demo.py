@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from repair_hf.runtime.options import UserError, flags, opt
+from repair_hf.runtime.command_line import flags
+from repair_hf.runtime.options import UserError, opt
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.runtime.subcommands import print_command, run_command
+from repair_hf.cli.subcommands import print_command, run_command
 
 EPILOG = """examples:
   repair-hf demo

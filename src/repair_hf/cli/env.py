@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repair_hf.runtime.run_folder import versions
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 
 OPTIONS = ()
 EPILOG = "example:\n  repair-hf env"

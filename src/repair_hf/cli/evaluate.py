@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.cli.subcommands import suggest
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import asdict, dataclass
 
 from repair_hf.runtime.options import StageOptions, need
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip

@@ -15,8 +15,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.cli.subcommands import suggest
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from repair_hf.runtime.options import need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 
 if TYPE_CHECKING:
     from repair_hf.hub.files import Parcel

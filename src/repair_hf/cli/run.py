@@ -24,9 +24,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repair_hf.runtime.options import UserError, flags, need, opt, parse
+from repair_hf.runtime.command_line import flags, parse
+from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.subcommands import print_command, run_command, suggest
+from repair_hf.cli.subcommands import print_command, run_command, suggest
 
 EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3

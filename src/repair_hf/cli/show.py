@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from repair_hf.runtime.options import PairsOptions, UserError, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 
 EPILOG = """examples:
   repair-hf show runs/demo/records

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.options import UserError, flags, parse
+from repair_hf.runtime.command_line import flags, parse
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.subcommands import run_command, suggest
+from repair_hf.cli.subcommands import run_command, suggest
 from repair_hf.study.options import (
     ListOptions,
     Size,

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.cli.subcommands import suggest
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.cli.subcommands import suggest
 from repair_hf.training.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from repair_hf.runtime.options import UserError, opt
 from repair_hf.runtime.run_folder import digest, write_atomically
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:

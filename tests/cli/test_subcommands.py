@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
 
 
 def test_what_comes_next_can_be_typed_as_it_stands(capsys):
