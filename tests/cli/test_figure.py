@@ -119,8 +119,8 @@ def test_a_margin_figure_with_its_numbers(folder, clip_folder, tmp_path):
 @pytest.mark.parametrize(
     "words, line",
     [
-        (["--record", "nothing"], "holds no record 'nothing'; its records are called like"),
-        (["--output", "case.pdf"], "`output` is an .svg or a .png file, got 'case.pdf'"),
+        (["--record", "nothing"], "holds no record 'nothing'; an id looks like"),
+        (["--output", "case.pdf"], "`output` must be an .svg or .png file, got 'case.pdf'"),
     ],
 )
 def test_a_mistake_is_one_line(folder, words, line, capsys):

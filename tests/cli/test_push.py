@@ -1,4 +1,4 @@
-"""`repair-hf push` from the command line, as far as it needs no Hub; tests/test_hub.py has the rest."""
+"""`repair-hf push` from the command line, as far as it needs no Hub; tests/hub has the rest."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
     printed = capsys.readouterr().out
     assert "   model.safetensors" in printed and "\nlicense: mit\n" in printed
     assert "next: repair-hf evaluate --model me/clip" in printed
-
-
-def test_says_what_it_can_push(capsys):
-    assert main(["push", "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert "records" in printed and "model" in printed and "hf auth login" in printed
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
     [
         (["--records", "/nowhere"], "holds no records"),
         (["--model", "/nowhere"], "/nowhere"),
-        (["--output-dir", "elsewhere"], "name one thing; give `output` alone"),
+        (["--output-dir", "elsewhere"], "mean the same; give `output` alone"),
         (["--per-device-train-batch-size", "13"], "needs as many different images"),
         (["--slot1", "both"], "slot1"),
         (["--fp16"], "`fp16` needs a GPU"),

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.
         group = groups[_heading(owner)]
         actions.append(group.add_argument(*_spellings("", field.name), **keywords))
         if keywords["default"] is True:
-            off = {"action": "store_const", "const": False, "default": True, "dest": field.name}
+            off: dict[str, Any] = {"action": "store_const", "const": False, "default": True, "dest": field.name}
             actions.append(group.add_argument(*_spellings("no_", field.name), **off))
     return actions
 

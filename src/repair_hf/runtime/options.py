@@ -88,6 +88,15 @@ class PairsOptions:
     )
 
 
+@dataclass
+class SourceOptions(PairsOptions):
+    """The pairs that records were made from; commands that read records can often do without."""
+
+    pairs: str | None = opt(  # type: ignore[assignment]
+        None, "Pairs of the records, if the run does not name them: folder, caption JSON or Hub dataset id."
+    )
+
+
 @dataclass(kw_only=True)
 class EmbeddingOptions:
     """How images and captions are embedded; a base of the commands' own options."""
