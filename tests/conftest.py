@@ -88,3 +88,16 @@ def repaired():
     for number, row in enumerate(rows):
         row |= {"record_id": f"{number:016x}", "fp_score": round(rng.random(), 3), "error_types": []}
     return Dataset.from_list([dict.fromkeys(FEATURES) | row for row in rows], features=FEATURES)
+
+
+@pytest.fixture(scope="session")
+def records_folder(repaired, tmp_path_factory) -> Path:
+    """`repaired` as a folder of records, without dropped failures. Only read it."""
+    from datasets import Dataset
+
+    from repair_hf.records.dataset import DROPPED_FEATURES, save_records
+
+    folder = tmp_path_factory.mktemp("records")
+    nothing = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    save_records(folder, repaired, nothing)
+    return folder
