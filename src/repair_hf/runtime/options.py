@@ -107,7 +107,9 @@ class EmbeddingOptions:
     precision: Literal["fp32", "bf16", "fp16"] = opt(
         "fp32", "Precision in which the encoder computes; embeddings are float32 in any case. fp16 needs a GPU."
     )
-    cache_images: bool = opt(False, "Keep decoded and resized images in a memory-mapped file, which training reuses.")
+    cache_images: bool = opt(
+        False, "Keep decoded and resized images in a memory-mapped file, which other stages reuse."
+    )
     cache_folder: str | None = opt(None, "Folder of that file; Hugging Face's assets cache by default.")
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
