@@ -13,7 +13,7 @@ import pytest
 
 import repair_hf
 from repair_hf.cli import main as cli
-from repair_hf.cli.subcommands import load_command
+from repair_hf.cli.subcommands import load_command, suggest
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -181,6 +181,11 @@ def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "repair_hf", "cok"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("repair-hf: error: `cok` is not a command.")
+
+
+def test_the_suggested_command_is_quoted_for_a_shell(capsys):
+    suggest("train", "--pairs", "my photos", "--records", "...")
+    assert capsys.readouterr().out == "next: repair-hf train --pairs 'my photos' --records ...\n"
 
 
 @pytest.mark.parametrize("name", [name for name in repair_hf.__all__ if not name.startswith("_")])

@@ -31,7 +31,7 @@ def settle_hub(id_or_folder: str | Path) -> None:
         validate_repo_id(str(id_or_folder))
     except HFValidationError:
         return
-    _try_once(constants.ENDPOINT)
+    try_once(constants.ENDPOINT)
 
 
 def name_for_datasets(id_or_folder: str | Path) -> str:
@@ -45,7 +45,7 @@ def name_for_datasets(id_or_folder: str | Path) -> str:
 
 
 @cache
-def _try_once(endpoint: str) -> None:
+def try_once(endpoint: str) -> None:
     import datasets
 
     try:
