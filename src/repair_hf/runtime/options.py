@@ -11,10 +11,7 @@ from operator import ge, gt, le
 from typing import Any, Literal
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
-DRAFT_JPEGS = (
-    "Decode large JPEGs at reduced size for that file, twice as fast; "
-    "99.9% of values change by up to 7 of 255, single ones by up to 16."
-)
+DRAFT_JPEGS = "Decode large JPEGs smaller, twice as fast: 99.9% of values change by up to 7 of 255, others up to 16."
 BOUNDS = "bounds"  # key of a field's metadata
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
