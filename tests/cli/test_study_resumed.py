@@ -55,9 +55,8 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
     words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
     command = [sys.executable, "-m", "repair_hf", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
-        wait_until = time.monotonic() + 300
         while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
-            assert process.poll() is None and time.monotonic() < wait_until
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     whole = [path.parent for path in out.rglob("summary.json")]
