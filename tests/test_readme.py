@@ -1,16 +1,13 @@
-"""What the documents say is so: files and flags are there, commands can be typed, and every block of the README runs.
+"""The documents are right: files, flags and commands exist, and every block of the README runs.
 
-How a block of the README is run, in a folder of its own with a copy of `recipes/` and a Hub on loopback:
-- `bash`: as it stands, line by line, in small (`SMALLER`). Targets of `make` are looked up, not made, and what installs (`git clone`,
-  `pip`) is left out, for no test needs a network.
-- `bash` under `<!-- test: dry-run -->`, for what needs a key, a GPU or minutes: each command of ours with `--dry-run`.
-- `python`: all of them in order, as one program.
-- The toy recipe of that copy has few pictures and few steps.
+Blocks run in a folder of their own, with a copy of `recipes/` (its toy recipe made small) and a Hub on loopback:
+- `bash`: line by line, with the smaller sizes of `SMALLER`. `make` runs dry, and installations are skipped.
+- `bash` under `<!-- test: dry-run -->`, if it needs a key, a GPU or minutes: our commands with `--dry-run`.
+- `python`: all blocks in order, as one program.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -28,6 +25,7 @@ import yaml
 from hub_server import Hub
 
 from repair_hf.cli import main as cli
+from repair_hf.cli.subcommands import load_command
 from repair_hf.runtime.flags import add_arguments
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +46,7 @@ TOKEN = "hf_goodgoodgoodgoodgood"
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and the rule that stands above it, if any."""
+    """A fenced block, and the rule above it, if any."""
 
     language: str
     text: str
@@ -61,14 +59,14 @@ def blocks(text: str) -> list[Block]:
 
 
 def lines(text: str) -> Iterator[str]:
-    """The commands of a block of bash, without comments."""
+    """Yield the commands of a bash block, without comments."""
     for line in text.replace("\\\n", " ").splitlines():
         if words := shlex.split(line, comments=True):
             yield line if "#" not in line else shlex.join(words)
 
 
 def ours(line: str) -> list[str] | None:
-    """The words after `repair-hf`, however it is started; None for another program."""
+    """Return the words after `repair-hf`, however it is started; None for another program."""
     words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)]
     if words[:2] == ["accelerate", "launch"] and "repair_hf" in words:
         return words[words.index("repair_hf") + 1 :]
@@ -76,15 +74,15 @@ def ours(line: str) -> list[str] | None:
 
 
 def spoken(text: str) -> list[str]:
-    """Commands of ours in blocks, and those in the text between."""
+    """Return the commands in bash blocks, and our commands in the text between."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`((?:repair-hf|accelerate launch) [^`]+)`", prose)
     return [line for block in blocks(text) if block.language == "bash" for line in lines(block.text)] + inline
 
 
 def types_of(words: list[str]) -> tuple[type, ...]:
-    """Options of a command; of all its actions, where none is named."""
-    module = importlib.import_module(cli.COMMANDS[words[0]][0])
+    """Return the options of a command; of all its actions if none is named."""
+    module = load_command(words[0])
     if "ACTIONS" not in vars(module):
         return module.OPTIONS
     named = {name: types for name, (types, _) in module.ACTIONS.items() if words[1:2] == [name]}
@@ -93,9 +91,8 @@ def types_of(words: list[str]) -> tuple[type, ...]:
 
 def flags_of(types: tuple[type, ...]) -> set[str]:
     parser = ArgumentParser(conflict_handler="resolve")  # two actions may share a flag
-    for each in types:
-        add_arguments(parser, each)
-    return set(parser._option_string_actions) | EVERYWHERE
+    actions = [action for each in types for action in add_arguments(parser, each)]
+    return EVERYWHERE.union(*(action.option_strings for action in actions))
 
 
 def all_flags() -> set[str]:
@@ -133,7 +130,7 @@ def test_every_file_that_a_document_names_is_there(path):
 
 
 def anchors(text: str) -> set[str]:
-    """What GitHub calls the headings of a document."""
+    """Return GitHub's anchors of the headings of a document."""
     return {
         re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     }
@@ -178,7 +175,7 @@ def test_a_block_is_read_with_its_rule():
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory) -> Iterator[Desk]:
-    """A folder where the README is typed, with a Hub."""
+    """A folder where the README's commands run, with a Hub."""
     folder = tmp_path_factory.mktemp("readme")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
     sizes = {"world": {"train": 60, "validation": 20, "test": 30}, "mine": {"max_queries": 30}}
@@ -191,7 +188,7 @@ def desk(tmp_path_factory) -> Iterator[Desk]:
 
 
 class Desk:
-    """Runs what a reader would type, where they would type it."""
+    """Runs what a reader would type."""
 
     def __init__(self, folder: Path, hub: str) -> None:
         self.folder = folder
@@ -210,7 +207,7 @@ class Desk:
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
     def curve(self, folder: str) -> list[dict]:
-        """The points of a training's loss curve."""
+        """Return the points of a training's loss curve."""
         state = json.loads((self.folder / folder / "trainer_state.json").read_text())
         return [line for line in state["log_history"] if "loss" in line]
 
@@ -224,7 +221,7 @@ class Desk:
             self.type("make", "-C", str(ROOT), "--dry-run", "--old-file", ".venv/ready", *shlex.split(line)[1:])
             line = "true"
         smaller = next((words for start, words in SMALLER.items() if line.startswith(start)), "")
-        assert line == "true" or ours(line) is not None, f"nothing is said of how to test `{line}`"
+        assert line == "true" or ours(line) is not None, f"no rule says how to test `{line}`"
         self.type("bash", "-ec", f"{line} --dry-run" if rule == "dry-run" and ours(line) else f"{line} {smaller}")
 
 
@@ -251,7 +248,7 @@ def test_every_block_of_the_toy_recipe_runs(desk):
 
 @pytest.mark.slow
 def test_the_toy_recipe_trains_on_two_processes_as_on_one(desk):
-    """By the very command of the recipe's README, at the same batch over all."""
+    """By the command of the recipe's README, with the same total batch."""
     if not (desk.folder / "runs" / "toy" / "records").exists():
         for stage in ("world build", "mine", "synthesize"):
             desk.type("repair-hf", *stage.split(), "--config", f"recipes/toy/{stage.split()[0]}.yaml")

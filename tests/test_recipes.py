@@ -1,40 +1,31 @@
-"""Every recipe is parsed by the command that it is named after, and rehearsed on made-up data in the form that it names."""
+"""Recipes: each is parsed by the command of its name, and rehearsed with `--dry-run` on made-up data."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from datasets import Dataset
-from PIL import Image
+from recipe_data import SIZES, make_data, make_failures, make_records
+from study_runs import study
 
-from repair_hf.cli.main import COMMANDS, main
-from repair_hf.mining.false_positives import mine_false_positives, with_ids
-from repair_hf.pairs.benchmarks import Size
-from repair_hf.pairs.dataset import Pairs, benchmarks, load_pairs
-from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
-from repair_hf.runtime.options import parse
+from repair_hf.cli.main import main
+from repair_hf.cli.subcommands import load_command
+from repair_hf.pairs import benchmarks
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.command_line import parse
+from repair_hf.study.methods.registry import load_methods
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]
+STUDIES = sorted((RECIPES / "study").glob("*.yaml"))
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
-SIZES = {  # of the splits below, in place of the true ones
-    "flickr30k": {"train": Size(6, (12,)), "val": Size(2, (4,)), "test": Size(2, (4,))},
-    "coco": {"train": Size(6), "train+restval": Size(8), "val": Size(2, (4,)), "test": Size(2, (4,))},
-    "coco30k": {"train": Size(5), "val": Size(2, (4,)), "test": Size(2, (4,))},
-}
-SPLITS = ["train"] * 6 + ["restval"] * 2 + ["val"] * 2 + ["test"] * 2
 
 
 def options_of(path: Path) -> tuple:
-    module = importlib.import_module(COMMANDS[path.stem][0])
+    module = load_command(path.stem)
     types = module.ACTIONS["build"][0] if path.stem == "world" else module.OPTIONS
     options = parse(types, ["--config", str(path)], f"repair-hf {path.stem}")
     assert len(options) == len(types)
@@ -83,55 +74,38 @@ def test_recipe_is_rehearsed(folder, pairs_folder, tmp_path, monkeypatch, capsys
         said[stage] = capsys.readouterr().out
     count = {"coco": 8, "coco30k": 5, "flickr30k": 6, None: 8}[recipe.get("benchmark")]
     assert len(pairs.images) == count
-    assert f"{count} images and {2 * count} captions would be embedded, and each of them mined" in said["mine"]
+    assert f"{count} images and {2 * count} captions would be embedded and mined" in said["mine"]
     assert "$" in said["synthesize"] and "unknown" not in said["synthesize"]
     assert f"anchors {2 * count}" in said["train"] and "2 with 2 slots" in said["train"]
     assert "2 images and 4 captions would be embedded and ranked" in said["evaluate"]
 
 
-def make_data(pictures: Path, recipe: dict) -> None:
-    """The twelve pictures of `pairs_folder`, where the recipe looks for them and in the form of its source."""
-    rows = [json.loads(line) for line in (pictures / "captions.jsonl").read_text().splitlines()]
-    source = Path(recipe["pairs"])
-    if source.suffix != ".json":
-        shutil.copytree(pictures, source)
-        names = {"restval": "train", "val": "validation"}
-        lines = [row | {"split": names.get(split, split)} for row, split in zip(rows, SPLITS, strict=True)]
-        (source / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
-        return
-    images = []
-    for number, (row, split) in enumerate(zip(rows, SPLITS, strict=True)):
-        path = "train2014" if split == "train" else "val2014"
-        is_coco = recipe["benchmark"].startswith("coco")
-        name = f"COCO_{path}_{number:012}.jpg" if is_coco else f"{number}.jpg"
-        place = Path(recipe["image_folder"]) / (path if is_coco else "") / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.open(pictures / row["image"]).save(place)
-        sentences = [{"raw": caption} for caption in row["captions"]]
-        images.append({"filename": name, "split": split, "sentences": sentences})
-        if is_coco:
-            images[-1] |= {"filepath": path, "cocoid": number}
-    source.write_text(json.dumps({"images": images}))
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_study_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
+    """On a dozen pictures in the form of its source; nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmarks, "SIZES", SIZES)
+    recipe = yaml.safe_load(path.read_text())
+    for own in recipe.get("datasets", {"": recipe}).values():
+        if "pairs" in own:
+            make_data(pairs_folder, own)
+    before = set(tmp_path.rglob("*"))
+    shown = study("--config", str(path), "--dry-run")
+    assert set(tmp_path.rglob("*")) == before
+    for name in recipe.get("methods") or load_methods():
+        assert f"\n {name} " in shown
+    assert "unknown" not in shown and "left out" not in shown
+    counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
+    for name in recipe.get("datasets", [path.stem]):
+        assert f"{counts[name]} captions" in shown
+    readme = (path.parent / "README.md").read_text()
+    assert f"recipes/study/{path.name}" in readme and "not run by us" in readme.casefold()
 
 
-def make_failures(pairs: Pairs, folder: Path) -> None:
-    draw = np.random.default_rng(0)
-    images, texts = (
-        draw.normal(size=(count, 8)).astype("float32") for count in (len(pairs.images), len(pairs.captions))
-    )
-    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
-    failures = mine_false_positives(images, texts, pairs.caption_image, d_i2t=2)
-    folder.mkdir(parents=True)
-    with_ids(failures, pairs).to_parquet(folder / "failures.parquet")
-
-
-def make_records(pairs: Pairs, folder: Path) -> None:
-    """Two of them, one for each of two captions, without the source's images."""
-    ids, captions = pairs.images["image_id"][:], pairs.captions
-    rows = []
-    for q, fp in ((0, 1), (2, 0)):
-        row = {"record_id": f"{q:016x}", "direction": "t2i", "q_id": captions[q]["caption_id"], "fp_id": ids[fp]}
-        row |= {"q_text": captions[q]["caption"], "gt_id": ids[q // 2], "fp_score": 0.5, "error_types": []}
-        rows.append(dict.fromkeys(FEATURES) | row | {"edit_image": Image.new("RGB", (48, 40), "teal")})
-    dropped = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    save_records(folder, Dataset.from_list(rows, features=FEATURES), dropped, embed_source_images=False)
+def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():
+    recipes = {path.stem: yaml.safe_load(path.read_text()) for path in STUDIES}
+    for name, own in recipes["both"].pop("datasets").items():
+        differ = {"output", "max_usd"}
+        both = {key: value for key, value in (recipes["both"] | own).items() if key not in differ}
+        assert both == {key: value for key, value in recipes[name].items() if key not in differ}
+    assert recipes["both"]["max_usd"] == recipes["flickr30k"]["max_usd"] + recipes["coco30k"]["max_usd"]

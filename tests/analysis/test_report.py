@@ -253,9 +253,9 @@ def test_labelling_again_asks_nothing(report, judged):
     "words, line",
     [
         (["no/such-records", "--output", "x"], "holds no records"),
-        (["no/such-run"], "no/such-run is no folder here; give that of a run. Of records on the Hub, say by --output"),
-        (["{run}", "--watch", "0"], "`watch` is a number of seconds from 1, got 0"),
-        (["{run}", "--llm", "openai/gpt-4o", "--batch"], "labelling asks at once"),
+        (["no/such-run"], "no/such-run is not a local folder; give the folder of a run"),
+        (["{run}", "--watch", "0"], "`watch` must be at least 1, got 0"),
+        (["{run}", "--llm", "openai/gpt-4o", "--batch"], "`batch` works with `repair-hf synthesize` only"),
     ],
 )
 def test_a_mistake_is_one_line(toy_run, words, line, capsys):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
@@ -18,9 +20,6 @@ printf '%s\\n' "${COMPREPLY[@]}" """
 @pytest.fixture(scope="module")
 def scripts() -> dict[str, str]:
     """Shell -> its script."""
-    from contextlib import redirect_stdout
-    from io import StringIO
-
     found = {}
     for shell in ("bash", "zsh", "fish"):
         with redirect_stdout(StringIO()) as out:

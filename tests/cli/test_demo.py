@@ -16,7 +16,7 @@ METRICS = {"i2t_R@1", "i2t_R@5", "i2t_R@10", "i2t_MRR", "t2i_R@1", "t2i_R@5", "t
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The folder of a tiny demo with two seeds; after each of two runs what was printed, and when weights and answers were written."""
+    """The folder of a tiny demo with two seeds; for each of two runs its output, and when its files were written."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
     words = ["demo", "--size", "tiny", "--seeds", "2", "--output", str(folder)]
     outputs, stamps = [], []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 from PIL import Image
 
 from repair_hf.analysis.cases import changed_pixels
@@ -14,7 +15,7 @@ from repair_hf.analysis.margins import margins
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.dataset import load_records
+from repair_hf.records.dataset import DROPPED_FEATURES, load_records, save_records
 from repair_hf.runtime.options import UserError
 
 
@@ -32,10 +33,6 @@ def made(pairs_folder, repaired, tmp_path):
 
 @pytest.fixture
 def folder(made, tmp_path):
-    from datasets import Dataset
-
-    from repair_hf.records.dataset import DROPPED_FEATURES, save_records
-
     nothing = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
     save_records(tmp_path / "records", made[1], nothing)
     return tmp_path / "records"
@@ -119,8 +116,8 @@ def test_a_margin_figure_with_its_numbers(folder, clip_folder, tmp_path):
 @pytest.mark.parametrize(
     "words, line",
     [
-        (["--record", "nothing"], "holds no record 'nothing'; its records are called like"),
-        (["--output", "case.pdf"], "`output` is an .svg or a .png file, got 'case.pdf'"),
+        (["--record", "nothing"], "holds no record 'nothing'; an id looks like"),
+        (["--output", "case.pdf"], "`output` must be an .svg or .png file, got 'case.pdf'"),
     ],
 )
 def test_a_mistake_is_one_line(folder, words, line, capsys):

@@ -1,4 +1,4 @@
-"""Captions beyond what a model reads are cut as its own processor does, and `mine`, `train` and `evaluate` say how many."""
+"""Captions longer than a model reads are cut as by its processor; `mine`, `train` and `evaluate` report how many."""
 
 from __future__ import annotations
 

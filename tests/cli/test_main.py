@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import re
 import subprocess
 import sys
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,14 +13,14 @@ import pytest
 
 import repair_hf
 from repair_hf.cli import main as cli
+from repair_hf.cli.subcommands import load_command, suggest
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_help_can_be_read(name, capsys):
-    module = importlib.import_module(cli.COMMANDS[name][0])
-    for words in ([name], *([name, action] for action in vars(module).get("ACTIONS", ()))):
+    for words in ([name], *([name, action] for action in vars(load_command(name)).get("ACTIONS", ()))):
         try:
             assert cli.main([*words, "--help"]) == 0
         except SystemExit as left:  # argparse's way to end after --help
@@ -45,16 +45,15 @@ def test_version(capsys):
 
 @pytest.fixture
 def command(monkeypatch):
-    """Put a command named `cook` in place whose `run` does what a test wants."""
-    from dataclasses import make_dataclass
+    """Add a command named `cook` whose `run`, or `ACTIONS`, a test gives."""
 
-    def put(run, **attributes) -> None:
+    def add(run=None, **attributes) -> None:
         options = make_dataclass("Options", [("dish", str, need("What.")), ("salt", int, opt(1, "How much."))])
         module = SimpleNamespace(OPTIONS=(options,), EPILOG="", run=run, **attributes)
-        monkeypatch.setitem(cli.COMMANDS, "cook", ("repair_hf.cli.cook", "Cook."))
+        monkeypatch.setitem(cli.COMMANDS, "cook", "Cook.")
         monkeypatch.setitem(sys.modules, "repair_hf.cli.cook", module)
 
-    return put
+    return add
 
 
 def test_options_reach_the_command(command):
@@ -64,14 +63,12 @@ def test_options_reach_the_command(command):
     assert (seen[0].dish, seen[0].salt) == ("soup", 1)
 
 
-def test_an_action_word_chooses_what_runs(monkeypatch, capsys):
+def test_an_action_word_selects_what_runs(command, capsys):
     def boil() -> None:
         """Boil it."""
         sys.stdout.write("boiling\n")
 
-    module = SimpleNamespace(ACTIONS={"boil": ((), boil)}, EPILOG="example")
-    monkeypatch.setitem(cli.COMMANDS, "cook", ("repair_hf.cli.cook", "Cook."))
-    monkeypatch.setitem(sys.modules, "repair_hf.cli.cook", module)
+    command(ACTIONS={"boil": ((), boil)})
     assert cli.main(["cook", "boil"]) == 0
     assert capsys.readouterr().out == "boiling\n"
     assert cli.main(["cook"]) == 0
@@ -86,24 +83,12 @@ def test_an_action_word_chooses_what_runs(monkeypatch, capsys):
         (UserError("two\n  lines."), 2, "repair-hf cook: error: two lines."),
         (FileNotFoundError(2, "No such file", "soup.txt"), 2, "repair-hf cook: error: soup.txt does not exist."),
         (FileNotFoundError("no soup"), 2, "repair-hf cook: error: no soup"),
-        (
-            PermissionError(13, "Permission denied", "pot"),
-            2,
-            "repair-hf cook: error: pot may not be read or written by you; give another path, or take the right to it.",
-        ),
-        (
-            NotADirectoryError(20, "Not a directory", "pot/lid"),
-            2,
-            "repair-hf cook: error: pot/lid lies below a file as if that were a folder; give another path.",
-        ),
-        (
-            OSError(28, "No space left on device", "pot"),
-            1,
-            "repair-hf cook: error: pot does not fit on its disk, which is full; make room, and the same command goes on from here.",
-        ),
+        (PermissionError(13, "", "pot"), 2, f"repair-hf cook: error: pot {cli.TROUBLE[13]}."),
+        (NotADirectoryError(20, "", "pot/lid"), 2, f"repair-hf cook: error: pot/lid {cli.TROUBLE[20]}."),
+        (OSError(28, "", "pot"), 1, f"repair-hf cook: error: pot {cli.TROUBLE[28]}."),
         (OSError(28, "No space left on device"), 1, "repair-hf cook: error: [Errno 28] No space left on device"),
         (RunStopped("provider is down"), 1, "repair-hf cook: error: provider is down"),
-        (KeyboardInterrupt(), 130, "repair-hf cook: interrupted; the same command goes on with what is on disk."),
+        (KeyboardInterrupt(), 130, "repair-hf cook: interrupted; the same command resumes from what is on disk."),
     ],
 )
 def test_a_foreseen_error_is_one_line(command, capsys, error, code, line):
@@ -196,6 +181,11 @@ def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "repair_hf", "cok"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("repair-hf: error: `cok` is not a command.")
+
+
+def test_the_suggested_command_is_quoted_for_a_shell(capsys):
+    suggest("train", "--pairs", "my photos", "--records", "...")
+    assert capsys.readouterr().out == "next: repair-hf train --pairs 'my photos' --records ...\n"
 
 
 @pytest.mark.parametrize("name", [name for name in repair_hf.__all__ if not name.startswith("_")])

@@ -1,19 +1,10 @@
-"""`repair-hf push` from the command line, as far as it needs no Hub; tests/test_hub.py has the rest."""
+"""`repair-hf push` from the command line, as far as it needs no Hub; tests/hub has the rest."""
 
 from __future__ import annotations
 
 import pytest
-from datasets import Dataset
 
 from repair_hf.cli.main import main
-from repair_hf.records.dataset import DROPPED_FEATURES, save_records
-
-
-@pytest.fixture
-def records_folder(repaired, tmp_path):
-    none = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    save_records(tmp_path / "records", repaired, none)
-    return tmp_path / "records"
 
 
 def test_a_dry_run_of_records_shows_files_bytes_and_card(records_folder, capsys):
@@ -32,19 +23,10 @@ def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
     assert "next: repair-hf evaluate --model me/clip" in printed
 
 
-def test_says_what_it_can_push(capsys):
-    assert main(["push", "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert "records" in printed and "model" in printed and "hf auth login" in printed
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            "records {empty} --repo me/x",
-            "holds no records to push; give a folder that `repair-hf synthesize` has finished",
-        ),
+        ("records {empty} --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
         ("model {empty} --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
         ("model {clip} --repo me/x --results {empty}", "holds no finished evaluation"),
         ("model {clip} --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),

@@ -1,4 +1,4 @@
-"""`repair-hf run`: two rounds in a tiny toy world, killed in the second and gone on with; what a later round leaves alone."""
+"""`repair-hf run`: two rounds in a tiny toy world, killed in the second and resumed; what a later round leaves out."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def killed(words, recipe) -> Path:
     """The folder as kill -9 left it, in the midst of the second round's synthesis."""
     out = recipe.parent / "out"
     with subprocess.Popen([sys.executable, "-m", "repair_hf", *words], stdout=subprocess.DEVNULL) as process:
-        wait_until = time.monotonic() + 300
         while not (out / "round-2" / "records" / "journal.jsonl").exists():
-            assert process.poll() is None and time.monotonic() < wait_until
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL and not (out / "rounds.json").exists()
@@ -86,7 +85,7 @@ def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
     again = {path for path, when in stamps(out).items() if first.get(path) != when}
     assert again == {out / "rounds.json"}
     assert shown.count("next:") == 1 and shown.splitlines()[-1].startswith("next: repair-hf show ")
-    assert "all 2 rounds are done" in shown and "judged on the split `validation`" in shown
+    assert "all 2 rounds are done" in shown and "evaluated on the split `validation`" in shown
 
 
 def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):

@@ -15,8 +15,9 @@ def records_folder(tmp_path):
     Image.new("RGB", (20, 20), "red").save(file, "PNG")
     picture = {"bytes": file.getvalue(), "path": None}
     shared = dict(
-        round=1, q_id="q", gt_id="gt", fp_id="fp", fp_score=0.6, fp_rank=1, gt_score=0.5, gt_rank=2, edit_similarity=0.9,
-        edit_instruction="Replace 'red' with 'blue'.", error_types=[], retriever="clip", llm="oracle", editor="world",
+        round=1, q_id="q", gt_id="gt", fp_id="fp", fp_score=0.6, fp_rank=1, gt_score=0.5, gt_rank=2,
+        edit_similarity=0.9, edit_instruction="Replace 'red' with 'blue'.", error_types=[], retriever="clip",
+        llm="oracle", editor="world",
     )  # fmt: skip
     i2t = dict(direction="i2t", q_image=picture, gt_text="a", fp_text="b", edit_text="a")
     t2i = dict(direction="t2i", q_text="a", gt_image=picture, fp_image=picture, edit_image=picture)
@@ -63,7 +64,7 @@ def test_what_was_dropped_with_its_pictures(records_folder, pairs_folder, tmp_pa
         (["absent-folder"], "repair-hf show: error: absent-folder holds no records"),
         (
             ["absent-folder", "--output", "sheet.jpg"],
-            "repair-hf show: error: `output` is an .html or a .png file, got 'sheet.jpg'.",
+            "repair-hf show: error: `output` must be an .html or .png file, got 'sheet.jpg'.",
         ),
         ([], "repair-hf show: error: the following arguments are required: --records"),
     ],

@@ -1,49 +1,20 @@
-"""`repair-hf study`: a few methods end to end, twice; a study that is killed; all methods; what is refused; the recipes."""
+"""`repair-hf study`: a few methods end to end, twice; all methods; several data sets; its errors."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from study_runs import PER_SAMPLE, stamps, study
 
 from repair_hf.cli.main import main
-from repair_hf.pairs import benchmarks
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.spending import paid
-from repair_hf.toyworld import oracle
-from repair_hf.toyworld.server import ChatServer
-from tests.test_recipes import SIZES, make_data
 
-ISSUE = """vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair repair-i2t repair-t2i
-wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only""".split()
-RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "study").glob("*.yaml"))
-# Calls of one sample, LLM and images: the paper's arithmetic, with our own counters.
-PER_SAMPLE = {
-    "negclip": (0, 0), "laclip": (1, 0), "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3), "stablerep": (0, 1),
-    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0), "vanilla": (0, 0), "simclr": (0, 0),
-}  # fmt: skip
-
-
-def study(*words: str) -> str:
-    with redirect_stdout(StringIO()) as shown:
-        assert main(["study", *words]) == 0
-    return shown.getvalue()
-
-
-def stamps(folder: Path) -> dict[Path, int]:
-    """When the cells and products were written."""
-    found = [path for part in ("cells", "products") for path in (folder / part).rglob("*") if path.is_file()]
-    return {path: path.stat().st_mtime_ns for path in found if "lock" not in path.name}
+METHODS = """vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair
+repair-i2t repair-t2i wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only""".split()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +30,7 @@ def tiny(tmp_path_factory) -> tuple[Path, list[str], dict[Path, int]]:
 
 def test_list_prints_every_name_on_a_line():
     assert study("--list").split("\n")[:-1] == list(load_methods())
-    assert set(ISSUE) < set(load_methods())
+    assert set(METHODS) < set(load_methods())
 
 
 def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
@@ -98,27 +69,8 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
 
 
 def test_without_choosing_no_validation_split_is_needed(tmp_path):
-    words = [
-        "--size",
-        "tiny",
-        "--seeds",
-        "1",
-        "--methods",
-        "vanilla",
-        "--validation-split",
-        "none",
-        "--output",
-        str(tmp_path),
-    ]
-    assert "after 1 of 1 seeds" in study(*words)
-
-
-def test_samples_stay_when_an_option_changes_that_has_no_part_in_them(tmp_path):
-    words = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "--output", str(tmp_path)]
-    study(*words)
-    before = stamps(tmp_path)
-    study(*words, "--artifacts", "0.5")  # the editor's, which rewrites no captions
-    assert stamps(tmp_path) == before
+    words = "--size tiny --seeds 1 --methods vanilla --validation-split none --output"
+    assert "after 1 of 1 seeds" in study(*words.split(), str(tmp_path))
 
 
 def test_a_second_run_makes_nothing_again_and_says_the_same(tiny):
@@ -139,38 +91,6 @@ def test_what_was_chosen_is_measured_with_the_weights_that_won(tmp_path):
     more = set(told[reported]["metrics"]) - set(told[reported.replace("test", "validation")]["metrics"])
     assert {name for name in more if "true@" not in name} and (tmp_path / "compositional.csv").is_file()
     assert not list((tmp_path / "cells").glob("*/retriever"))
-
-
-def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
-    """The same command twice. It wants records that ask alike: whichever are made first, the others take their answers."""
-    words = [
-        "study",
-        "--size",
-        "tiny",
-        "--seeds",
-        "1",
-        "--output",
-        str(tmp_path),
-        "--methods",
-        "wo-pqc",
-        "repair-mixed",
-    ]
-    command = [sys.executable, "-m", "repair_hf", *words]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
-    ]
-    shown = [process.communicate(timeout=300)[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0], shown
-    journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
-    keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]
-    assert len(keys) == len(set(keys)) > 100
-    assert len(list(tmp_path.glob("products/*-records/summary.json"))) == 2
-    tables = [text.partition("The regime")[2] for text in shown]
-    assert tables[0] == tables[1] != ""
-    before = stamps(tmp_path)
-    study(*words[1:])
-    assert stamps(tmp_path) == before
-    assert {"wo-pqc", "repair-mixed"} < set(pd.read_csv(tmp_path / "scores.csv")["method"])
 
 
 def test_calls_of_a_sample_are_the_papers(tiny):
@@ -196,45 +116,12 @@ def test_calls_of_a_sample_are_the_papers(tiny):
         ('--training {"seed":3}', "'seed', which the study sets itself"),
         ('--training {"max_steps":3}', "'max_steps', which the study sets itself"),
         ('--training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
-        ("--shares 0.5 1.5", "`shares` must be above 0 and at most 1, got 1.5"),
         ("--seeds 0", "`seeds` must be at least 1, got 0"),
-        ("--epochs 0", "`epochs` must be above 0, got 0"),
     ],
 )
 def test_refuses_in_one_line(words, says, tmp_path, capsys):
     assert main(["study", *words.split(), "--output", str(tmp_path / "out")]) == 2
     assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
-    """On a dozen pictures in the form of its source; nothing is made."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmarks, "SIZES", SIZES)
-    recipe = yaml.safe_load(path.read_text())
-    for own in recipe.get("datasets", {"": recipe}).values():
-        if "pairs" in own:
-            make_data(pairs_folder, own)
-    before = set(tmp_path.rglob("*"))
-    shown = study("--config", str(path), "--dry-run")
-    assert set(tmp_path.rglob("*")) == before
-    for name in recipe.get("methods") or load_methods():
-        assert f"\n {name} " in shown
-    assert "unknown" not in shown and "left out" not in shown
-    counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
-    for name in recipe.get("datasets", [path.stem]):
-        assert f"{counts[name]} captions" in shown
-    readme = (path.parent / "README.md").read_text()
-    assert f"recipes/study/{path.name}" in readme and "not run by us" in readme.casefold()
-
-
-def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():
-    recipes = {path.stem: yaml.safe_load(path.read_text()) for path in RECIPES}
-    for name, own in recipes["both"].pop("datasets").items():
-        differ = {"output", "max_usd"}
-        both = {key: value for key, value in (recipes["both"] | own).items() if key not in differ}
-        assert both == {key: value for key, value in recipes[name].items() if key not in differ}
-    assert recipes["both"]["max_usd"] == recipes["flickr30k"]["max_usd"] + recipes["coco30k"]["max_usd"]
 
 
 def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
@@ -278,7 +165,7 @@ def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
         ),
         (
             {"a": {"size": "tiny"}, "b": {"methods": ["negclop"]}},
-            "`datasets` b: `methods` has 'negclop', which is none",
+            "`datasets` b: `methods` has 'negclop', which is unknown",
         ),
     ],
 )
@@ -288,33 +175,11 @@ def test_data_sets_are_refused_before_the_first_is_begun(sets, says, tmp_path, c
 
 
 @pytest.mark.slow
-def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
-    """Killed in its second training: what was whole stays as it was, and no answer is paid again."""
-    out = tmp_path / "out"
-    words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
-    command = [sys.executable, "-m", "repair_hf", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
-        wait_until = time.monotonic() + 300
-        while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
-            assert process.poll() is None and time.monotonic() < wait_until
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    whole = [path.parent for path in out.rglob("summary.json")]
-    assert len(whole) >= 4 and not (out / "study.md").exists()
-    before = {path: when for path, when in stamps(out).items() if path.parent in whole}
-    journal = (out / "products" / "sugarcrepe" / "journal.jsonl").read_text()
-    study(*words[1:])
-    after = stamps(out)
-    assert {path: after[path] for path in before} == before
-    assert (out / "products" / "sugarcrepe" / "journal.jsonl").read_text() == journal
-
-
-@pytest.mark.slow
 def test_every_method_runs_end_to_end(tmp_path):
-    """All that the toy world has the means for, with a sweep and choosing of hyperparameters; counters as in the paper."""
+    """All methods of the toy world, with a sweep and tuning of hyperparameters; the counters are the paper's."""
     shown = study(
-        "--size", "tiny", "--seeds", "2", "--shares", "0.5", "--tune", "--grid-weights", "1", "0.5", "--compositional", "world",
-        "--paper", "coco30k", "--output", str(tmp_path),
+        "--size", "tiny", "--seeds", "2", "--shares", "0.5", "--tune", "--grid-weights", "1", "0.5",
+        "--compositional", "world", "--paper", "coco30k", "--output", str(tmp_path),
     )  # fmt: skip
     assert "left out" not in shown
     table = pd.read_csv(tmp_path / "overhead.csv").set_index("method")
@@ -336,8 +201,8 @@ def test_every_method_runs_end_to_end(tmp_path):
 @pytest.mark.slow
 def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, tmp_path):
     study(
-        "--size", "tiny", "--seeds", "1", "--methods", "other-backbone", "--other-model", str(clip_folder), "--keep-models",
-        "--output", str(tmp_path),
+        "--size", "tiny", "--seeds", "1", "--methods", "other-backbone", "--other-model", str(clip_folder),
+        "--keep-models", "--output", str(tmp_path),
     )  # fmt: skip
     gains = pd.read_csv(tmp_path / "gains.csv")
     assert set(gains["method"]) == {"other-backbone"}
@@ -347,33 +212,3 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
     assert len(digests) == 1 and base["model_digest"] not in digests
     kept = sorted(path.parents[1].name for path in (tmp_path / "cells").glob("*/retriever/model.safetensors"))
     assert kept == sorted(path.name for path in (tmp_path / "cells").iterdir() if path.name != "base--test")
-
-
-@pytest.mark.slow
-def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
-    """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    ask, log = oracle.answer, tmp_path / "requests.jsonl"
-    out = tmp_path / "out"
-    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
-        words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "laclip", "sugarcrepe", "--output", str(out)]
-        words += [
-            "--llm",
-            "openai/gpt-4o-mini",
-            "--llm-base-url",
-            server.base_url,
-            "--spacy-model",
-            "world",
-            "--max-usd",
-        ]
-        assert main([*words, "0.02"]) == 1
-        says = capsys.readouterr().err
-        assert "A ceiling of the study is reached at `sugarcrepe`" in says and "`max_usd`" in says
-        first, answers = paid([*(out / "products").iterdir()])
-        assert 0.01 < first <= 0.02 and f"{answers:,} LLM answers" in says
-        assert main([*words, "1"]) == 0
-    table = pd.read_csv(out / "overhead.csv").set_index("method")
-    whole, answers = paid([*(out / "products").iterdir()])
-    assert table.loc["laclip", "dollars"] + table.loc["sugarcrepe", "dollars"] == pytest.approx(whole)
-    asked = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
-    assert len(asked) == answers  # nothing was asked twice

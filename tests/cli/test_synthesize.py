@@ -1,9 +1,11 @@
-"""`repair-hf synthesize`, as it is typed."""
+"""`repair-hf synthesize` from the command line: records, cost, resuming, other models, errors."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,17 +54,8 @@ def test_leaves_a_folder_that_explains_itself(output):
 
 
 def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
-    words = [
-        "--llm",
-        "litellm:world/oracle",
-        "--editor",
-        "world",
-        "--verdict-noise",
-        "0.3",
-        "--output",
-        str(tmp_path / "r"),
-    ]
-    assert synthesize(*inputs, *words) == 0
+    words = ["--llm", "litellm:world/oracle", "--editor", "world", "--verdict-noise", "0.3"]
+    assert synthesize(*inputs, *words, "--output", str(tmp_path / "r")) == 0
     columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
     here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))
     assert here == there and len(here) > 0
@@ -73,7 +66,7 @@ def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys)
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
     shown = capsys.readouterr().out
     assert all(
-        word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "drawn")
+        word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "images: ")
     )
     assert shown.splitlines()[-1].startswith("next: repair-hf train --pairs ")
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
@@ -92,16 +85,8 @@ def test_other_options_do_not_overwrite_a_result(inputs, output, capsys):
 
 
 def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys):
-    words = [
-        *inputs,
-        "--llm",
-        "gemini/gemini-2.5-flash",
-        "--editor",
-        "gemini/gemini-2.5-flash-image",
-        "--candidates",
-        "4",
-    ]
-    words += ["--requests-per-minute", "10"]
+    words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
+    words += ["--candidates", "4", "--requests-per-minute", "10"]
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
@@ -122,15 +107,15 @@ def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--dry-run") == 0
     shown = capsys.readouterr().out
     answers = len((output / "journal.jsonl").read_text().splitlines())
-    assert "as measured in this folder" in shown and f"holds {answers} answers already, for $0.00" in shown
+    assert "as measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
 def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_path, capsys):
-    """Random weights say nothing that could be parsed: every failure is dropped for that, counted, and none is lost."""
+    """Answers of random weights cannot be parsed: every failure is dropped for that reason, and none is lost."""
     model = shutil.copytree(vlm_folder, tmp_path / "vlm")
     settings = json.loads((model / "generation_config.json").read_text())
-    settings["eos_token_id"] = list(range(0, 260, 2))  # every other token ends its babble
+    settings["eos_token_id"] = list(range(0, 260, 2))  # every other token ends the answer
     (model / "generation_config.json").write_text(json.dumps(settings))
     output = tmp_path / "records"
     words = [*inputs, "--llm", str(model), "--editor", "world", "--max-error-rate", "1", "--output", str(output)]
@@ -174,8 +159,47 @@ def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
     assert len(error) == 1 and complaint in error[0]
 
 
-def test_help_names_every_option(capsys):
-    with pytest.raises(SystemExit):
-        synthesize("--help")
-    shown = capsys.readouterr().out
-    assert all(f"--{name}" in shown for name in ("failures", "llm-base-url", "candidates", "verdict-noise", "dry-run"))
+@pytest.fixture(scope="module")
+def address():
+    """The URL of the oracle behind OpenAI's protocol, served by `repair-hf world serve`."""
+    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        yield next(word for word in server.stdout.readline().split() if word.startswith("http://"))
+        server.terminate()
+
+
+SMALL = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split()
+
+
+@pytest.fixture(scope="module")
+def by_oracle(inputs, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("oracle") / "records"
+    assert synthesize(*inputs, *WORLD, *SMALL, "--output", str(folder)) == 0
+    return folder
+
+
+def edits(folder: Path) -> list[dict]:
+    columns = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
+    return load_records(folder).select_columns(columns).to_list()
+
+
+@pytest.mark.slow
+def test_a_served_llm_makes_the_same_records(inputs, by_oracle, address, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
+    models = ["--llm", "openai/oracle", "--llm-base-url", address, "--editor", "world"]
+    assert synthesize(*inputs, *models, *SMALL, "--output", str(tmp_path)) == 0
+    assert edits(tmp_path) == edits(by_oracle) and len(edits(tmp_path)) > 5
+    assert set(load_records(tmp_path)["llm"]) != set(load_records(by_oracle)["llm"])
+
+
+@pytest.mark.slow
+def test_a_local_editor_makes_other_images_for_the_same_instructions(inputs, by_oracle, pix2pix_folder, tmp_path):
+    models = ["--llm", "world/oracle", "--editor", str(pix2pix_folder)]
+    assert synthesize(*inputs, *models, *SMALL, "--output", str(tmp_path)) == 0
+    assert edits(tmp_path) == edits(by_oracle)
+    rows, others = (
+        [row for row in load_records(folder) if row["direction"] == "t2i"] for folder in (tmp_path, by_oracle)
+    )
+    assert rows and all(row["editor"].startswith(pix2pix_folder.name) for row in rows)
+    for row, other in zip(rows, others, strict=True):
+        assert row["edit_image"].tobytes() != other["edit_image"].tobytes()

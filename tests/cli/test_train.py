@@ -12,20 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
-from repair_hf.records.dataset import DROPPED_FEATURES, save_records
-
-
-@pytest.fixture(scope="module")
-def records_folder(repaired, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("records")
-    save_records(
-        folder, repaired, Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    )
-    return folder
 
 
 @pytest.fixture
@@ -80,7 +69,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
-    assert "left to go on from: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "an interrupted run of other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
     assert summary(tmp_path / "out")["steps"] == 4
@@ -89,18 +78,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
 @pytest.mark.slow  # three starts of Python, and 200 steps
 @pytest.mark.parametrize("extra", [[], ["--gradient-accumulation-steps", "2", "--chunk-size", "3"]])
 def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_path):
-    steps = [
-        "--learning-rate",
-        "1e-4",
-        "--max-steps",
-        "100",
-        "--save-strategy",
-        "steps",
-        "--save-steps",
-        "7",
-        "--logging-steps",
-        "5",
-    ]
+    steps = "--learning-rate 1e-4 --max-steps 100 --save-strategy steps --save-steps 7 --logging-steps 5".split()
     words = [*flags, "--slot1", "mixed", *steps, *extra]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
@@ -117,10 +95,8 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_
             killed += 1
         process.wait()
     assert killed == 2
-    whole, resumed = (
-        [line for line in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]]
-        for name in ("whole", "out")
-    )
+    states = [json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("whole", "out")]
+    whole, resumed = (state["log_history"] for state in states)
     names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")
     for one, other in zip(whole[:-1], resumed[:-1], strict=True):  # the last line tells how long it took
         assert [other[name] for name in names] == pytest.approx([one[name] for name in names], rel=1e-5, abs=1e-5)
@@ -157,7 +133,7 @@ def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
     [
         (["--records", "/nowhere"], "holds no records"),
         (["--model", "/nowhere"], "/nowhere"),
-        (["--output-dir", "elsewhere"], "name one thing; give `output` alone"),
+        (["--output-dir", "elsewhere"], "mean the same; give `output` alone"),
         (["--per-device-train-batch-size", "13"], "needs as many different images"),
         (["--slot1", "both"], "slot1"),
         (["--fp16"], "`fp16` needs a GPU"),

@@ -48,10 +48,8 @@ def test_an_unknown_retriever_of_the_toy_world_is_refused():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--port", "99999999"], "`port` must lie between 0 and 65535, got 99999999"),
-        (["--verdict-noise", "2"], "`verdict_noise` must be at least 0 and at most 1, got 2"),
-        (["--latency", "-1"], "`latency` is a number of seconds from 0 up, got -1"),
-        (["--latency", "nan"], "`latency` is a number of seconds from 0 up, got nan"),
+        (["--port", "99999"], "`port` must be at least 0 and at most 65535, got 99999"),
+        (["--latency", "-1"], "`latency` must be at least 0, got -1"),
     ],
 )
 def test_serve_refuses_what_cannot_be(words, complaint, capsys):
@@ -67,14 +65,14 @@ def test_pretrain_refuses_a_width_that_heads_do_not_fill(capsys):
 def test_pretrain_writes_only_into_a_folder_of_its_own(tmp_path):
     made_of = {"options": {"seed": 0}, "world": "w"}
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="holds files, and not those of this retriever; give another --output"):
+    with pytest.raises(UserError, match="holds other files than those of this retriever; give another --output"):
         claim(tmp_path, made_of)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "config.json").unlink()
     assert not claim(tmp_path, made_of)
     (tmp_path / "config.json").write_text("{}")
     assert not claim(tmp_path, made_of)  # where it was interrupted
-    with pytest.raises(UserError, match="not those of this retriever"):
+    with pytest.raises(UserError, match="holds other files than those of this retriever"):
         claim(tmp_path, made_of | {"options": {"seed": 1}})
     with pytest.raises(UserError, match="config.json is a file"):
         claim(tmp_path / "config.json", made_of)

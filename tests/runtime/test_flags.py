@@ -97,27 +97,22 @@ def test_the_class_comes_before_its_bases_in_the_help(capsys):
     assert "100% of it. (default: 0.5)" in shown and "--[no-]is-on" in shown and "--extra JSON" in shown
 
 
-OTHERWISE = {  # fields that HfArgumentParser reads as one type of several, and the wrong one: their own defaults are strings
-    "debug",
-    "include_num_input_tokens_seen",
-}
+# Fields of several types, of which HfArgumentParser takes the wrong one: their own defaults are strings.
+OTHERWISE = {"debug", "include_num_input_tokens_seen"}
 
 
 def test_training_arguments_are_read_as_by_transformers():
     """The same words fill the same values."""
     theirs, ours = HfArgumentParser(RepairConfig), argparse.ArgumentParser(formatter_class=Help)
-    add_arguments(ours, RepairConfig)
+    actions = add_arguments(ours, RepairConfig)
     before, after = (vars(parser.parse_args([])) for parser in (theirs, ours))
-    assert set(before) - set(after) == {
-        "parallelism_config"
-    }  # an object: transformers has a flag for it that no word fits
-    assert {name: cell for name, cell in before.items() if name in set(after) - OTHERWISE} == {
-        name: cell for name, cell in after.items() if name not in OTHERWISE
-    }
-    words, count = {"int": "3", "float": "0.25", "string_to_bool": "false"}, 0
-    for action in theirs._actions:
-        if action.dest in set(after) - OTHERWISE - {"liger_kernel_config"} and action.nargs != 0:
-            word = next(iter(action.choices or ()), words.get(action.type.__name__, "word"))
+    assert set(before) - set(after) == {"parallelism_config"}  # an object, which no word can express
+    names = set(after) - OTHERWISE
+    assert {name: before[name] for name in names} == {name: after[name] for name in names}
+    words, count = {"int": "3", "float": "0.25", "_truth": "false"}, 0
+    for action in actions:
+        if action.dest in names - {"liger_kernel_config"} and action.nargs != 0:
+            word = next(iter(action.choices or ()), words.get(getattr(action.type, "__name__", ""), "word"))
             flags = [action.option_strings[0], str(word)]
             assert vars(theirs.parse_args(flags))[action.dest] == vars(ours.parse_args(flags))[action.dest], flags
             count += 1

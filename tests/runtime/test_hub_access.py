@@ -22,9 +22,9 @@ def online(monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
 
-    hub_access._ask_once.cache_clear()
+    hub_access.try_once.cache_clear()
     yield point
-    hub_access._ask_once.cache_clear()
+    hub_access.try_once.cache_clear()
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, flags, need, opt, parse
+from repair_hf.runtime.command_line import as_flags, flags, parse
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 
 
 @dataclass
@@ -96,10 +97,7 @@ def test_a_switch_that_is_on_can_be_turned_off():
 @pytest.mark.parametrize(
     "line, message",
     [
-        (
-            "kmine: 5",
-            r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter, limit",
-        ),
+        ("kmine: 5", r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter"),
         ("k_mine: 1.5", "invalid int value: '1.5'"),
         ("dish: stones", "`dish` must be food, got stones"),
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
@@ -129,12 +127,9 @@ def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
         ([], "required: --dish"),
         (["--dish", "soup", "--kmine", "5"], r"unknown flags \['--kmine'\]. Did you mean `k_mine`"),
         (["--dis", "soup"], r"unknown flags \['--dis'\]"),  # an abbreviation is not guessed at
-        (["--dish", "soup", "stew"], "no flag takes 'stew'"),
+        (["--dish", "soup", "stew"], "unrecognized arguments: stew"),
         (["--dish", "soup", "--k-mine", "many"], "invalid int value: 'many'"),
-        (
-            ["--dish", "soup", "--seed", "-1"],
-            "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook --help`",
-        ),
+        (["--dish", "soup", "--seed", "-1"], "`seed` must lie between 0 and 4294967295, got -1; see `repair-hf cook"),
         (["--config"], "give the path of a YAML file"),
         (["--config", "absent.yaml"], "absent.yaml, which does not exist"),
         (["--config", str(Path(__file__).parent)], "cannot be read"),
@@ -187,17 +182,6 @@ def test_flags_of_values_are_the_words_of_a_command_line(values, line):
 
 def test_flags_of_options_fill_the_same_options():
     options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
-    assert as_flags(options) == [
-        "--dish",
-        "a soup",
-        "--rate",
-        "0.25",
-        "--sizes",
-        "2",
-        "3",
-        "--no-salted",
-        "--limit",
-        "7",
-    ]
+    assert as_flags(options) == ["--dish", "a soup", *"--rate 0.25 --sizes 2 3 --no-salted --limit 7".split()]
     assert fill(*as_flags(options)) == options
     assert as_flags(Options("soup")) == ["--dish", "soup"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.options import PairsOptions, UserError, parse
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.multi_dataset import words_of_each
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions

@@ -1,8 +1,7 @@
-"""`repair-hf agreement`: what people's answers say of the audit and of the edits.
+"""`repair-hf agreement`: summarize people's judgements of a run (`repair-hf annotate`).
 
-In:  the folders of runs that people have judged (`repair-hf annotate`).
-Out: tables: the audit's precision, recall, accuracy and Cohen's kappa; the criteria that edits meet; how edits fail; how far the
-     annotators agree. With `--output` as CSV too.
+Prints the audit's precision, recall, accuracy and Cohen's kappa, the criteria that edits meet, how edits fail, and how
+well the annotators agree. `--output` writes the tables as CSV too.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ EPILOG = """examples:
 
 @dataclass
 class AgreementOptions:
-    """Whose answers are counted."""
+    """Which judgements."""
 
     _argument_group_name = "agreement"
 
     run: list[str] = need(
-        "Folders of `repair-hf demo`, `run` or `synthesize`; several are told together and by dataset."
+        "Folders of `repair-hf demo`, `run` or `synthesize`; several are shown together and by dataset."
     )
-    output: str | None = opt(None, "Folder for the tables as CSV and the pictures.")
+    output: str | None = opt(None, "Folder for the tables as CSV and for their charts.")
 
 
 OPTIONS = (AgreementOptions,)
 
 
 def run(options: AgreementOptions) -> None:
-    """Count, and print."""
+    """Count the judgements and print the tables."""
     from rich.console import Console
 
     from repair_hf.analysis.material import synthesis_folders
@@ -41,20 +40,21 @@ def run(options: AgreementOptions) -> None:
     from repair_hf.analysis.report import cell
     from repair_hf.analysis.tables import terminal_table
 
-    found = {run: synthesis_folders(Path(run)) for run in options.run}
-    if empty := [run for run, folders in found.items() if not folders]:
+    by_run = {run: synthesis_folders(Path(run)) for run in options.run}
+    if empty := [run for run, folders in by_run.items() if not folders]:
         raise UserError(
             f"there are no records in {', '.join(empty)}; give the folder of `repair-hf demo`, `run` or `synthesize`."
         )
-    folders = [folder for some in found.values() for folder in some]
-    findings = people_findings(folders)
+    findings = people_findings([folder for folders in by_run.values() for folder in folders])
     if not findings:
         raise UserError(
             f"nobody has judged {', '.join(options.run)}; start with `repair-hf annotate qc {options.run[0]}`."
         )
     console = Console()
     for finding in findings:
-        rows = (map(cell, row) for row in finding.table.itertuples(index=False))
+        if finding.table is None:
+            continue
+        rows = ([cell(value) for value in row] for row in finding.table.itertuples(index=False))
         table = terminal_table(finding.table.columns, rows)
         table.title, table.caption = finding.title, finding.told
         table.title_justify = table.caption_justify = "left"

@@ -1,7 +1,6 @@
-"""`repair-hf annotate`: a page on which people judge failures (`qc`) or edits (`edits`), by keyboard.
+"""`repair-hf annotate`: serve a page on which people judge failures (`qc`) or edits (`edits`), by keyboard.
 
-In:  the folder of a run.
-Out: `people/qc` or `people/edits` in its folder of records: what was drawn, and a file of answers per annotator.
+The sample and one file of answers per annotator go to `people/qc` or `people/edits` in the run's folder of records.
 """
 
 from __future__ import annotations
@@ -9,52 +8,42 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from dataclasses import dataclass
+from typing import Literal
 
-from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+from repair_hf.runtime.options import SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf annotate qc runs/demo
   repair-hf annotate edits runs/demo --size 100 --port 8000
 
-Open the address that is printed, say who you are, and answer with the keys that the page names. Everybody who judges uses a name of their
-own. Stop and start as you like: answers are on disk as soon as they are given. Then: repair-hf agreement runs/demo"""
+Open the printed address, enter a name of your own, and answer with the keys that the page shows. Answers are saved at
+once, so you can stop at any time. Then: repair-hf agreement runs/demo"""
 
 
 @dataclass
 class AnnotateOptions:
-    """Who is asked about what."""
+    """What is judged, and where the page is served."""
 
     _argument_group_name = "annotate"
 
     run: str = need("Folder of `repair-hf demo` or `synthesize`, or one round's folder of records.")
-    size: int = opt(200, "How many to draw: accepted and rejected failures each, or records of each direction.")
-    seed: int = opt(0, "Another seed draws others.")
-    host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 lets everybody in who reaches this machine.")
-    port: int = opt(7860, "Port to listen on.")
-    space: str | None = opt(None, "Send the page to this Space of the Hub (private) instead of serving it here.")
-    dry_run: bool = opt(False, "Draw the sample, then stop.")
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UserError(f"`size` must be at least 1, got {self.size}.")
-
-
-@dataclass
-class SourceOptions(PairsOptions):
-    """Where pictures are taken from that the records lack; by default what the run itself tells."""
-
-    pairs: str | None = opt(
-        None, "The pairs that the failures were mined from: folder, caption JSON or Hub dataset id."
+    size: int = opt(
+        200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1
     )
+    seed: int = opt(0, "Seed of the sample.")
+    host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everybody who can reach this machine.")
+    port: int = opt(7860, "Port to listen on.", least=0, most=65535)
+    space: str | None = opt(None, "Upload the page to this private Space of the Hub instead of serving it here.")
+    dry_run: bool = opt(False, "Draw the sample, then stop.")
 
 
 def judge_failures(options: AnnotateOptions, source: SourceOptions) -> None:
-    """Judge failures: was the audit right to accept or reject them?"""
+    """Judge failures: did the audit accept or reject them rightly?"""
     _annotate("qc", options, source)
 
 
 def judge_edits(options: AnnotateOptions, source: SourceOptions) -> None:
-    """Judge edits: does what was made of a false positive form a valid hard contrast with it?"""
+    """Judge edits: is an edit a valid hard contrast to its false positive?"""
     _annotate("edits", options, source)
 
 
@@ -64,7 +53,7 @@ ACTIONS = {
 }
 
 
-def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> None:
+def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: SourceOptions) -> None:
     from repair_hf.analysis.material import gather
     from repair_hf.analysis.people.sampling import lay_out
     from repair_hf.pairs.dataset import load_wanted
@@ -75,9 +64,7 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
     material = gather(options.run)
     if len(material.folders) != 1:
         found = ", ".join(map(str, material.folders)) or "none"
-        raise UserError(
-            f"people judge one folder of records at a time; {options.run} holds {found}. Give one of a synthesis."
-        )
+        raise UserError(f"give one folder of records at a time; {options.run} holds {found}.")
     folder = material.folders[0]
     pairs = material.pairs if source.pairs is None else lambda: load_wanted(source)
     count = lay_out(material, task, folder, size=options.size, seed=options.seed, pairs=pairs)
@@ -93,11 +80,12 @@ def _annotate(task: str, options: AnnotateOptions, source: SourceOptions) -> Non
     from repair_hf.analysis.people.page import Sheet, serve
 
     print(
-        f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\nthen: repair-hf agreement {shlex.quote(options.run)}",
+        f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
+        f"then: repair-hf agreement {shlex.quote(options.run)}",
         flush=True,
     )
     sheet = Sheet(here)
     try:
         serve(sheet, host=options.host, port=options.port)
     except OSError as error:  # Gradio's own, without a number
-        raise UserError(f"--host {options.host} --port {options.port} cannot be listened on: {error}") from error
+        raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error

@@ -1,19 +1,17 @@
-"""`repair-hf completion`: what lets a shell complete commands, flags, choices and file names at the Tab key.
+"""`repair-hf completion`: print the script that completes commands, flags, choices and file names in a shell.
 
-In:  the name of a shell.
-Out: its script on stdout. It is whole: completing runs no Python, so that it does not wait for any.
+The script is complete by itself: pressing Tab starts no Python.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
-from repair_hf.cli.main import COMMANDS
+from repair_hf.cli.main import COMMANDS, first_line
+from repair_hf.cli.subcommands import load_command
 from repair_hf.runtime.flags import add_arguments, is_needed
 from repair_hf.runtime.options import need
 
@@ -22,12 +20,12 @@ EPILOG = """examples:
   repair-hf completion zsh > "${fpath[1]}/_repair-hf"
   repair-hf completion fish > ~/.config/fish/completions/repair-hf.fish
 
-Open a new shell afterwards, and write the script anew after an update of repair_hf."""
+Open a new shell afterwards. Write the script again after an update of repair_hf."""
 
 
 @dataclass
 class CompletionOptions:
-    """For which shell."""
+    """Which shell."""
 
     _argument_group_name = "completion"
 
@@ -38,47 +36,38 @@ OPTIONS = (CompletionOptions,)
 
 
 def run(options: CompletionOptions) -> None:
-    """Print the script of a shell."""
+    """Print the completion script of a shell."""
     import shtab
 
     print(shtab.complete(_all_commands(), options.shell))
 
 
 def _all_commands() -> argparse.ArgumentParser:
-    """One parser that knows every word of every command."""
+    """Return one parser with all commands and their flags."""
     parser = argparse.ArgumentParser(prog="repair-hf")
     commands = parser.add_subparsers()
-    for word, (module_name, _) in COMMANDS.items():
-        module = importlib.import_module(module_name)
-        command = commands.add_parser(word, help=_what_it_does(module), conflict_handler="resolve")
+    for name, description in COMMANDS.items():
+        module = load_command(name)
+        command = commands.add_parser(name, help=description, conflict_handler="resolve")
         if "ACTIONS" not in vars(module):
             _add_flags(command, module.OPTIONS)
             continue
         actions = command.add_subparsers()
-        for name, (types, act) in module.ACTIONS.items():
-            _add_flags(actions.add_parser(name, help=act.__doc__.strip().splitlines()[0]), types)
+        for action, (types, run) in module.ACTIONS.items():
+            _add_flags(actions.add_parser(action, help=first_line(run)), types)
     return parser
-
-
-def _what_it_does(module: ModuleType) -> str:
-    return module.__doc__.splitlines()[0].partition(": ")[2].replace("%", "%%")
 
 
 def _add_flags(parser: argparse.ArgumentParser, types: Sequence[type]) -> None:
     import shtab
 
-    for each in types:
-        add_arguments(parser, each)
+    added: list[Any] = [action for each in types for action in add_arguments(parser, each)]
     needed = next((field.name for each in types for field in fields(each) if is_needed(field)), None)
-    if needed is not None:
-        parser.add_argument(
-            f"first_{needed}", nargs="?"
-        )  # the value of the first needed option may stand without its flag
-    parser.add_argument("--config")
-    parser.add_argument(
-        "--debug", action="store_true"
-    )  # in place of the one of TrainingArguments, as on the command line
-    for action in parser._actions:
+    if needed is not None:  # its value may stand first, without the flag
+        added.append(parser.add_argument(f"first_{needed}", nargs="?"))
+    added.append(parser.add_argument("--config"))
+    parser.add_argument("--debug", action="store_true")  # as on the command line, not that of TrainingArguments
+    for action in added:
         action.option_strings = [flag for flag in action.option_strings if "_" not in flag]
         if action.nargs != 0 and action.choices is None:
-            action.complete = shtab.FILE
+            action.complete = shtab.FILE  # the attribute by which shtab completes file names

@@ -1,14 +1,12 @@
-"""`repair-hf evaluate`: measure retrievers in both directions, by full ranking, and compare them.
+"""`repair-hf evaluate`: measure retrievers in both directions by full ranking, and compare them with the first.
 
-In:  pairs; a dual encoder by id or folder, or several: the others are compared with the first.
-Out: of each model `metrics.json` (R@1/5/10, MRR and median rank with their 95% intervals; on what, of what and by what they were
-     measured), `ranks.parquet` (what each query found) and, of compositional benchmarks, `cases.parquet` (by how much what is right
-     won). One model's stand in the output folder, several models' each in a folder of its own below that; the output folder then has
-     `metrics.json` of all by their short names, `differences.json` and `queries.parquet` (both ranks of each query, and what was
-     repaired and broken).
+Each model gets `metrics.json` (R@1/5/10, MRR and median rank with 95% intervals, and their provenance) and
+`ranks.parquet` (what each query found); with compositional benchmarks also `cases.parquet` (the margin of each case).
+One model's files are in the output folder. Of several models, each has a folder below it, named by its short name; the
+output folder then holds `metrics.json` of all, `differences.json` and `queries.parquet` (both ranks of each query:
+what was repaired and broken).
 
-Under `accelerate launch` the processes share the pairs' images and captions out among them, and one does the rest; the result is that of
-one.
+Under `accelerate launch` the processes share the embedding and one does the rest, with the same result.
 """
 
 from __future__ import annotations
@@ -19,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from repair_hf.cli.subcommands import suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf evaluate world/base --pairs runs/world --output runs/evaluate
@@ -36,30 +35,34 @@ class EvaluateOptions(EmbeddingOptions):
     _argument_group_name = "evaluate"
 
     model: list[str] = need(
-        "The retriever: Hub id or folder of a dual encoder, or world/base. Of several, the others are compared with the first."
+        "Retrievers: Hub id or folder of a dual encoder, or world/base. Several are compared with the first."
     )
-    resamples: int = opt(2000, "Times that the images are drawn anew, with replacement, for the 95% intervals.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resamples < 1:
-            raise UserError(f"`resamples` must be at least 1, got {self.resamples}.")
+    resamples: int = opt(2000, "Bootstrap resamples of the images for the 95% intervals.", least=1)
 
 
 @dataclass
 class TestPairsOptions(PairsOptions):
-    """Which images and captions are ranked; the test split unless told otherwise."""
+    """Which images and captions are ranked."""
 
-    split: str = opt("test", "Which split; `all` takes everything.")
+    split: str = opt("test", "Split to use; `all` takes every split.")
 
 
 OPTIONS = (EvaluateOptions, TestPairsOptions, StageOptions, CompositionalOptions)
 
 
+@dataclass(frozen=True)
+class _Data:
+    """What every model is measured on: pairs, and the cases of compositional benchmarks."""
+
+    pairs: Any
+    options: PairsOptions
+    sets: Sequence[Any]
+
+
 def run(
     options: EvaluateOptions, pairs_options: TestPairsOptions, stage: StageOptions, compositional: CompositionalOptions
 ) -> None:
-    """Measure, or say on what."""
+    """Measure the models, or print on what they would be measured."""
     from rich.console import Console
 
     from repair_hf.analysis.measurements import intervals_table
@@ -72,45 +75,45 @@ def run(
 
     names, output = short_names(options.model), Path(stage.output)
     pairs = load_wanted(pairs_options)
-    sets = load_benchmarks(compositional, pairs, pairs_options)
+    data = _Data(pairs, pairs_options, load_benchmarks(compositional, pairs, pairs_options))
     if stage.dry_run:
-        times = f", by each of {len(names)} models" if len(names) > 1 else ""
-        print(
-            f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and ranked{times}."
-        )
-        for cases in sets:
-            print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
-        return
-    resolved = (
-        asdict(pairs_options)
-        | asdict(stage)
-        | asdict(options)
-        | asdict(compositional)
-        | {"pairs_fingerprint": pairs.fingerprint, "cases_fingerprints": [cases.fingerprint for cases in sets]}
-    )
-    del resolved["batch_size"]  # decides how fast, not what
+        return _print_plan(data, len(names))
+    resolved = asdict(pairs_options) | asdict(stage) | asdict(options) | asdict(compositional)
+    resolved["pairs_fingerprint"] = pairs.fingerprint
+    resolved["cases_fingerprints"] = [cases.fingerprint for cases in data.sets]
+    del resolved["batch_size"]  # affects speed only
     if len(names) > 1:
         open_stage(output, command="evaluate", options=resolved)
     folders = {name: output / name if len(names) > 1 else output for name in names}
-    measured = {}
-    for name, model in names.items():
-        measured[name] = _measure(name, model, folders[name], pairs, sets, pairs_options, options, resolved)
+    measured = {
+        name: _evaluate_model(name, model, folders[name], data, options, resolved) for name, model in names.items()
+    }
     if not processes().is_main:
         return
     Console().print(intervals_table(measured))
     if len(names) > 1:
-        _compare(output, folders, measured, pairs, sets, options.resamples)
+        _compare(output, folders, measured, data, options.resamples)
     print(
-        "R@K in %: some annotated positive stands in the top K. MRR: mean of 1 / rank of the best one. A tie counts against us.\n"
-        f"In brackets: 95% interval, {options.resamples:,} resamples of the images, each with its captions.\n{told(measured)}"
+        "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
+        "pessimistically.\n"
+        f"In brackets: 95% interval, {options.resamples:,} resamples of the images, each with its captions.\n"
+        f"{told(measured)}"
     )
-    print("\n".join([*told_cases(measured, sets), f"-> {stage.output}"]))
+    print("\n".join([*told_cases(measured, data.sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
     suggest("mine", *as_flags(mined), "--model", options.model[-1], "--output", "runs/failures")
 
 
+def _print_plan(data: _Data, models: int) -> None:
+    times = f", by each of {models} models" if models > 1 else ""
+    images, captions = len(data.pairs.images), len(data.pairs.captions)
+    print(f"{images:,} images and {captions:,} captions would be embedded and ranked{times}.")
+    for cases in data.sets:
+        print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
+
+
 def short_names(models: Sequence[str]) -> dict[str, str]:
-    """A name for each model, which also names its folder: as many of the last parts of its id as tell it from the others.
+    """Return a short name for each model, which also names its folder: the last parts of its id that are unique.
 
     Example:
         >>> short_names(["world/base", "runs/a/retriever", "runs/b/retriever"])
@@ -125,34 +128,18 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
         names["--".join(own[-length:]).strip("/.") or "model"] = model
     if len(names) < len(models):
         raise UserError(
-            f"`model` names {', '.join(models)}, which cannot be told apart by name; rename a folder, or leave one out."
+            f"`model` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
         )
     return names
 
 
-def _measure(
-    name: str,
-    model: str,
-    folder: Path,
-    pairs: Any,
-    sets: Sequence[Any],
-    pairs_options: PairsOptions,
-    options: EvaluateOptions,
-    resolved: Mapping[str, Any],
+def _evaluate_model(
+    name: str, model: str, folder: Path, data: _Data, options: EvaluateOptions, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One model's metrics; those of its folder, if they are of these weights and data. Nothing in any but the main process."""
+    """Return one model's metrics, from its folder if they are finished; empty except in the main process."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.pixel_store import PixelStore
-    from repair_hf.evaluation.intervals import Draws, interval
-    from repair_hf.evaluation.judging import (
-        compositional_metrics,
-        evaluate_compositional,
-        resample_compositional,
-        save_cases,
-    )
     from repair_hf.evaluation.provenance import provenance
-    from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
-    from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import finish_stage, finished, open_stage, write_atomically
 
@@ -162,7 +149,7 @@ def _measure(
     if metrics is not None:
         return metrics
     open_stage(folder, command="evaluate", options=resolved)
-    pixels = None
+    pairs, pixels = data.pairs, None
     if options.cache_images:
         pixels = PixelStore(
             pairs.images, "image", encoder.preprocessor, options.cache_folder, draft=options.draft_jpegs
@@ -170,31 +157,44 @@ def _measure(
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
     if not processes().is_main:
         return {}
-    rankings = rank_queries(images, texts, pairs.caption_image, fps=1)
-    table = rank_table(rankings, pairs, name)
-    save_ranks(table, folder)
-    ranks, draws = ranks_by_direction(table), Draws(len(pairs.images), options.resamples)
-    metrics = retrieval_metrics(ranks) | provenance(pairs_options, pairs, model, encoder.digest)
+    metrics = _measure(encoder, images, texts, name, folder, data, options.resamples)
+    metrics |= provenance(data.options, pairs, model, encoder.digest)
     metrics["n_texts_cut"] = encoder.preprocessor.report_cut(pairs.captions["caption"])
-    samples = resample_retrieval(ranks, pairs.caption_image, draws)
-    if sets:
-        cases = evaluate_compositional(encoder, sets, name, images)
-        save_cases(cases, folder)
-        metrics |= compositional_metrics(cases, sets)
-        samples |= resample_compositional(cases, sets, options.resamples)
-    metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
     write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     finish_stage(folder, metrics)
-    return finished(folder, resolved)
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))  # as a later run reads them
+
+
+def _measure(
+    encoder: Any, images: Any, texts: Any, name: str, folder: Path, data: _Data, resamples: int
+) -> dict[str, Any]:
+    """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
+    from repair_hf.evaluation.intervals import Draws, interval
+    from repair_hf.evaluation.judging import (
+        compositional_metrics,
+        evaluate_compositional,
+        resample_compositional,
+        save_cases,
+    )
+    from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
+    from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
+
+    pairs = data.pairs
+    table = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, name)
+    save_ranks(table, folder)
+    ranks = ranks_by_direction(table)
+    metrics: dict[str, Any] = dict(retrieval_metrics(ranks))
+    samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), resamples))
+    if data.sets:
+        cases = evaluate_compositional(encoder, data.sets, name, images)
+        save_cases(cases, folder)
+        metrics |= compositional_metrics(cases, data.sets)
+        samples |= resample_compositional(cases, data.sets, resamples)
+    return metrics | {"intervals": {metric: interval(values) for metric, values in samples.items()}}
 
 
 def _compare(
-    output: Path,
-    folders: Mapping[str, Path],
-    measured: Mapping[str, Mapping[str, Any]],
-    pairs: Any,
-    sets: Sequence[Any],
-    resamples: int,
+    output: Path, folders: Mapping[str, Path], measured: Mapping[str, Any], data: _Data, resamples: int
 ) -> None:
     """Write and print what the others gain and lose against the first."""
     import pyarrow as pa
@@ -209,17 +209,17 @@ def _compare(
     from repair_hf.evaluation.retrieval import resample_retrieval
     from repair_hf.runtime.run_folder import finish_stage, write_atomically
 
-    draws = Draws(len(pairs.images), resamples)
+    pairs, draws = data.pairs, Draws(len(data.pairs.images), resamples)
     tables = {name: load_ranks(folder) for name, folder in folders.items()}
     samples = {
         name: resample_retrieval(ranks_by_direction(table), pairs.caption_image, draws)
         for name, table in tables.items()
     }
-    if sets:
+    if data.sets:
         for name, folder in folders.items():
-            samples[name] |= resample_compositional(load_cases(folder), sets, resamples)
+            samples[name] |= resample_compositional(load_cases(folder), data.sets, resamples)
     reference, *others = folders
-    found = {
+    gains = {
         name: differences(measured[reference], measured[name], samples[reference], samples[name]) for name in others
     }
     queries = {name: compare_queries(tables[reference], tables[name]) for name in others}
@@ -227,12 +227,13 @@ def _compare(
     draft = output / ".queries.parquet.tmp"
     pq.write_table(pa.concat_tables(queries.values()), draft)
     draft.replace(output / "queries.parquet")
-    told = {"reference": reference, "differences": found, "queries": counts}
-    write_atomically(output / "differences.json", json.dumps(told, indent=2) + "\n")
+    comparison = {"reference": reference, "differences": gains, "queries": counts}
+    write_atomically(output / "differences.json", json.dumps(comparison, indent=2) + "\n")
     write_atomically(output / "metrics.json", json.dumps(measured, indent=2) + "\n")
-    finish_stage(output, {"models": list(folders), **told})
-    Console().print(differences_table(found, reference))
+    finish_stage(output, {"models": list(folders), **comparison})
+    Console().print(differences_table(gains, reference))
     Console().print(changes_table(counts))
     print(
-        f"*: the interval leaves out 0. repaired: not first before, first now; broken: the reverse; the others by rank, against {reference}."
+        "*: the interval excludes 0. repaired: first now and not before; broken: the reverse; the others by rank, "
+        f"against {reference}."
     )

@@ -1,8 +1,7 @@
-"""`repair-hf export open_clip`: write a retriever in the format of another library.
+"""`repair-hf export open_clip`: write a retriever in the format of open_clip.
 
-In:  a dual encoder by id or folder.
-Out: `open_clip`: a folder that open_clip loads as `local-dir:FOLDER`, and with it whatever takes models by open_clip's names, such as
-     CLIP_benchmark. The same pixels and tokens give the same vectors.
+open_clip and programs that use its model names, such as CLIP_benchmark, load the folder as `local-dir:FOLDER`. The
+same pixels and tokens give the same embeddings.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, dataclass
 
+from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import StageOptions, need
-from repair_hf.runtime.subcommands import suggest
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
@@ -22,7 +21,7 @@ EPILOG = """examples:
 
 @dataclass
 class ExportOptions:
-    """Which retriever is written."""
+    """Which retriever."""
 
     _argument_group_name = "export"
 
@@ -38,7 +37,7 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     encoder = DualEncoder.from_pretrained(options.model, device="cpu")
     size = sum(parameter.numel() for parameter in encoder.model.parameters())
     if stage.dry_run:
-        open_clip_config(encoder, options.model)  # says what stands in the way
+        open_clip_config(encoder, options.model)  # raises an error if the model cannot be exported
         print(f"{options.model}, {size:,} parameters, would be written for open_clip.")
         return
     resolved = asdict(options) | asdict(stage) | {"model_digest": encoder.digest}
@@ -49,7 +48,8 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     name = shlex.quote(f"local-dir:{stage.output}")
     print(
         f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
-        f"open_clip.create_model_and_transforms({name!r}) loads it; `clip_benchmark eval --model {name} --pretrained '' --no_amp ...` measures it."
+        f"open_clip.create_model_and_transforms({name!r}) loads it; "
+        f"`clip_benchmark eval --model {name} --pretrained '' --no_amp ...` evaluates it."
     )
     suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
 

@@ -1,8 +1,7 @@
-"""`repair-hf figure`: single figures for a paper or a card, as SVG or PNG.
+"""`repair-hf figure`: draw one figure for a paper or a card, as SVG or PNG.
 
-In:  the folder of a run or a Hub dataset of records; for `grid` and `margin` two retrievers.
-Out: `case`: a record with what its edit changed; `grid`: a 3x3 grid with its cosines before and after training; `margin`: on which side of
-     the boundary queries see an edit and its false positive.
+`case` is a record with what its edit changed. `grid` is a 3x3 grid with its cosines before and after training.
+`margin` is the distribution of margins between edits and their false positives, before and after training.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import PairsOptions, UserError, need, opt
+from repair_hf.runtime.options import SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
@@ -21,17 +20,17 @@ EPILOG = """examples:
 
 @dataclass
 class FigureOptions:
-    """What is drawn from, and where to."""
+    """Which run, and which file."""
 
     _argument_group_name = "figure"
 
     run: str = need("Folder of a run, or folder or Hub id of records.")
-    output: str = opt("figure.svg", "The figure: .svg or .png.")
-    seed: int = opt(0, "Another seed draws other records where none is named.")
+    output: str = opt("figure.svg", "Figure to write: .svg or .png.")
+    seed: int = opt(0, "Seed of the sample if no record is named.")
 
     def __post_init__(self) -> None:
         if Path(self.output).suffix.lower() not in (".svg", ".png"):
-            raise UserError(f"`output` is an .svg or a .png file, got {self.output!r}.")
+            raise UserError(f"`output` must be an .svg or .png file, got {self.output!r}.")
 
 
 @dataclass
@@ -40,8 +39,8 @@ class CaseOptions:
 
     _argument_group_name = "case"
 
-    record: str | None = opt(None, "Its record_id; any one by default.")
-    direction: Literal["t2i", "i2t"] | None = opt(None, "Where no record is named: one of this direction.")
+    record: str | None = opt(None, "Its record_id; a random one by default.")
+    direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the record if none is named.")
 
 
 @dataclass
@@ -50,8 +49,8 @@ class RetrieverOptions:
 
     _argument_group_name = "retriever"
 
-    before: str = need("The retriever before training: Hub id, folder, or world/base.")
-    after: str = need("The retriever after training.")
+    before: str = need("Retriever before training: Hub id, folder, or world/base.")
+    after: str = need("Retriever after training.")
 
 
 @dataclass
@@ -60,7 +59,7 @@ class GridOptions:
 
     _argument_group_name = "grid"
 
-    anchor: str | None = opt(None, "The caption_id whose grid it is; the first full one by default.")
+    anchor: str | None = opt(None, "caption_id of the grid's anchor; the first full grid by default.")
 
 
 @dataclass
@@ -69,18 +68,11 @@ class MarginOptions:
 
     _argument_group_name = "margin"
 
-    n: int = opt(1000, "How many records, of both directions the same share.")
-
-
-@dataclass
-class SourceOptions(PairsOptions):
-    """The pairs that the records were made from; by default what the run itself tells."""
-
-    pairs: str | None = opt(None, "Folder, caption JSON or Hub dataset id of the pairs.")
+    n: int = opt(1000, "How many records to draw, the same share of both directions.", least=1)
 
 
 def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) -> None:
-    """Draw one record, and what its edit changed."""
+    """Draw a record with what its edit changed."""
     from repair_hf.analysis.cases import case_figure
     from repair_hf.analysis.choosing import choose
 
@@ -90,7 +82,7 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
     else:
         ids = records["record_id"][:]
         if case.record not in ids:
-            raise UserError(f"{options.run} holds no record {case.record!r}; its records are called like {ids[0]!r}.")
+            raise UserError(f"{options.run} holds no record {case.record!r}; an id looks like {ids[0]!r}.")
         row = records[ids.index(case.record)]
     _save(case_figure(row), options, f"record {row['record_id']}")
 
@@ -108,7 +100,7 @@ def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOp
 def draw_margin(
     options: FigureOptions, retriever: RetrieverOptions, which: MarginOptions, source: SourceOptions
 ) -> None:
-    """Draw on which side of the boundary queries see an edit and its false positive."""
+    """Draw the margins between edits and their false positives before and after training."""
     from datasets import Dataset
 
     from repair_hf.analysis.choosing import choose

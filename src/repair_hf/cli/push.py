@@ -1,8 +1,4 @@
-"""`repair-hf push records|model`: send a folder to the Hugging Face Hub, with a card.
-
-In:  a folder of `repair-hf synthesize` or `repair-hf train`, and the id of a repository.
-Out: one revision of it, which `load_dataset`, `load_records`, `AutoModel` and every option that takes a Hub id read.
-"""
+"""`repair-hf push records|model`: upload a folder of `repair-hf synthesize` or `train` to the Hub, with a card."""
 
 from __future__ import annotations
 
@@ -10,54 +6,55 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import need, opt
-from repair_hf.runtime.subcommands import suggest
 
 if TYPE_CHECKING:
     from repair_hf.hub.files import Parcel
 
 EPILOG = """examples:
   repair-hf push records runs/records --repo me/photos-repair --private --tag round-1
-  repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate/base runs/evaluate/vanilla runs/evaluate/repair
+  repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate/base runs/evaluate/repair
 
-Log in by `hf auth login`, or set HF_TOKEN. A push is one commit: if it breaks, the old revision is whole, and the same command goes on."""
+Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, the old revision stays, and the same
+command resumes."""
 
 
 @dataclass
 class PushOptions:
-    """What goes where."""
+    """Which folder, and which repository."""
 
     _argument_group_name = "push"
 
-    folder: str = need("Folder to send.")
-    repo: str = need("Id on the Hub, such as me/x-repair; made if missing.")
-    private: bool = opt(False, "Make it private.")
-    tag: str | None = opt(None, "A name for this revision, such as round-1.")
-    license: str | None = opt(None, "Licence of what is sent, by the Hub's identifier, such as cc-by-4.0.")
-    dry_run: bool = opt(False, "Print the files, their sizes and the card, and send nothing.")
+    folder: str = need("Folder to upload.")
+    repo: str = need("Id on the Hub, such as me/x-repair; created if missing.")
+    private: bool = opt(False, "Make the repository private.")
+    tag: str | None = opt(None, "Tag of this revision, such as round-1.")
+    license: str | None = opt(None, "Licence of the upload, by the Hub's identifier, such as cc-by-4.0.")
+    dry_run: bool = opt(False, "Print the files, their sizes and the card, and upload nothing.")
 
 
 @dataclass
 class RecordsOptions(PushOptions):
-    """Which records go where."""
+    """How records are uploaded."""
 
-    embed_source_images: bool = opt(True, "Send the images of queries, ground truths and false positives too.")
+    embed_source_images: bool = opt(True, "Include the images of queries, ground truths and false positives.")
 
 
 @dataclass
 class ModelOptions(PushOptions):
-    """Which model goes where, and what its card compares it with."""
+    """How a model is uploaded, and what its card compares it with."""
 
     open_clip: bool = opt(
-        False, "Send it in open_clip's format too: open_clip and CLIP_benchmark load it as hf-hub:ID. A CLIP only."
+        False, "Include open_clip's format, which open_clip and CLIP_benchmark load as hf-hub:ID. CLIP models only."
     )
     results: list[str] = opt(
-        [], "Folders of `repair-hf evaluate`: of this model, its base, others trained on the same pairs."
+        [], "Folders of `repair-hf evaluate` for this model, its base, and others trained on the same pairs."
     )
 
 
 def records(options: RecordsOptions) -> None:
-    """Send a folder of records."""
+    """Upload a folder of records."""
     from repair_hf.hub.files import pack_records
 
     with TemporaryDirectory() as scratch:
@@ -74,7 +71,7 @@ def records(options: RecordsOptions) -> None:
 
 
 def model(options: ModelOptions) -> None:
-    """Send a trained model."""
+    """Upload a trained model."""
     from repair_hf.hub.files import pack_model
 
     with TemporaryDirectory() as scratch:
@@ -94,14 +91,14 @@ def _push(parcel: Parcel, options: PushOptions) -> str:
     from repair_hf.hub.push import push
 
     sizes = parcel.sizes
-    told = f"{len(sizes)} files, {_megabytes(sum(sizes.values()))}"
+    total = f"{len(sizes)} files, {_megabytes(sum(sizes.values()))}"
     if options.dry_run:
         for path, size in sizes.items():
             print(f"{_megabytes(size):>12}   {path}")
-        print(f"\n{parcel.card}\nwould push {told} to {options.repo}; nothing was sent.")
+        print(f"\n{parcel.card}\nwould push {total} to {options.repo}; nothing was sent.")
         return options.repo
     pushed = push(parcel, options.repo, private=options.private, tag=options.tag)
-    what = told if pushed.is_new else "nothing has changed there"
+    what = total if pushed.is_new else "nothing has changed there"
     print(
         f"push    {what}, revision {pushed.revision[:8]}{f' = {options.tag}' if options.tag else ''}   -> {pushed.url}"
     )

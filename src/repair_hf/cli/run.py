@@ -1,22 +1,20 @@
-"""`repair-hf run`: all stages of a recipe folder, round after round, for as long as another round helps.
+"""`repair-hf run`: run all stages of a recipe folder, round after round, as long as rounds help.
 
-In:  a folder with `mine.yaml`, `synthesize.yaml`, `train.yaml` and `evaluate.yaml`; where it has a `world.yaml` too, the toy world of
-     that recipe is drawn first.
-Out: `base/` (the retriever before any repair, evaluated), `round-1/`, `round-2/` ... each with `failures`, `records`, `retriever` and
-     `evaluate`; and `rounds.json`, the table of rounds.
+The folder holds `mine.yaml`, `synthesize.yaml`, `train.yaml` and `evaluate.yaml`; with a `world.yaml`, the toy world
+is drawn first. The output holds `base/` (the evaluation of the base retriever), `round-1/`, `round-2/` ... (each with
+`failures`, `records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
 
-A round mines with the newest checkpoint, repairs what no earlier round has taken up, trains that checkpoint further on the records of all
-rounds together, and is evaluated. As the paper has it, a round is the next stage of training of one retriever; it does not start anew
-from the base. So a later round has been trained for longer too: to tell its records' share of a gain, compare with as many steps on the
-records of the first round.
+A round mines with the newest checkpoint, repairs failures that no earlier round has seen, trains that checkpoint
+further on the records of all rounds, and evaluates it. As in the paper, a round continues the training of one
+retriever. A later round has therefore trained for longer: compare it with as many steps on the records of the first
+round.
 
-The command types what a user would type, each stage with its recipe and with flags for what differs by round. It can be killed at any
-point: the same command passes over the stages that are finished and goes on.
+The command runs what a user would run: each stage with its recipe, and with flags for what differs by round. If it is
+killed, the same command skips the finished stages and resumes.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,16 +22,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repair_hf.runtime.options import UserError, flags, need, opt, parse
+from repair_hf.cli.subcommands import load_command, print_command, run_command, suggest
+from repair_hf.runtime.command_line import flags, parse
+from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.subcommands import print_command, run_command, suggest
 
 EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3
   repair-hf run recipes/toy --rounds 3 --split validation --output runs/toy-rounds
   repair-hf run recipes/toy --rounds 3 --dry-run
 
-Each stage takes its recipe of that folder; models, records and outputs are set by the round. --rounds of a finished run may be raised."""
+Each stage reads its recipe of that folder; the round sets models, records and outputs. You can repeat a finished run
+with more --rounds."""
 
 ALL_RECORDS = "round-*/records"
 STAGES = ("mine", "synthesize", "train", "evaluate")
@@ -41,34 +41,27 @@ STAGES = ("mine", "synthesize", "train", "evaluate")
 
 @dataclass
 class RunOptions:
-    """Which recipes, and how often."""
+    """Which recipes, and how many rounds."""
 
     _argument_group_name = "run"
 
     recipe: str = need("Folder of recipes: mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml.")
     output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
     rounds: int = opt(
-        1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml are ceilings of all rounds together."
+        1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
     )
-    min_gain: float = opt(
-        0.1, "Stop after a round whose R@1, mean of both directions, rose by fewer points than these."
-    )
+    min_gain: float = opt(0.1, "Stop after a round that gains fewer points of R@1, mean of both directions.")
     split: str | None = opt(
-        None,
-        "Split that rounds are judged on; the one in evaluate.yaml by default. To choose by the test split flatters.",
+        None, "Split to evaluate rounds on; that of evaluate.yaml by default. Prefer validation over test."
     )
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise UserError(f"`rounds` must be at least 1, got {self.rounds}.")
 
 
 OPTIONS = (RunOptions,)
 
 
 def run(options: RunOptions) -> None:
-    """Mine, synthesize, train and evaluate, until the rounds are done or no longer help."""
+    """Mine, synthesize, train and evaluate until the rounds are done or no longer help."""
     refuse_several("run")
     recipe = Path(options.recipe)
     _check(recipe)
@@ -94,20 +87,20 @@ def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) ->
 
     rounds, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
     alone, first = Path(_read(stage.recipe, "synthesize").output), _round(folder, 1) / "records"
-    if inherit([alone], first):  # it asks what the recipe asks when it is run by itself, which may be paid for already
-        print(f"{first} begins with the answers and images of {alone}.")
+    if inherit([alone], first):  # paid for when the recipe was run by itself
+        print(f"{first} starts with the answers and images of {alone}.")
     for number in range(1, options.rounds + 1):
         try:
             stage.repair(folder, number, base)
         except BudgetSpent as error:
             dollars, calls = paid_by(folder.glob(ALL_RECORDS))
             raise RunStopped(
-                f"A ceiling of {stage.recipe / 'synthesize.yaml'} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} "
-                "are paid, all rounds together. Every answer so far is kept; with a higher `max_usd` or `max_calls` there the same "
-                "command goes on."
+                f"A ceiling of {stage.recipe / 'synthesize.yaml'} is reached in round {number}: {calls:,} LLM answers "
+                f"and ${dollars:.4f} are paid, all rounds together. Every answer is kept. Raise `max_usd` or "
+                "`max_calls` there, and the same command resumes."
             ) from error
         if not sum(_new_records(folder, number).values()):
-            why = f"round {number} brought no new record"
+            why = f"round {number} made no new record"
             break
         stage.train(folder, number, base)
         rounds.append(_measured(_round(folder, number) / "evaluate", number, _new_records(folder, number)))
@@ -116,29 +109,23 @@ def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) ->
         if gain < options.min_gain:
             why = f"round {number} gained {gain:+.2f} points, fewer than --min-gain {options.min_gain:g}"
             break
-    told = {"recipe": options.recipe, "split": stage.split, "min_gain": options.min_gain, "stopped": why}
-    write_atomically(folder / "rounds.json", json.dumps(told | {"rounds": rounds}, indent=2) + "\n")
+    table = {"recipe": options.recipe, "split": stage.split, "min_gain": options.min_gain, "stopped": why}
+    write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": rounds}, indent=2) + "\n")
     _print_rounds(rounds)
-    print(f"judged on the split `{stage.split}`; stopped: {why}   -> {folder}")
+    print(f"evaluated on the split `{stage.split}`; stopped: {why}   -> {folder}")
     if stage.split == "test":
-        print("The number of rounds was chosen by the test split, which flatters it; --split validation does not.")
+        print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
     suggest("show", str(folder / "round-1" / "records"))
 
 
 class _Stages:
-    """Types the commands of a recipe folder.
-
-    Args:
-        recipe: The folder.
-        split: That is evaluated on.
-        type: Takes the words of a command; runs or prints them.
-    """
+    """The commands of a recipe folder; `type` takes the words of each, and runs or prints them."""
 
     def __init__(self, recipe: Path, split: str, type: Callable[..., None]) -> None:
         self.recipe, self.split, self.type = recipe, split, type
 
     def repair(self, folder: Path, number: int, base: str) -> None:
-        """Mine with the newest checkpoint, and make records of what is new."""
+        """Mine with the newest checkpoint, and make records of the new failures."""
         here, newest, earlier = _round(folder, number), _newest(folder, number, base), _records(folder, number - 1)
         self._stage("mine", newest, here / "failures")
         words = ["--earlier-rounds", *earlier] if earlier else []
@@ -156,7 +143,7 @@ class _Stages:
         self._stage("evaluate", model, output, "--split", self.split)
 
     def _ceilings(self, records: Path) -> list[str]:
-        """Flags for what other rounds leave of the recipe's ceilings; none while no other has begun."""
+        """Return flags for what other rounds leave of the recipe's ceilings; none before another round has started."""
         others = [path for path in records.parents[1].glob(ALL_RECORDS) if path != records]
         if not others:
             return []
@@ -175,15 +162,14 @@ def _check(recipe: Path) -> None:
         raise UserError(
             f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage, such as recipes/toy."
         )
-    for name in STAGES:  # a misspelt key in the last recipe is better known before the first hour
+    for name in STAGES:  # report a misspelt key in the last recipe before the first stage runs
         _read(recipe, name)
 
 
 def _read(recipe: Path, name: str) -> Any:
-    """All options of a recipe as one object."""
-    module = importlib.import_module(f"repair_hf.cli.{name}")
-    values = {}
-    for each in parse(module.OPTIONS, ["--config", str(recipe / f"{name}.yaml")], f"repair-hf {name}"):
+    """Return all options of a recipe as one object."""
+    values: dict[str, Any] = {}
+    for each in parse(load_command(name).OPTIONS, ["--config", str(recipe / f"{name}.yaml")], f"repair-hf {name}"):
         values |= vars(each)
     return SimpleNamespace(**values)
 
@@ -193,12 +179,12 @@ def _round(folder: Path, number: int) -> Path:
 
 
 def _newest(folder: Path, number: int, base: str) -> str:
-    """The retriever that a round starts from."""
+    """Return the retriever that a round starts from."""
     return base if number == 1 else str(_round(folder, number - 1) / "retriever")
 
 
 def _records(folder: Path, number: int) -> list[str]:
-    """The records of all rounds up to this one."""
+    """Return the records of all rounds up to this one."""
     return [str(_round(folder, n) / "records") for n in range(1, number + 1)]
 
 

@@ -1,8 +1,4 @@
-"""`repair-hf show`: look at records, or at what was dropped.
-
-In:  records, as a folder or a Hub id; where pictures were left out, the pairs that they come from.
-Out: some of them side by side, as a page (.html) or a picture (.png), each in one file.
-"""
+"""`repair-hf show`: draw some records, or dropped failures, side by side as one page (.html) or picture (.png)."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from repair_hf.runtime.options import PairsOptions, UserError, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
+from repair_hf.runtime.options import SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf show runs/demo/records
@@ -21,28 +17,21 @@ EPILOG = """examples:
 
 @dataclass
 class ShowOptions:
-    """Which records to draw, and where to."""
+    """Which records, and which file."""
 
     _argument_group_name = "show"
 
     records: str = need("Folder or Hub id of records.")
-    n: int = opt(12, "How many to draw; both directions get the same share.")
-    direction: Literal["both", "t2i", "i2t"] = opt("both", "Which direction to draw.")
-    error_type: str | None = opt(None, "Draw only those whose instruction names this kind of error, such as Count.")
+    n: int = opt(12, "How many to draw; both directions get the same share.", least=1)
+    direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")
+    error_type: str | None = opt(None, "Draw only records whose instruction names this error type, such as Count.")
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
-    seed: int = opt(0, "Another seed draws others.")
-    output: str = opt("sheet.html", "The page (.html) or picture (.png) to write.")
+    seed: int = opt(0, "Seed of the sample.")
+    output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")
 
     def __post_init__(self) -> None:
         if Path(self.output).suffix.lower() not in (".html", ".png"):
-            raise UserError(f"`output` is an .html or a .png file, got {self.output!r}.")
-
-
-@dataclass
-class SourceOptions(PairsOptions):
-    """Where pictures are taken from that the records lack; dropped failures lack all."""
-
-    pairs: str | None = opt(None, "The pairs that the records were made from: folder, caption JSON or Hub dataset id.")
+            raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
 
 
 OPTIONS = (ShowOptions, SourceOptions)
@@ -76,6 +65,6 @@ def run(options: ShowOptions, source: SourceOptions) -> None:
     what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
     print(f"show   {len(choice.rows)} of {sum(choice.available.values()):,} {what}   -> {path}")
     if choice.lacks_pictures:
-        print("Pictures that were left out are told by their ids; --pairs shows them.")
+        print("Missing pictures are shown by their ids; --pairs shows them.")
     if options.dropped is None:
         suggest("train", "--records", options.records, "--pairs", "...", "--model", "...", "--output", "runs/train")

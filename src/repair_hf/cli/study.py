@@ -1,8 +1,8 @@
-"""`repair-hf study`: every method on the same data, retriever, LLM, editor and budget, in one table.
+"""`repair-hf study`: compare methods on the same data, retriever, LLM, editor and budget, in one table.
 
-In:  a recipe or flags that name these; without `--pairs`, the toy world.
-Out: `study.md` with its tables as CSV and its pictures; below it `products/` (what methods train on, made once) and `cells/` (one folder for
-     each training). What is finished stays: the same command goes on after a kill, and pays nothing twice.
+Without `--pairs` it runs in the toy world. Writes `study.md` with its tables as CSV and its charts, `products/` (the
+data that methods train on, made once) and `cells/` (a folder per training). The same command resumes and pays nothing
+twice.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from repair_hf.cli.subcommands import run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.options import UserError, flags, parse
+from repair_hf.runtime.command_line import flags, parse
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import refuse_several
-from repair_hf.runtime.subcommands import run_command, suggest
 from repair_hf.study.options import (
     ListOptions,
     Size,
@@ -34,9 +35,9 @@ EPILOG = """examples:
   repair-hf study --config recipes/study/flickr30k.yaml --dry-run
   repair-hf study --config recipes/study/both.yaml --dry-run
 
-Stop it whenever you like; the same command goes on from there. More --methods, --seeds or --shares may be asked for later.
-The same command may be typed several times, each on a GPU or a core of its own: what one of them is at the others pass over, and
-the last to end prints the whole table."""
+You can stop it at any time: the same command resumes. You can add --methods, --seeds or --shares later.
+You can run the same command several times at once, each on its own GPU or core: each skips what another is working on,
+and the last to finish prints the whole table."""
 
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 
@@ -49,7 +50,7 @@ def run(
     editor: StudyEditorOptions,
     compositional: CompositionalOptions,
 ) -> None:
-    """Run the study, or say what it would take."""
+    """Run the study, or print an estimate of calls and cost."""
     from repair_hf.pairs.words import load_parser
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.running import Study
@@ -57,9 +58,7 @@ def run(
     from repair_hf.study.tuning import SearchSpace
 
     refuse_several("study")
-    logging.getLogger("repair_hf.training.trainer").setLevel(
-        logging.WARNING
-    )  # loss curves stand in the cells' folders
+    logging.getLogger("repair_hf.training.trainer").setLevel(logging.WARNING)  # the cells hold the loss curves
     methods = load_methods()
     if listing.list:
         print("\n".join(methods))
@@ -73,7 +72,7 @@ def run(
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
     if setting.spacy_model != "world" and any("spacy_model" in methods[name].means for name in wanted):
-        load_parser(setting.spacy_model, noun_chunks=True)  # before anything is made or paid
+        load_parser(setting.spacy_model, noun_chunks=True)  # report a missing model before anything is paid
     if size.world is not None:
         with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
@@ -87,7 +86,7 @@ def run(
 
 
 def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
-    """A study of each data set, typed one after the other, and one table of all."""
+    """Run a study of each data set, one after the other, and write one table of all."""
     from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
     from repair_hf.study.setting import settle
@@ -95,10 +94,10 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
     output, methods = Path(options.output), load_methods()
     words = words_of_each(options, (pairs_options, llm, *others))
     is_toy = False
-    for name, typed in words.items():  # what the last one lacks is told before hours go into the first
+    for name, typed in words.items():  # report a mistake in the last one before the first one runs
         try:
-            _, own, *means = parse(OPTIONS, typed, "repair-hf study")
-            setting = settle(own, *means, run_command)
+            _, own, own_pairs, own_llm, editor, sets = parse(OPTIONS, typed, "repair-hf study")
+            setting = settle(own, own_pairs, own_llm, editor, sets, run_command)
             _refuse(own.methods, methods, setting)
         except UserError as error:
             raise UserError(f"`datasets` {name}: {error}") from error
@@ -107,9 +106,10 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
     for count, (name, typed) in enumerate(words.items(), start=1):
         run_command("study", *typed, *ceilings(llm, [output / other for other in names if other != name]))
         if not options.dry_run:
-            table = write_across(output, names[:count], is_toy=is_toy)
-    if not options.dry_run:
-        _print(table.title, table.table.columns, table.table.to_numpy().tolist(), f"-> {output / 'study.md'}")
+            across = write_across(output, names[:count], is_toy=is_toy)
+    if not options.dry_run and across.table is not None:
+        table = across.table
+        _print(across.title, list(table.columns), table.to_numpy().tolist(), f"-> {output / 'study.md'}")
 
 
 def _run(study: Any, setting: Any, options: StudyOptions) -> None:
@@ -121,8 +121,9 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
         sections = write_report(results, differences, options.paper)
         print(f"\nafter {count} of {options.seeds} seeds   -> {setting.output / 'study.md'}")
     for section in sections:
-        if section.name in ("regime", "scores", "gains") and len(section.table):
-            _print(section.title, section.table.columns, section.table.to_numpy().tolist(), section.told)
+        table = section.table
+        if section.name in ("regime", "scores", "gains") and table is not None and len(table):
+            _print(section.title, list(table.columns), table.to_numpy().tolist(), section.told)
     print(f"\n-> {setting.output / 'study.md'}")
     records = setting.output / "products" / "repair-records"
     if records.is_dir():
@@ -130,7 +131,7 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
 
 
 def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
-    """Calls and dollars of each method, and of all together."""
+    """Print calls and dollars of each method, and of all together."""
     import tempfile
 
     from repair_hf.analysis.costs import dollars
@@ -143,31 +144,31 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
         if size.world is None:
             sample = setting.pairs
             whole = estimates.Corpus(len(sample.images), len(sample.captions))
-        else:  # a few pictures of the world that would be drawn, to count on
+        else:  # estimate from a few pictures of the world that would be drawn
             sample = load_pairs(build_world(folder, splits={"train": estimates.SAMPLE}))
             whole = estimates.Corpus(size.world["train"], CAPTIONS * size.world["train"])
         estimator = estimates.Estimator(setting, whole, sample)
-        found = {method.name: estimator.of(method) for method in methods}
-        found["all together"] = estimator.of_all(methods)
+        needs = {method.name: estimator.of(method) for method in methods}
+        needs["all together"] = estimator.of_all(methods)
     rows = [
         [name, f"{each.llm_calls:,.0f}", f"{each.image_calls:,.0f}", f"{each.prompt_tokens / 1000:,.0f}",
          f"{each.completion_tokens / 1000:,.0f}", dollars(each.dollars)]
-        for name, each in found.items()
+        for name, each in needs.items()
     ]  # fmt: skip
-    told = (
-        f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every mined triplet passed the audit, and each method alone; "
-        "all together: what several share counts once. Dollars: list prices; what runs on this machine costs none, but time."
+    footer = (
+        f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every mined triplet passed the "
+        "audit, for each method alone; all together counts shared calls once. Dollars: list prices; local models cost "
+        "time only."
     )
-    _print("What would be asked for", ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"], rows, told)
+    heads = ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"]
+    _print("Estimated calls and cost", heads, rows, footer)
     spent, answers = paid(products_in(setting.output / "products"))
     if answers:
-        print(
-            f"Of this {setting.output} holds {answers:,} answers already, for {dollars(spent)}; they are not asked for again."
-        )
+        print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
 
 
 def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list[str]:
-    """The methods of the study: those that are named, or all that the study has the means for."""
+    """Return the methods of the study: those that are named, or all whose required options are set."""
     _refuse(names, methods, setting)
     if names:
         return list(names)
@@ -178,27 +179,25 @@ def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list
 
 
 def _refuse(names: Sequence[str], methods: dict[str, Any], setting: Any) -> None:
-    """Refuse names of no method, and methods that the study has not the means for."""
+    """Raise an error for an unknown method, or one whose required options are not set."""
     if unknown := [name for name in names if name not in methods]:
         near = difflib.get_close_matches(unknown[0], methods, n=1)
         meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise UserError(f"`methods` has {unknown[0]!r}, which is none. {meant}`repair-hf study --list` tells all.")
+        raise UserError(f"`methods` has {unknown[0]!r}, which is unknown. {meant}See `repair-hf study --list`.")
     for name in names:
         if lacks := setting.lacks(methods[name]):
-            raise UserError(
-                f"The method `{name}` needs {_quoted(lacks)}; give what is meant for your data, or leave the method out."
-            )
+            raise UserError(f"The method `{name}` needs {_quoted(lacks)}; set it, or leave the method out.")
 
 
 def _quoted(options: Sequence[str]) -> str:
     return " and ".join(f"`{option}`" for option in options)
 
 
-def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], told: str) -> None:
+def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], footer: str) -> None:
     from rich.console import Console
 
     from repair_hf.analysis.tables import terminal_table
 
     print(f"\n{title}")
     Console().print(terminal_table(heads, rows))
-    print(told)
+    print(footer)

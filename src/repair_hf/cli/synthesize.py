@@ -1,7 +1,6 @@
-"""`repair-hf synthesize`: failures in, records out.
+"""`repair-hf synthesize`: audit mined failures and edit their false positives into records.
 
-In:  pairs, the failures mined from them, the retriever, an LLM and an image editor by id.
-Out: a folder with the configs `records` and `dropped`, the LLM's journal, the candidate images and `summary.json`.
+Writes a folder with the configs `records` and `dropped`, the LLM's journal, the candidate images and `summary.json`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
@@ -33,39 +33,31 @@ EPILOG = """examples:
       --model openai/clip-vit-base-patch32 --llm gemini/gemini-2.5-flash \\
       --editor black-forest-labs/FLUX.2-klein-9B --output runs/records --dry-run
 
-Stop it whenever you like; the same command goes on from there and asks nothing twice that was answered."""
+You can stop it at any time: the same command resumes and pays for no answer twice."""
 
 
 @dataclass
 class SynthesizeOptions:
-    """What to repair, and by which models."""
+    """What to repair, and how."""
 
     _argument_group_name = "synthesize"
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("The retriever that failed, which chooses among the candidates: Hub id, folder, or world/base.")
+    model: str = need("Retriever that failed; it selects among the candidates: Hub id, folder, or world/base.")
     earlier_rounds: list[str] | None = opt(
-        None,
-        "Folders or Hub ids of records of earlier rounds; failures that stand there, repaired or dropped, are left out.",
+        None, "Folders or Hub ids of records of earlier rounds, whose failures are left out, repaired or dropped."
     )
-    candidates: int = opt(3, "Edits made of each false positive, of which one is kept.")
+    candidates: int = opt(3, "Edits to make of each false positive; one is kept.", least=1)
     select: Literal["nearest", "first"] = opt(
-        "nearest", "The edit nearest to the false positive; or, to see what choosing is good for, the first one."
+        "nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation."
     )
-    audited: bool = opt(
-        True, "Audit failures before their edit; without it every mined failure is taken for a real one."
-    )
+    audited: bool = opt(True, "Audit failures before editing; otherwise every mined failure counts as real.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
-    seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
+    seed: int = opt(0, "Seed of the LLM and the image editor.")
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request, not each in its own.")
-    candidates_in_one_request: bool = opt(False, "Ask for a caption's edits in one request, where the provider can.")
-    image_side: int = opt(1024, "Longest side, in pixels, of the images that are sent to the LLM.")
-
-    def __post_init__(self) -> None:
-        for name, least in (("candidates", 1), ("image_side", 64)):
-            if vars(self)[name] < least:
-                raise UserError(f"`{name}` must be at least {least}, got {vars(self)[name]}.")
+    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
+    candidates_in_one_request: bool = opt(False, "Request all edits of a caption at once, if the provider can.")
+    image_side: int = opt(1024, "Longest side, in pixels, of images sent to the LLM.", least=64)
 
 
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
@@ -78,7 +70,7 @@ def run(
     editor: EditorOptions,
     options: SynthesizeOptions,
 ) -> None:
-    """Repair the failures, or say what that would take."""
+    """Repair the failures, or print an estimate of calls and cost."""
     from datasets import Dataset
     from pyarrow.parquet import read_table
 
@@ -89,7 +81,10 @@ def run(
     from repair_hf.runtime.run_folder import digest, finished, open_stage
     from repair_hf.synthesis.rounds import EarlierRounds
 
-    file = _failures_file(Path(options.failures))
+    file = Path(options.failures)
+    file = file / "failures.parquet" if file.is_dir() else file
+    if not file.is_file():
+        raise UserError(f"--failures {options.failures}: {file} does not exist. Make it with `repair-hf mine`.")
     failures = Dataset(read_table(file))
     pairs = load_wanted(pairs_options)
     earlier = EarlierRounds(options.earlier_rounds or ())
@@ -176,13 +171,6 @@ def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _failures_file(path: Path) -> Path:
-    file = path / "failures.parquet" if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"--failures {path}: {file} does not exist. Make it with `repair-hf mine`.")
-    return file
-
-
 def _print_estimate(
     pairs: Any, failures: Any, output: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
 ) -> None:
@@ -213,14 +201,14 @@ def _print_estimate(
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
     repaired = "at most, as if every triplet passed the audit"
     if not options.audited:
-        repaired = "every triplet is repaired, for none is audited"
+        repaired = "every triplet is repaired, because none is audited"
     elif is_measured:
         repaired = "as many as pass the audit in this folder"
     print(
-        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your failures, images by the "
-        "rule of the model's provider. A model that thinks before it answers writes several times as much "
+        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
+        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
         "(--reasoning-effort).\n"
-        f"Calls: {repaired}; answers of no use are asked for once more.\n"
+        f"Calls: {repaired}; unusable answers are requested once more.\n"
         "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
     )
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
@@ -228,43 +216,41 @@ def _print_estimate(
     print(costs.papers_counting(mined, options.candidates))
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
-        print(
-            f"Of this {output} holds {answers:,} answers already, for {costs.dollars(spent)}; they are not asked for again."
-        )
+        print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
     from repair_hf.llm.cost import Usage
 
     directions = summary["directions"]
-    reasons = list(dict.fromkeys(reason for found in directions.values() for reason in found["dropped"]))
+    reasons = list(dict.fromkeys(reason for counts in directions.values() for reason in counts["dropped"]))
     rows = []
-    for direction, found in directions.items():
-        share = f"({found['kept'] / found['mined']:.1%})" if found["mined"] else ""
-        similarity = "–" if found["edit_similarity"] is None else f"{found['edit_similarity']:.3f}"
-        left = [found["dropped"].get(reason, 0) for reason in reasons]
-        rows.append((direction, found["mined"], found["kept"], share, similarity, *left))
+    for direction, counts in directions.items():
+        share = f"({counts['kept'] / counts['mined']:.1%})" if counts["mined"] else ""
+        similarity = "–" if counts["edit_similarity"] is None else f"{counts['edit_similarity']:.3f}"
+        left = [counts["dropped"].get(reason, 0) for reason in reasons]
+        rows.append((direction, counts["mined"], counts["kept"], share, similarity, *left))
     heads = ("", "mined", "kept", "", "edit ~ fp", *(reason.replace("_", " ") for reason in reasons))
     _print_table(heads, rows, labels=1)
-    for direction, found in directions.items():
-        if found["error_types"]:
-            shares = ", ".join(f"{name} {share:.1%}" for name, share in found["error_types"].items())
-            print(f"errors named in {direction} instructions: {shares}")
-    _print_paid({(use["stage"], use["direction"]): Usage(**_without_place(use)) for use in summary["paid"]})
+    for direction, counts in directions.items():
+        if counts["error_types"]:
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
+            print(f"error types named in {direction} instructions: {shares}")
+    use_of: dict[tuple[str, str], Usage] = {}
+    for use in summary["paid"]:
+        counts = {name: value for name, value in use.items() if name not in ("stage", "direction")}
+        use_of[use["stage"], use["direction"]] = Usage(**counts)
+    _print_paid(use_of)
     asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
-    print(f"LLM: {asked:,} answers are new, {replayed:,} were there from an earlier run or an equal question")
+    print(f"LLM: {asked:,} new answers, {replayed:,} from an earlier run or an equal question")
     images = summary["images"]
-    print(f"images: {images['made']:,} drawn, {images['found']:,} were there from an earlier run")
+    print(f"images: {images['made']:,} new, {images['found']:,} from an earlier run")
 
 
 def _print_paid(paid: Mapping[tuple[str, str], Any]) -> None:
     from repair_hf.analysis import costs
 
     _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
-
-
-def _without_place(use: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in use.items() if name not in ("stage", "direction")}
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:

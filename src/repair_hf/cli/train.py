@@ -1,7 +1,7 @@
-"""`repair-hf train`: fine-tune a retriever on pairs, and on the records of its repaired failures if there are any.
+"""`repair-hf train`: fine-tune a retriever on pairs and on records of its repaired failures.
 
-In:  pairs, a dual encoder by id or folder, a folder or Hub id of records, and the arguments of training.
-Out: a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (`trainer_state.json`) and `summary.json`.
+Writes a folder that `AutoModel` and `AutoProcessor` load, with the loss curve (`trainer_state.json`) and
+`summary.json`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, as_flags, need, opt
-from repair_hf.runtime.subcommands import suggest
+from repair_hf.cli.subcommands import suggest
+from repair_hf.runtime.command_line import as_flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 from repair_hf.training.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
@@ -23,36 +24,34 @@ EPILOG = """examples:
       --learning-rate 1e-4 --num-train-epochs 5
   accelerate launch --num_processes 4 -m repair_hf train --config train.yaml --bf16 --output runs/train
 
-Without --records it fine-tunes on the pairs alone. With --save-strategy steps, a run that was stopped goes on from its
-newest checkpoint by the same command, with the same loss curve. --eval-strategy epoch measures retrieval on
---validation-split after each epoch. The rest of transformers' TrainingArguments, such as --bf16, are options too:
-`repair-hf train --help-all` tells them."""
+Without --records it fine-tunes on the pairs alone. With --save-strategy steps, the same command resumes a stopped run
+from its newest checkpoint, with the same loss curve. --eval-strategy epoch measures retrieval on --validation-split
+after each epoch. transformers' other TrainingArguments, such as --bf16, are options too: see --help-all."""
 
 
 @dataclass
 class TrainOptions:
-    """What is trained on what."""
+    """Which retriever and which records."""
 
     _argument_group_name = "train"
 
-    model: str = need("The retriever: Hub id or folder of a dual encoder.")
+    model: str = need("Retriever: Hub id or folder of a dual encoder.")
     records: list[str] | None = opt(
-        None,
-        "Folders of `repair-hf synthesize` or Hub ids of records, such as those of each round; none trains on the pairs alone.",
+        None, "Folders of `repair-hf synthesize` or Hub ids of records; none by default: train on the pairs alone."
     )
     records_revision: str | None = opt(
         None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
     )
-    validation_split: str = opt("validation", "Split of the pairs that --eval-strategy measures on.")
+    validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.")
 
 
-PUSHED = "pushed.json"  # where a model was sent when it was trained
+PUSHED = "pushed.json"  # file that names the repository and revision to which a model was pushed
 
 BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
 
 
 def __getattr__(name: str) -> tuple[type, ...]:
-    """`OPTIONS`, made when they are asked for: transformers' part of them loads torch, which `--help` can do without."""
+    """Build `OPTIONS` on first use: transformers' part of them loads torch, which `--help` does not need."""
     if name != "OPTIONS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from repair_hf.training.config import RepairConfig
@@ -61,7 +60,7 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
-    """Train, or say on what."""
+    """Train, or print the grids that would be trained on."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
@@ -72,13 +71,13 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     _settle_output(stage, config)
     is_first = config.process_index == 0
     if is_first:
-        print(_how(config))
+        print(_setup(config))
     pairs = load_wanted(pairs_options)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if stage.dry_run:
         return _print_grids(grids_of(pairs, records, config).report(), config) if is_first else None
     encoder = DualEncoder.from_pretrained(options.model, device=config.device)
-    resolved = _resolved(pairs_options, stage, options, config)
+    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options) | config.recorded()
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
@@ -87,13 +86,11 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
-            goes_on = (
-                config.resume_from_checkpoint == "last"
-                and newest_checkpoint(stage.output, config.world_size) is not None
-            )
-            open_stage(stage.output, command="train", options=resolved, is_bound=goes_on)
+            checkpoint = newest_checkpoint(stage.output, config.world_size)
+            resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
+            open_stage(stage.output, command="train", options=resolved, is_bound=resumes)
         validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
-        config.push_to_hub = False  # the push is ours, when the numbers are there
+        config.push_to_hub = False  # pushed below, with the metrics
         if is_first:
             n_cut = encoder.preprocessor.report_cut(_texts(pairs, records))
         summary = train(encoder, pairs, records, config, validation=validation)
@@ -104,12 +101,12 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         print(f"-> {stage.output}")
         if repo is not None:
             _push(Path(stage.output), repo, config, again=was_finished)
-        tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # left out, so that evaluate takes its own
+        tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # the default, so evaluate uses its own
         suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
 
 def _texts(pairs: Any, records: Any) -> list[str]:
-    """All captions, and the edited ones."""
+    """Return all captions and edited captions."""
     edits = () if records is None else records["edit_text"]
     return [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
 
@@ -119,29 +116,30 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
 
     if config.output_dir not in (RepairConfig().output_dir, stage.output):
         raise UserError(
-            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) name one thing; give `output` alone."
+            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` alone."
         )
     config.output_dir = stage.output
 
 
 def _repository(config: RepairConfig) -> str | None:
-    """Where the model will be pushed, if it will. Asked before the training: what forbids it is better known then."""
+    """Prepare the repository to push to, if any, before the training: an error should come early."""
     if not config.push_to_hub:
         return None
     from repair_hf.hub.push import prepare
 
-    return prepare(config.hub_model_id or Path(config.output_dir).name, "model", private=bool(config.hub_private_repo))
+    name = config.hub_model_id or Path(str(config.output_dir)).name
+    return prepare(name, "model", private=bool(config.hub_private_repo))
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
-    """Send the model, but not twice: its card may have got results and a licence since, by `repair-hf push model`."""
+    """Push the model once: `repair-hf push model` may have added results and a licence to its card since."""
     from repair_hf.hub.push import push_model
     from repair_hf.runtime.run_folder import write_atomically
 
     note = folder / PUSHED
     if again and note.is_file() and json.loads(note.read_text(encoding="utf-8"))["repo"] == repo:
         print(
-            f"push    {repo} got it when it was trained; `repair-hf push model {folder} --repo {repo}` sends it again"
+            f"push    {repo} has it since the training; `repair-hf push model {folder} --repo {repo}` pushes it again"
         )
         return
     pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
@@ -149,11 +147,7 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
     print(f"push    revision {pushed.revision[:8]}   -> {pushed.url}")
 
 
-def _resolved(pairs: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> dict[str, Any]:
-    return asdict(pairs) | asdict(stage) | asdict(options) | config.recorded()
-
-
-def _how(config: RepairConfig) -> str:
+def _setup(config: RepairConfig) -> str:
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     precision = {"no": "float32"}.get(config.mixed_precision, f"mixed precision {config.mixed_precision}")
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs a step"
@@ -162,8 +156,9 @@ def _how(config: RepairConfig) -> str:
 def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
     _print_grids(summary["grids"], config)
     print(
-        f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   {1000 * summary['seconds_per_step']:.0f} ms a step   "
-        f"{summary['waiting']:.1%} waiting for data   loss {summary['loss']:.4f}"
+        f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
+        f"{1000 * summary['seconds_per_step']:.0f} ms a step   {summary['waiting']:.1%} waiting for data   "
+        f"loss {summary['loss']:.4f}"
     )
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
@@ -179,7 +174,7 @@ def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
         total = max(sum(sources.values()), 1)
         mix = "   ".join(f"{name.replace('_', ' ')} {count / total:.0%}" for name, count in sources.items())
         print(f"{item:<8}opposite a false positive: {mix}")
-    if config.negatives == "batch":  # there they stand against all others, known or not
+    if config.negatives == "batch":  # no matches are masked there
         return
     known = "left out" if config.known_matches == "masked" else "not left out"
     print(f"cells   {report['cells']:,} negatives, {report['cells_known']:,} {known}: true pairs by annotation")

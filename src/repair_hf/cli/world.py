@@ -1,8 +1,7 @@
-"""`repair-hf world build|pretrain|serve`: make the toy world, train its base retriever, serve its oracle over HTTP.
+"""`repair-hf world build|pretrain|serve`: draw the toy world, train its base retriever, serve its oracle over HTTP.
 
-In:  sizes and seeds.
-Out: `build`: a folder of pictures with captions. `pretrain`: a CLIP folder trained from scratch on them, with its held-out figures.
-     `serve`: an OpenAI-compatible endpoint on loopback, for trying retries, limits and kills over a real connection.
+`build` writes a folder of pictures with captions. `pretrain` trains a CLIP from scratch on them. `serve` runs an
+OpenAI-compatible endpoint on loopback, to try retries, limits and kills over a real connection.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import UserError, opt
 from repair_hf.runtime.run_folder import digest, write_atomically
-from repair_hf.runtime.subcommands import suggest
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:
@@ -30,15 +29,10 @@ class BuildOptions:
     _argument_group_name = "world"
 
     output: str = opt("runs/world", "Folder of the world.")
-    train: int = opt(SPLITS["train"], "Training pictures; five captions each.")
-    validation: int = opt(SPLITS["validation"], "Validation pictures.")
-    test: int = opt(SPLITS["test"], "Test pictures.")
+    train: int = opt(SPLITS["train"], "Training pictures; five captions each.", least=1)
+    validation: int = opt(SPLITS["validation"], "Validation pictures.", least=1)
+    test: int = opt(SPLITS["test"], "Test pictures.", least=1)
     seed: int = opt(SEED, "Seed of scenes and captions.")
-
-    def __post_init__(self) -> None:
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"`{split}` must be at least 1, got {getattr(self, split)}.")
 
 
 @dataclass
@@ -49,36 +43,28 @@ class PretrainOptions:
 
     world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
     output: str = opt("runs/base", "Folder of the trained retriever.")
-    epochs: float = opt(
-        25.0, "Passes over the training captions; short schedules give a base that is far from saturated."
-    )
-    learning_rate: float = opt(1e-3, "Peak learning rate.")
-    batch_size: int = opt(128, "Pairs in a batch.")
-    width: int = opt(128, "Width of both towers and of the vectors, a multiple of 32.")
-    seed: int = opt(0, "Seed of the weights and of the order.")
+    epochs: float = opt(25.0, "Passes over the training captions; accuracy still rises after the default.", above=0)
+    learning_rate: float = opt(1e-3, "Peak learning rate.", above=0)
+    batch_size: int = opt(128, "Pairs in a batch.", least=1)
+    width: int = opt(128, "Width of both towers and of the embeddings, a multiple of 32.", least=32)
+    seed: int = opt(0, "Seed of the initial weights and of the order of the data.")
 
     def __post_init__(self) -> None:
-        if self.width < 32 or self.width % 32:
+        if self.width % 32:
             raise UserError(f"`width` must be a multiple of 32, got {self.width}.")
 
 
 @dataclass
 class ServeOptions:
-    """Where the oracle listens, and how badly it behaves."""
+    """Where the oracle listens, and which faults it simulates."""
 
     _argument_group_name = "serve"
 
-    port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.")
-    latency: float = opt(0.0, "Seconds that each answer waits.")
+    port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.", least=0, most=65535)
+    latency: float = opt(0.0, "Seconds to wait before each answer.", least=0)
     verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.", least=0, most=1)
     malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.", least=0, most=1)
-    log: str | None = opt(None, "File that gets one JSON line per request.")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port < 2**16:
-            raise UserError(f"`port` must lie between 0 and {2**16 - 1}, got {self.port}.")
-        if not 0 <= self.latency < float("inf"):
-            raise UserError(f"`latency` is a number of seconds from 0 up, got {self.latency}.")
+    log: str | None = opt(None, "File for one JSON line per request.")
 
 
 def build(options: BuildOptions) -> None:
@@ -90,25 +76,26 @@ def build(options: BuildOptions) -> None:
 
 
 def pretrain(options: PretrainOptions) -> None:
-    """Train the toy world's base retriever from scratch, and measure it on held-out pictures."""
+    """Train the toy world's base retriever from scratch, and evaluate it on held-out pictures."""
     from transformers import AutoModel
 
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.toyworld.base import build_model, build_processor
-    from repair_hf.training.trainer import RepairConfig, train
+    from repair_hf.training.config import RepairConfig
+    from repair_hf.training.trainer import train
 
     pairs, folder = load_pairs(options.world, split="train"), Path(options.output)
     if options.batch_size > len(pairs.images):
         raise UserError(
-            f"`batch_size` must be at most {len(pairs.images)}, the training pictures of {options.world}, got {options.batch_size}: two "
-            "captions of one picture must not meet in a batch."
+            f"`batch_size` must be at most {len(pairs.images)}, the training pictures of {options.world}, "
+            f"got {options.batch_size}: a batch holds each picture once."
         )
     made_with = {name: value for name, value in asdict(options).items() if name not in ("world", "output")}
     made_of = {"options": made_with, "world": digest(list(pairs.captions["caption"]))}
     if claim(folder, made_of):
-        print(f"base    is there already   -> {folder}")
+        print(f"base    exists already   -> {folder}")
         return
-    start = folder / "start"  # random weights: the folder itself is loadable when they are trained
+    start = folder / "start"  # random weights; the folder itself becomes loadable after training
     processor = build_processor(pairs.captions["caption"])
     build_model(processor, width=options.width, seed=options.seed).save_pretrained(start)
     processor.save_pretrained(start)
@@ -124,28 +111,28 @@ def pretrain(options: PretrainOptions) -> None:
     )
     trained = train(str(start), pairs, None, config)
     processor.save_pretrained(folder)
-    AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)  # half the bytes to ship
+    AutoModel.from_pretrained(folder / "training").half().save_pretrained(folder)
     shutil.rmtree(start)
-    _measure(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
+    _write_held_out(folder, options.world, made_of | {"steps": trained["steps"], "seconds": round(trained["seconds"])})
     print(f"base    {trained['steps']:,} steps   {trained['seconds']:,.0f} s   -> {folder}")
     suggest("mine", "--pairs", options.world, "--model", str(folder), "--output", "runs/failures")
 
 
 def claim(folder: Path, made_of: dict) -> bool:
-    """Begin `held_out.json` in a new folder, or in one where it says that this very retriever was begun there.
+    """Start `held_out.json` in a new folder, or in one where this same retriever was started before.
 
     Returns:
         Whether it is finished already.
 
     Raises:
-        UserError: If there is anything else.
+        UserError: If the folder holds anything else.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --output the path of a folder.")
     mark = folder / "held_out.json"
     before = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
     if folder.exists() and any(folder.iterdir()) and {name: before.get(name) for name in made_of} != made_of:
-        raise UserError(f"{folder} holds files, and not those of this retriever; give another --output.")
+        raise UserError(f"{folder} holds other files than those of this retriever; give another --output.")
     folder.mkdir(parents=True, exist_ok=True)
     if "test" in before:  # written last
         return True
@@ -153,8 +140,8 @@ def claim(folder: Path, made_of: dict) -> bool:
     return False
 
 
-def _measure(folder: Path, world: str, made_of: dict) -> None:
-    """Write `held_out.json`: what the retriever in `folder` was made of, its digest, and its figures on held-out pictures."""
+def _write_held_out(folder: Path, world: str, made_of: dict) -> None:
+    """Write `held_out.json`: how the retriever in `folder` was trained, its digest, and its held-out metrics."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.evaluation.retrieval import evaluate_retrieval
     from repair_hf.pairs.dataset import load_pairs
@@ -163,10 +150,10 @@ def _measure(folder: Path, world: str, made_of: dict) -> None:
     held_out = made_of | {"digest": encoder.digest}
     for split in ("validation", "test"):
         pairs = load_pairs(world, split=split)
-        found = held_out[split] = evaluate_retrieval(*encoder.embed_pairs(pairs), pairs.caption_image)
+        metrics = held_out[split] = evaluate_retrieval(*encoder.embed_pairs(pairs), pairs.caption_image)
         print(
-            f"{split:<11}R@1 I2T {found['i2t_R@1']:.1%}   T2I {found['t2i_R@1']:.1%}   "
-            f"{found['n_images']:,} images, {found['n_texts']:,} captions"
+            f"{split:<11}R@1 I2T {metrics['i2t_R@1']:.1%}   T2I {metrics['t2i_R@1']:.1%}   "
+            f"{metrics['n_images']:,} images, {metrics['n_texts']:,} captions"
         )
     write_atomically(folder / "held_out.json", json.dumps(held_out, indent=2) + "\n")
 
@@ -181,15 +168,13 @@ def serve(options: ServeOptions) -> None:
         verdict_noise=options.verdict_noise,
         malformed_rate=options.malformed_rate,
         log=Path(options.log) if options.log else None,
-        ready=_tell_address,
+        ready=_print_address,
     )
 
 
-def _tell_address(url: str) -> None:
-    print(
-        f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True
-    )  # a program that started this reads it at once
-    print("It asks for no key, but LiteLLM wants one to be set: OPENAI_API_KEY=none will do.", flush=True)
+def _print_address(url: str) -> None:
+    print(f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True)  # a program may wait for the address
+    print("It needs no key, but LiteLLM requires one to be set: OPENAI_API_KEY=none will do.", flush=True)
     suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
 
 

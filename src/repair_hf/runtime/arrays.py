@@ -1,9 +1,6 @@
-"""Arrays on disk: made once, by all processes of a run together, and mapped into memory by whoever reads them.
+"""Arrays that all processes of a run make together, in memory or in a memory-mapped file.
 
-In:  what an array holds, some rows at a time; each process makes its own share of them.
-Out: a read-only array in place of which the system keeps in memory what is being read.
-
-A file has its name only when it is whole. What a killed process leaves is a draft: a hidden file that nobody takes.
+A file gets its name only when it is complete. A killed process leaves a draft: a hidden file that is never read.
 """
 
 from __future__ import annotations
@@ -28,40 +25,39 @@ logger = logging.getLogger(__name__)
 
 UNITS = {"GB": 10**9, "MB": 10**6}
 
-Rows = np.ndarray | slice
-Parts = Iterable[tuple[Rows, np.ndarray]]  # which rows, and what they hold
+Parts = Iterable[tuple[np.ndarray | slice, np.ndarray]]  # which rows, and their values
 
 
 def in_memory(shape: tuple[int, ...], dtype: Any, parts: Parts) -> np.ndarray:
-    """An array of what all processes make. All of them must call it, each with the rows of its own share."""
+    """Return an array of the rows of all processes. Every process must call it with the rows of its own share."""
     everyone = processes()
-    found = np.empty(shape, dtype)
+    array = np.empty(shape, dtype)
     for rows, values in parts if everyone.count == 1 else chain(*everyone.gather(list(parts))):
-        found[rows] = values
-    return found
+        array[rows] = values
+    return array
 
 
 def on_disk(
     path: Path, shape: tuple[int, ...], dtype: Any, parts: Callable[[], Parts], *, what: str, remedy: str
 ) -> np.ndarray:
-    """The same in a file, which is taken as it is where it exists. All processes must call it.
+    """Return a read-only, memory-mapped array, and write its file unless it exists. Every process must call it.
 
     Args:
-        path: A `.npy` whose name says all that decides what it holds; its folder is made.
-        shape: Of the whole array.
-        dtype: Of its numbers.
-        parts: Makes the rows of this process's share; called if there is no such file.
-        what: Of what it is, for the log and for an error.
-        remedy: What to do where the disk is too small.
+        path: A `.npy` file whose name identifies its content; its folder is created.
+        shape: Shape of the whole array.
+        dtype: Its type.
+        parts: Makes the rows of this process's share; called if the file does not exist.
+        what: What the array holds, for the log and for an error.
+        remedy: What to do if the disk is too small.
 
     Raises:
-        UserError: If the disk has not the room.
+        UserError: If the disk has too little free space.
     """
     everyone = processes()
-    if not everyone.gather(path.is_file())[0]:  # as the first one sees it
+    if not everyone.gather(path.is_file())[0]:  # as the first process sees it
         size = prod(shape) * np.dtype(dtype).itemsize
         if everyone.is_main:
-            logger.info("%s go into %s: %s.", what, path, _told(size))
+            logger.info("%s go into %s: %s.", what, path, _readable(size))
         with _draft(path, size, what, remedy) as draft:
             if everyone.is_main:
                 np.lib.format.open_memmap(draft, "w+", dtype, shape)
@@ -79,12 +75,12 @@ def on_disk(
 
 @contextmanager
 def _draft(path: Path, size: int, what: str, remedy: str) -> Iterator[Path]:
-    """Where the file lies until it is whole; the same for all processes."""
+    """Give the temporary path of a file, the same in all processes, after a check of the disk's free space."""
     everyone = processes()
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
     if free < size:
-        raise UserError(f"{what} need {_told(size)}, and {path.parent} has {_told(free)} free; {remedy}.")
+        raise UserError(f"{what} need {_readable(size)}, and {path.parent} has {_readable(free)} free; {remedy}.")
     name = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = path.with_name(everyone.gather(name)[0])
     try:
@@ -94,5 +90,5 @@ def _draft(path: Path, size: int, what: str, remedy: str) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def _told(size: int) -> str:
+def _readable(size: int) -> str:
     return next((f"{size / unit:,.1f} {name}" for name, unit in UNITS.items() if size >= unit), f"{size} bytes")

@@ -1,9 +1,6 @@
-"""Arguments of a command line, out of the fields of dataclasses.
+"""Add one flag per dataclass field to an argparse parser, and format its `--help`.
 
-In:  a parser of argparse, a dataclass.
-Out: one flag for each field, grouped by the class that declares it, and a help text that shows each with its type and default.
-
-The rules are those of transformers' `HfArgumentParser`, whose import would make every `--help` wait for a second.
+The rules are those of transformers' `HfArgumentParser`, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -17,61 +14,64 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-MAX_WIDTH = 120  # columns of a help text; lines that are longer than that are hard to read
-BOUNDS = "bounds"  # key of a field's metadata that argparse does not know
+from repair_hf.runtime.options import BOUNDS
+
+MAX_WIDTH = 120  # columns of a help text
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def is_needed(field: Field) -> bool:
-    """Whether a field has no default."""
+    """Return whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def add_arguments(parser: argparse.ArgumentParser, type: type) -> None:
-    """Give a parser the flags of a dataclass.
+def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.Action]:
+    """Give a parser the flags of a dataclass, and return them as argparse's actions.
 
-    The help groups fields by the class that declares them, a class before its bases; its `_argument_group_name` is the heading.
-
-    Args:
-        parser: Gets the flags.
-        type: The dataclass. A field whose values no word can name, such as an object, gets no flag.
+    The help groups fields by the class that declares them, a class before its bases. A class sets its heading as
+    `_argument_group_name`. A field that no word can express, such as an object, gets no flag.
     """
     hints = get_type_hints(type)
     headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
+    actions = []
     for field in fields(type):
-        if field.init and (told := _told(field, hints[field.name])) is not None:
-            owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
-            group = groups[_heading(owner)]
-            group.add_argument(*_spellings("", field.name), **told)
-            if told["default"] is True:
-                group.add_argument(*_spellings("no_", field.name), action="store_false", dest=field.name)
+        if not field.init or (keywords := _keywords(field, hints[field.name])) is None:
+            continue
+        owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
+        group = groups[_heading(owner)]
+        actions.append(group.add_argument(*_spellings("", field.name), **keywords))
+        if keywords["default"] is True:
+            off: dict[str, Any] = {"action": "store_const", "const": False, "default": True, "dest": field.name}
+            actions.append(group.add_argument(*_spellings("no_", field.name), **off))
+    return actions
 
 
 def _heading(owner: type) -> str:
     return getattr(owner, "_argument_group_name", owner.__name__)
 
 
-def _told(field: Field, hint: Any) -> dict[str, Any] | None:
-    """What argparse must know of a field, or None if it gets no flag."""
+def _keywords(field: Field, hint: Any) -> dict[str, Any] | None:
+    """Return what `add_argument` takes for a field, or None if it gets no flag."""
     kind = _kind(hint)
     metadata = {key: value for key, value in field.metadata.items() if key != BOUNDS}
-    told = {"default": None if is_needed(field) else _default(field), "required": is_needed(field)} | metadata
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    keywords = {"default": None if is_needed(field) else default, "required": is_needed(field)} | metadata
     if kind is bool:
-        return told | {"type": _truth, "nargs": "?", "const": True}
+        return keywords | {"type": _truth, "nargs": "?", "const": True}
     if get_origin(kind) is Literal:
-        return told | {"choices": get_args(kind)}
+        return keywords | {"choices": get_args(kind)}
     if get_origin(kind) is list:
-        return told | {"type": _reader(get_args(kind)[0]), "nargs": "+"}
+        return keywords | {"type": _reader(get_args(kind)[0]), "nargs": "+"}
     if (get_origin(kind) or kind) is dict:
-        return told | {"type": json.loads}
+        return keywords | {"type": json.loads}
     if issubclass(kind, Enum):
-        return told | {"choices": [each.value for each in kind]}
-    return told | {"type": _reader(kind)} if kind in (str, int, float) else None
+        return keywords | {"choices": [each.value for each in kind]}
+    return keywords | {"type": _reader(kind)} if kind in (str, int, float) else None
 
 
 def _kind(hint: Any) -> Any:
-    """The one type that a word on the command line is read as."""
+    """Return the one type that a word on the command line is converted to."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
@@ -79,16 +79,12 @@ def _kind(hint: Any) -> Any:
     return enums[0] if enums else str if str in kinds else kinds[0]
 
 
-def _default(field: Field) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
 def _reader(kind: Any) -> Any:
     return _text if kind is str else kind
 
 
 def _text(word: str) -> str:
-    """A word as it stands, but a path below one's home in full: no shell sees what a recipe says."""
+    """Expand `~` at the start of a path: no shell has seen the words of a recipe."""
     return os.path.expanduser(word) if word == "~" or word.startswith("~/") else word
 
 
@@ -103,10 +99,13 @@ def _spellings(prefix: str, name: str) -> list[str]:
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """One spelling and a type for each flag, and its default; the epilog as it was written."""
+    """Show one spelling, the type and the default of each flag, and the epilog unchanged.
+
+    argparse documents formatter classes by name only; overriding these methods is the only way to change their output.
+    """
 
     def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size(fallback=(MAX_WIDTH, 0)).columns  # in a pipe the fallback
+        columns = shutil.get_terminal_size(fallback=(MAX_WIDTH, 0)).columns
         super().__init__(prog, max_help_position=min(34, columns // 3), width=min(columns, MAX_WIDTH) - 1)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -121,16 +120,16 @@ class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFo
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required:
             return f"{action.help} (required)"
-        is_silent = action.default is None or action.default is False  # the help says what happens without the flag
+        is_silent = action.default is None or action.default is False  # then the help text says what the default does
         return action.help if is_silent else super()._get_help_string(action)
 
     def add_argument(self, action: argparse.Action) -> None:
-        turns_off = isinstance(action, argparse._StoreFalseAction)  # shown with the switch that it turns off
-        if not turns_off:
+        if action.const is not False:  # `--no-x` is shown together with `--x`
             super().add_argument(action)
 
 
 def _value_name(action: argparse.Action) -> str:
-    if action.choices is not None and len(action.choices) <= 8:
-        return "{" + ",".join(map(str, action.choices)) + "}"
+    choices = list(action.choices or ())
+    if choices and len(choices) <= 8:
+        return "{" + ",".join(map(str, choices)) + "}"
     return {int: "INT", float: "FLOAT", json.loads: "JSON"}.get(action.type, "TEXT")

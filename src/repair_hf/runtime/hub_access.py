@@ -1,11 +1,7 @@
-"""What a library of Hugging Face is asked for: a folder of this machine, or an id of a Hub that can be reached.
+"""Whether a model or dataset is a local folder or a Hub id, and whether the Hub is reachable.
 
-In:  what a user named: a folder, or an id of the Hub.
-Out: the same, such that no library takes a folder for something else. Where the Hub does not answer, which is asked once and before the first
-     thing is looked up there, this process goes on offline, with what is cached on this machine.
-
-Without that a mistyped folder on a machine that is offline is taken for an id, and each file of each id is asked for six times within
-half a minute.
+The libraries of Hugging Face retry each file of each id for half a minute if the Hub does not answer. Therefore the
+Hub is tried once; if it does not answer, this process works offline with what is cached.
 """
 
 from __future__ import annotations
@@ -24,10 +20,10 @@ PATIENCE = 5.0  # seconds
 
 
 def settle_hub(id_or_folder: str | Path) -> None:
-    """Call it before an id that may be one of the Hub is handed to a library of Hugging Face.
+    """Check that the Hub is reachable before a possible Hub id is given to a library of Hugging Face.
 
     Args:
-        id_or_folder: What lies here, or cannot be an id, asks nothing of the Hub.
+        id_or_folder: Nothing is checked for a local path or for a name that cannot be an id.
     """
     if constants.is_offline_mode() or Path(id_or_folder).exists():
         return
@@ -35,14 +31,13 @@ def settle_hub(id_or_folder: str | Path) -> None:
         validate_repo_id(str(id_or_folder))
     except HFValidationError:
         return
-    _ask_once(constants.ENDPOINT)
+    try_once(constants.ENDPOINT)
 
 
 def name_for_datasets(id_or_folder: str | Path) -> str:
-    """What `datasets` is to load: a folder by its whole path, for it takes `parquet` or `imagefolder` for its own reader of that name.
+    """Return what `datasets` should load: a Hub id, or the absolute path of a folder.
 
-    Args:
-        id_or_folder: As the user gave it. What is no folder here is left as it is, and the Hub settled for it.
+    `datasets` takes a relative folder named `parquet` or `imagefolder` for its own reader of that name.
     """
     settle_hub(id_or_folder)
     path = Path(id_or_folder)
@@ -50,11 +45,11 @@ def name_for_datasets(id_or_folder: str | Path) -> str:
 
 
 @cache
-def _ask_once(endpoint: str) -> None:
+def try_once(endpoint: str) -> None:
     import datasets
 
     try:
-        get_session().head(endpoint, timeout=PATIENCE)  # whatever it answers, it is there
+        get_session().head(endpoint, timeout=PATIENCE)  # any answer will do
     except httpx.TransportError as error:
         logger.warning(
             "The Hub at %s cannot be reached (%s); only what is cached on this machine is used.", endpoint, error

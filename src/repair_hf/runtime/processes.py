@@ -1,9 +1,6 @@
-"""The processes of a run: one, or as many as `accelerate launch` or `torchrun` started.
+"""The processes of a run: one, or those that `accelerate launch` or `torchrun` started.
 
-In:  what the launcher left in the environment.
-Out: who this process is, which part of the work is its own, and what the others have to say.
-
-The processes share a file system; beyond that they only exchange a few words, through the CPU.
+They share a file system. Otherwise they exchange only small objects, through the CPU.
 """
 
 from __future__ import annotations
@@ -16,18 +13,18 @@ from typing import Any, TypeVar
 
 from repair_hf.runtime.options import UserError
 
-PATIENCE = timedelta(weeks=4)  # a process whose part is done waits for the others, and theirs may take days
+PATIENCE = timedelta(weeks=4)  # a process that is done waits for the others, which may take days
 
 T = TypeVar("T")
 
 
 class Processes:
-    """The processes of this run. All of them must make it, for it makes them meet; see `processes`.
+    """The processes of this run. Use `processes()`: every process must create its own, because they meet here.
 
     Attributes:
         count: How many there are.
         index: Which one this is, from 0.
-        device: Where this one computes: an accelerator of its own, if there is one.
+        device: Where this one computes: an accelerator of its own, or the CPU.
     """
 
     def __init__(self) -> None:
@@ -46,34 +43,34 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """True in one of them: the one that writes what is written once."""
+        """True in one process: the one that prints, and writes what is written once."""
         return self.index == 0
 
     def owns(self, name: str) -> bool:
-        """Whether work of this name is this process's. Every name belongs to one, whatever else there is to do."""
+        """Return whether work of this name belongs to this process. Each name belongs to exactly one."""
         return int(hashlib.sha256(name.encode()).hexdigest(), 16) % self.count == self.index
 
     def share(self, n: int, piece: int = 1) -> slice:
-        """Which of `n` things in order are this process's, cut between pieces of so many."""
+        """Return which of `n` items in order belong to this process; pieces of `piece` items stay together."""
         pieces = -(-n // piece)
         first, stop = (piece * (pieces * index // self.count) for index in (self.index, self.index + 1))
         return slice(min(first, n), min(stop, n))
 
     def gather(self, value: T) -> list[T]:
-        """What each process has to say, in their order. Everybody waits for everybody."""
+        """Return the value of each process, in their order. Every process waits for all others."""
         if self.count == 1:
             return [value]
         import torch.distributed
 
-        said = [None] * self.count
-        torch.distributed.all_gather_object(said, value, group=self._group)
-        return said
+        gathered: list[Any] = [None] * self.count
+        torch.distributed.all_gather_object(gathered, value, group=self._group)
+        return gathered
 
 
 def is_launched_on_cpu() -> bool:
-    """Whether this is one of several processes without an accelerator.
+    """Return whether this is one of several processes on a machine without an accelerator.
 
-    The libraries have to be told that the CPU is meant: else they take each of these processes for the only one.
+    transformers and accelerate must then be set to the CPU; otherwise each process takes itself for the only one.
     """
     import torch
 
@@ -81,36 +78,29 @@ def is_launched_on_cpu() -> bool:
 
 
 def check_launch(count: int) -> None:
-    """Refuse to work as another number of processes than was asked for, such as two that each do the whole.
+    """Check that the processes that know each other are as many as the launcher started.
 
     Args:
-        count: How many know of one another.
+        count: How many processes know each other.
 
     Raises:
-        UserError: If the launcher was asked for, or has started, another number.
+        UserError: If the launcher started, or was asked for, another number: each would then do the whole work.
     """
     started = _started()
     if started != count:
         raise UserError(f"The launcher started {started} processes, and they run as {count}. {_REMEDY}")
-    # `accelerate launch --cpu --num_processes 2` names a meeting point, and starts one process that meets nobody.
-    is_accelerate, is_told_to_meet = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_PORT" in os.environ
-    if count == 1 and is_accelerate and is_told_to_meet and "WORLD_SIZE" not in os.environ:
+    # `accelerate launch --cpu --num_processes 2` sets a meeting point, and starts one process that meets nobody.
+    is_accelerate, has_meeting_point = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_PORT" in os.environ
+    if count == 1 and is_accelerate and has_meeting_point and "WORLD_SIZE" not in os.environ:
         raise UserError(f"`accelerate launch` was asked for several processes and started one. {_REMEDY}")
 
 
 def refuse_several(command: str) -> None:
-    """Refuse to be one of several processes.
-
-    Args:
-        command: That types other commands one after the other.
-
-    Raises:
-        UserError: If a launcher has started more than this one.
-    """
+    """Raise a `UserError` if a launcher started a command that runs other commands one after the other."""
     if _started() > 1:
         raise UserError(
-            f"`repair-hf {command}` runs its stages one after the other in one process, and the launcher started {_started()}. Run it "
-            "without a launcher; or launch the stages that share their work, `synthesize` and `train`, each by itself."
+            f"`repair-hf {command}` runs its stages one after the other in one process, and the launcher started "
+            f"{_started()}. Run it without a launcher, or launch stages such as `synthesize` and `train` one by one."
         )
 
 
@@ -126,5 +116,5 @@ def _started() -> int:
 
 @cache
 def processes() -> Processes:
-    """The processes of this run; they meet at the first call."""
+    """Return the processes of this run; the first call waits until all have called it."""
     return Processes()

@@ -1,8 +1,8 @@
-"""The folder of a stage: it explains itself, and tells whether its result is whole.
+"""The output folder of a stage: what ran there, and whether its result is complete.
 
-In:  the resolved options of a stage, and in the end its numbers.
-Out: `config.yaml` (options), `command.txt` (what was typed), `versions.json` (what ran, and which inputs lay here), and `summary.json`, written last:
-     where it exists the stage is done. Secrets are blotted out of all of them.
+It holds `config.yaml` (options), `command.txt` (the command line), `versions.json` (versions, and which inputs were
+local) and `summary.json`. The last is written at the end: if it exists, the stage is done. Secrets are hidden in all
+of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
 
-# Where, whether and how fast a stage runs does not change what it makes.
+# Options that decide where, whether and how fast a stage runs, not what it makes.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls batch
     llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
@@ -43,30 +43,26 @@ PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
 """.split()
-INPUTS = (
-    "pairs",
-    "image_folder",
-    "model",
-)  # folders that are the user's own, where no file of ours says what they are
-SHORTEST_SECRET = 8  # characters; a shorter value of such a name, as `none`, is a stand-in and may be any word
+INPUTS = ("pairs", "image_folder", "model")  # options that may name a folder of the user
+SHORTEST_SECRET = 8  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 
 
 class RunStopped(RuntimeError):
-    """Something outside ended the run (a provider that is down, a budget that is spent); the same command goes on."""
+    """Something outside ended the run, such as a provider that is down or a spent budget; the same command resumes."""
 
 
 def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_bound: bool = False) -> Path:
-    """Make a stage's folder and write down what is about to run in it.
+    """Create a stage's folder and record what is about to run in it.
 
     Args:
-        folder: Made if missing. What an interrupted run left in it stays, so that the stage can go on from there.
+        folder: Created if missing. What an interrupted run left in it stays, so that the stage can resume.
         command: Name of the stage, such as `mine`.
-        options: The resolved options; beside them whatever else decides the result, such as the digest of an input.
-        is_bound: What an interrupted run left can only go on with the options that it was begun with.
+        options: The resolved options, and whatever else decides the result, such as the digest of an input.
+        is_bound: Whether an interrupted run can resume with its own options only.
 
     Raises:
-        UserError: If the folder is one that the stage reads, holds another stage or a finished result of other options, or is bound
-            to others.
+        UserError: If the folder is an input of the stage, belongs to another stage, holds a finished result of other
+            options, or is bound to other options.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -75,21 +71,21 @@ def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_
     _refuse_inputs(folder, options)
     _refuse_other_results(folder, command, wanted, is_bound)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").unlink(missing_ok=True)  # what is about to be rewritten is not whole
+    (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
     write_atomically(folder / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
     write_atomically(folder / "command.txt", _command_line() + "\n")
-    told = {"command": command, "here": _on_this_machine(wanted), **versions()}
-    write_atomically(folder / "versions.json", json.dumps(told, indent=2) + "\n")
+    record = {"command": command, "here": _on_this_machine(wanted), **versions()}
+    write_atomically(folder / "versions.json", json.dumps(record, indent=2) + "\n")
     return folder
 
 
 def finish_stage(folder: str | Path, summary: dict[str, Any]) -> None:
-    """Write the stage's numbers. Call it last: the file means that everything else in the folder is whole."""
+    """Write the stage's numbers. Call it last: the file means that everything else in the folder is complete."""
     write_atomically(Path(folder) / "summary.json", json.dumps(_plain(summary), indent=2, ensure_ascii=False) + "\n")
 
 
 def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    """Give back the summary if the folder holds the finished result of these very options, else None."""
+    """Return the summary if the folder holds the finished result of exactly these options, else None."""
     folder = Path(folder)
     if not (folder / "summary.json").is_file() or differences(_read_config(folder), _plain(options)):
         return None
@@ -97,9 +93,10 @@ def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | No
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which options of two runs make their results differ, in words; nothing where none does.
+    """Describe the options in which the results of two runs differ; empty if there are none.
 
-    One that is absent counts as not set (None, 0, False, or an empty list): an option that is new, and not set, changes no old folder.
+    An absent option counts as not set (None, 0, False or an empty list), so a new option that is not set keeps old
+    folders valid.
     """
     keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and _differs(key, before, now)]
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
@@ -112,7 +109,7 @@ def _differs(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> boo
 
 
 def write_atomically(path: str | Path, data: str | bytes) -> None:
-    """Write a file under a temporary name, then rename it: a reader sees the old file or the new one, never a part."""
+    """Write a file under a temporary name, then rename it: readers see the old or the new file, never a part."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
@@ -123,31 +120,31 @@ def write_atomically(path: str | Path, data: str | bytes) -> None:
 
 
 def digest(obj: Any) -> str:
-    """Name the content of `obj`: equal for equal values, whatever the order of keys, on any machine."""
+    """Return a short hash of the content of `obj`: the same for equal values, in any order of keys, on any machine."""
     text = json.dumps(_jsonable(obj), sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def name_with_digest(model: str) -> str:
-    """A Hub id as it is. Of a folder the last part and a digest of its files, for other weights may come to lie under the same path.
+    """Return a Hub id unchanged, and a folder as its name with a digest of its files, which may change under one path.
 
-    Of a file of gigabytes a piece in each 64th is read: weights that were trained on differ everywhere.
+    Large files are sampled at up to 64 places: further training changes weights everywhere.
     """
     if not Path(model).is_dir():
         return model
-    folder, found, piece = Path(model).resolve(), hashlib.sha256(), 2**20
+    folder, hashed, piece = Path(model).resolve(), hashlib.sha256(), 2**20
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         size = path.stat().st_size
-        found.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
+        hashed.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
         with path.open("rb") as file:
             for start in range(0, size, max(size // 64, piece)):
                 file.seek(start)
-                found.update(file.read(piece))
-    return f"{folder.name}@{found.hexdigest()[:12]}"
+                hashed.update(file.read(piece))
+    return f"{folder.name}@{hashed.hexdigest()[:12]}"
 
 
 def without_secrets(text: str) -> str:
-    """The text with every key blotted out: those that the environment holds, and whatever looks like one."""
+    """Hide every secret in a text: the values of the environment's keys, and whatever looks like a key."""
     for name, value in os.environ.items():
         value = value.strip()
         if len(value) >= SHORTEST_SECRET and _SECRET_NAME.search(name.lower()):
@@ -155,10 +152,10 @@ def without_secrets(text: str) -> str:
     return _SECRET_TEXT.sub("<hidden>", text)
 
 
-@cache  # asked by every stage of a run, and what is loaded stays loaded
+@cache
 def versions() -> dict[str, Any]:
-    """What a bug report must say: Python, packages, machine, and the commit of this code where there is one."""
-    installed = {}
+    """Return the versions of Python, the packages and the platform, and the commit of this code if there is one."""
+    installed: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
             installed[package] = importlib.metadata.version(package)
@@ -173,20 +170,18 @@ def versions() -> dict[str, Any]:
 
 
 def _on_this_machine(options: dict[str, Any]) -> list[str]:
-    """The values that name something here, though they may look like ids of the Hub."""
+    """Return the values that are local paths although they look like Hub ids."""
     values = [one for value in options.values() for one in (value if isinstance(value, list) else [value])]
     return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
 
 
 def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:
-    """A model that is trained into its own folder is lost, and so is the order in somebody's pictures."""
+    """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
     for name in INPUTS:
         named = options.get(name)
         for one in named if isinstance(named, list) else [named]:
             if isinstance(one, str | Path) and Path(one).is_dir() and folder.is_dir() and folder.samefile(one):
-                raise UserError(
-                    f"--output {folder} is what `{name}` names; give a folder of its own, such as runs/NAME."
-                )
+                raise UserError(f"--output {folder} is the folder of `{name}`; give another one, such as runs/NAME.")
 
 
 def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
@@ -199,14 +194,15 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
         return
     if (folder / "summary.json").is_file():
         raise UserError(
-            f"{folder} holds the finished result of other options: {changes}. Give another --output, or delete the folder."
+            f"{folder} holds the finished result of other options: {changes}. "
+            "Give another --output, or delete the folder."
         )
     if is_bound:
         raise UserError(
-            f"{folder} holds what a run of other options left to go on from: {changes}. Give the options that it was begun with, "
-            "another --output, or one of its checkpoints as --resume-from-checkpoint to go on from it nevertheless; or delete the folder."
+            f"{folder} holds an interrupted run of other options: {changes}. Give its own options, another --output, "
+            "or one of its checkpoints as --resume-from-checkpoint; or delete the folder."
         )
-    logger.warning("%s was begun with other options: %s. Going on with the new ones.", folder, changes)
+    logger.warning("%s was started with other options: %s. Resuming with the new ones.", folder, changes)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -215,12 +211,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """As JSON and YAML would give it back, without secrets."""
+    """Return the options as JSON would load them, without secrets."""
     return _blot(json.loads(json.dumps(_jsonable(options))))
 
 
 def _jsonable(obj: Any) -> Any:
-    """Replace what JSON does not know. Anything else is an error: a guess would make a name that does not hold."""
+    """Convert paths, dataclasses, arrays and sets for JSON; other objects raise an error there."""
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         return _jsonable(dataclasses.asdict(obj))
     if isinstance(obj, dict):
@@ -260,7 +256,7 @@ def _command_line() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of this package's own repository; None in a wheel, even one installed inside some other repository."""
+    """Return the commit of this package's repository; None for a wheel, even inside another repository."""
     here = Path(__file__).parents[1]
     git = ["git", "-C", str(here)]
     try:

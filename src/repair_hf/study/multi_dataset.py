@@ -13,7 +13,8 @@ import pandas as pd
 from repair_hf.analysis.findings import Finding
 from repair_hf.analysis.measurements import label
 from repair_hf.analysis.tables import NONE
-from repair_hf.runtime.options import UserError, as_flags, flags
+from repair_hf.runtime.command_line import as_flags, flags
+from repair_hf.runtime.options import UserError
 from repair_hf.study.cost_tables import R1
 from repair_hf.study.options import StudyOptions
 from repair_hf.study.report import write_page

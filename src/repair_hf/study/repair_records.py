@@ -17,7 +17,7 @@ from pyarrow.parquet import read_table
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.records.dataset import load_records
-from repair_hf.runtime.options import as_flags, flags
+from repair_hf.runtime.command_line import as_flags, flags
 from repair_hf.runtime.run_folder import digest
 from repair_hf.study.methods.method import RepairVariant
 from repair_hf.study.methods.registry import load_methods

@@ -1,34 +1,35 @@
-"""Steps: commands that come one after the other, typed by a person or by a command that runs several.
-
-In:  the words of commands.
-Out: `suggest` tells a person which command comes next; `run_command` runs one in this process, exactly as if those words had been
-     typed, where such advice would be noise.
-"""
+"""Find, run and suggest commands, for the commands that run others one after the other."""
 
 from __future__ import annotations
 
 import importlib
 import shlex
 from contextvars import ContextVar
+from types import ModuleType
 
-from repair_hf.runtime.options import parse
+from repair_hf.runtime.command_line import parse
 
 _is_inner: ContextVar[bool] = ContextVar("_is_inner", default=False)
 
 
+def load_command(name: str) -> ModuleType:
+    """Import the module of a command."""
+    return importlib.import_module(f"repair_hf.cli.{name}")
+
+
 def suggest(*words: str) -> None:
-    """Say what to type next, ready to be copied, unless it was no person who typed."""
+    """Print the next command, ready to be copied; nothing inside `run_command`."""
     if not _is_inner.get():
         print(f"next: repair-hf {shlex.join(words)}")
 
 
 def print_command(*words: str) -> None:
-    """Show a command as it would be typed."""
+    """Print a command as a user would type it."""
     print(f"$ repair-hf {shlex.join(words)}")
 
 
 def run_command(*words: str) -> None:
-    """Show a command, then do in this process what the command line does with its words.
+    """Print a command, then run it in this process as the command line would.
 
     Raises:
         UserError: As the command does.
@@ -36,7 +37,7 @@ def run_command(*words: str) -> None:
     """
     print()
     print_command(*words)
-    module = importlib.import_module(f"repair_hf.cli.{words[0]}")
+    module = load_command(words[0])
     count = 2 if "ACTIONS" in vars(module) else 1  # words that name the command
     options, act = (module.OPTIONS, module.run) if count == 1 else module.ACTIONS[words[1]]
     before = _is_inner.set(True)

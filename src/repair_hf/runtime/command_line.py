@@ -1,0 +1,185 @@
+"""Parse a command line and a recipe into dataclasses of options, and write options as flags again.
+
+Flags beat `--config FILE.yaml`, which beats the defaults. An unknown key or flag is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from repair_hf.runtime.flags import Help, add_arguments, is_needed
+from repair_hf.runtime.options import SEEDS, UserError, check_bounds
+
+
+def parse(
+    types: Sequence[type], argv: Sequence[str], prog: str, *, description: str | None = None, epilog: str | None = None
+) -> tuple:
+    """Fill each dataclass of `types` from the command line `argv`.
+
+    Args:
+        types: Dataclasses, in the order in which their instances are wanted.
+        argv: The words after the command's name; may hold `--config FILE.yaml`. A first word without a flag is the
+            value of the first option without a default: `show runs/records` is `show --records runs/records`.
+        prog: What the user typed to get here, such as `repair-hf mine`.
+        description: First lines of `--help`.
+        epilog: Last lines of `--help`, printed unchanged.
+
+    Raises:
+        UserError: If a key, flag or value is unknown or invalid, or a required one is missing.
+    """
+    parser = _Parser(types, prog=prog, description=description, epilog=epilog)
+    config, argv = _take_config(parser.name_first_word(list(argv)))
+    recipe = [] if config is None else parser.recipe_as_flags(config)
+    parser.refuse_unknown_flags(argv)
+    try:
+        return parser.fill([*recipe, *argv])
+    except UserError:
+        raise
+    except ValueError as error:  # a dataclass's own check in __post_init__
+        raise UserError(str(error)) from error
+
+
+def as_flags(options: Any) -> list[str]:
+    """Return the words of a command line that give a dataclass the values of `options`; defaults are left out."""
+    values = {}
+    for each in fields(options):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if (value := vars(options)[each.name]) != default:
+            values[each.name] = value
+    return flags(values)
+
+
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Return values by option name as the words of a command line; None is left out."""
+    words = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, dict):
+            words.append(f"{flag}={json.dumps(value)}")
+        elif value is not None:
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return words
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    reader.add_argument("--config")
+    try:
+        found, rest = reader.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error}; give the path of a YAML file.") from error
+    return found.config, rest
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser of dataclasses that raises `UserError` instead of exiting, and reads recipes."""
+
+    def __init__(self, types: Sequence[type], *, prog: str, description: str | None, epilog: str | None) -> None:
+        epilog = _EVERY_COMMAND if epilog is None else f"{_EVERY_COMMAND}\n\n{epilog}"
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
+        self.types = types
+        actions = [action for each in types for action in add_arguments(self, each)]
+        self.by_flag = {flag: action for action in actions for flag in action.option_strings}
+        self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f.init}
+        self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)
+        word = "" if self.first_needed is None else f"[{self.first_needed.upper()}] "
+        self.usage = f"{prog} {word}[--config FILE.yaml] [options]"
+
+    def fill(self, argv: list[str]) -> tuple:
+        """Return an instance of each dataclass."""
+        values = vars(self.parse_args(argv))
+        if not 0 <= values.get("seed", 0) < SEEDS:  # here, because transformers declares the seed of training
+            self.error(f"`seed` must lie between 0 and {SEEDS - 1}, got {values['seed']}")
+        filled = tuple(
+            each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
+            for each in self.types
+        )
+        for each in filled:
+            check_bounds(each)
+        return filled
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`.")
+
+    def name_first_word(self, argv: list[str]) -> list[str]:
+        """Insert the flag of the first required option before a first word without a flag."""
+        is_bare = argv and not argv[0].startswith("-") and self.first_needed is not None
+        return [f"--{self.first_needed}", *argv] if is_bare else argv
+
+    def refuse_unknown_flags(self, argv: list[str]) -> None:
+        """Report a misspelt flag; argparse would first report the required option that it was meant to be."""
+        flags = [word.split("=")[0] for word in argv if word.startswith("--")]
+        if unknown := [flag for flag in flags if flag not in {"--help", *self.by_flag}]:
+            raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
+
+    def recipe_as_flags(self, path: str) -> list[str]:
+        """Turn a recipe into flags, so that one set of checks serves both."""
+        recipe = _read_recipe(path)
+        if unknown := sorted(set(recipe) - set(self.known)):
+            raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
+        words: list[str] = []
+        for key, value in recipe.items():
+            action = self.by_flag[f"--{key}"]
+            if value is None or value == []:  # no flag can express these
+                self._set_default(key, value)
+            elif isinstance(value, bool) and action.nargs is None and action.type not in (int, float):
+                word = "yes" if value else "no"
+                raise UserError(f"{path}: `{key}` is read as {value} by YAML; write it in quotes, such as '{word}'.")
+            elif isinstance(value, list):
+                if len(value) > 1 and action.nargs != "+":
+                    raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
+                words += [f"--{key}", *map(str, value)]
+            elif isinstance(value, dict):
+                words.append(f"--{key}={json.dumps(value)}")
+            else:
+                words.append(f"--{key}={value}")
+        return words
+
+    def _set_default(self, key: str, value: Any) -> None:
+        if is_needed(self.known[key]):
+            raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+        if value is None and self.get_default(key) is not None:
+            raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
+        self.set_defaults(**{key: value})
+
+    def _remedy(self, words: list[str]) -> str:
+        if not self.known:
+            return f"`{self.prog}` takes no options."
+        keys = [word.removeprefix("--").replace("-", "_") for word in words]
+        near = {key: difflib.get_close_matches(key, self.known, n=1) for key in keys}
+        hints = [f"`{names[0]}` for `{key}`" for key, names in near.items() if names]
+        meant = f"Did you mean {', '.join(hints)}? " if hints else ""
+        known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help`"
+        return f"{meant}Known: {known}."
+
+
+def _read_recipe(path: str) -> dict[str, Any]:
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--config names {path}, which does not exist.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config names {path}, which cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if recipe is None:
+        return {}
+    if not isinstance(recipe, dict) or not all(isinstance(key, str) for key in recipe):
+        raise UserError(f"{path} must hold `key: value` lines, one per option; got a {type(recipe).__name__}.")
+    return recipe
+
+
+# Text, not flags of the parser: both are taken off before it sees the line, and TrainingArguments has its own `debug`.
+_EVERY_COMMAND = """every command:
+  --config FILE.yaml      recipe of `key: value` lines; a key is an option's name with underscores, flags override it
+  --debug                 show the full traceback of an error"""

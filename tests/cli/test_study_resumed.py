@@ -1,0 +1,93 @@
+"""`repair-hf study`: finished work stays and is not paid again after a kill, by a second process, below a ceiling."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+from study_runs import stamps, study
+
+from repair_hf.cli.main import main
+from repair_hf.study.products import paid
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.server import ChatServer
+
+
+def test_samples_stay_when_an_option_changes_that_has_no_part_in_them(tmp_path):
+    words = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "--output", str(tmp_path)]
+    study(*words)
+    before = stamps(tmp_path)
+    study(*words, "--artifacts", "0.5")  # the editor's, which rewrites no captions
+    assert stamps(tmp_path) == before
+
+
+def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
+    """The same command twice. Both methods ask the same questions: the second to be made reuses the answers."""
+    words = f"study --size tiny --seeds 1 --output {tmp_path} --methods wo-pqc repair-mixed".split()
+    command = [sys.executable, "-m", "repair_hf", *words]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
+    ]
+    shown = [process.communicate(timeout=300)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], shown
+    journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
+    keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]
+    assert len(keys) == len(set(keys)) > 100
+    assert len(list(tmp_path.glob("products/*-records/summary.json"))) == 2
+    tables = [text.partition("The regime")[2] for text in shown]
+    assert tables[0] == tables[1] != ""
+    before = stamps(tmp_path)
+    study(*words[1:])
+    assert stamps(tmp_path) == before
+    assert {"wo-pqc", "repair-mixed"} < set(pd.read_csv(tmp_path / "scores.csv")["method"])
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
+    """Killed in its second training: what was whole stays as it was, and no answer is paid again."""
+    out = tmp_path / "out"
+    words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
+    command = [sys.executable, "-m", "repair_hf", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
+        while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    whole = [path.parent for path in out.rglob("summary.json")]
+    assert len(whole) >= 4 and not (out / "study.md").exists()
+    before = {path: when for path, when in stamps(out).items() if path.parent in whole}
+    journal = (out / "products" / "sugarcrepe" / "journal.jsonl").read_text()
+    study(*words[1:])
+    after = stamps(out)
+    assert {path: after[path] for path in before} == before
+    assert (out / "products" / "sugarcrepe" / "journal.jsonl").read_text() == journal
+
+
+@pytest.mark.slow
+def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
+    """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
+    out = tmp_path / "out"
+    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
+        words = (
+            f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
+        )
+        words += ["--llm-base-url", server.base_url, "--spacy-model", "world", "--max-usd"]
+        assert main([*words, "0.02"]) == 1
+        says = capsys.readouterr().err
+        assert "A ceiling of the study is reached at `sugarcrepe`" in says and "`max_usd`" in says
+        first, answers = paid([*(out / "products").iterdir()])
+        assert 0.01 < first <= 0.02 and f"{answers:,} LLM answers" in says
+        assert main([*words, "1"]) == 0
+    table = pd.read_csv(out / "overhead.csv").set_index("method")
+    whole, answers = paid([*(out / "products").iterdir()])
+    assert table.loc["laclip", "dollars"] + table.loc["sugarcrepe", "dollars"] == pytest.approx(whole)
+    asked = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
+    assert len(asked) == answers  # nothing was asked twice

@@ -1,0 +1,72 @@
+"""Made-up pairs, failures and records in the form and place that a recipe names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset
+from PIL import Image
+
+from repair_hf.mining.false_positives import mine_false_positives, with_ids
+from repair_hf.pairs.benchmarks import Size
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+
+SIZES = {  # of the splits below, in place of the true ones
+    "flickr30k": {"train": Size(6, (12,)), "val": Size(2, (4,)), "test": Size(2, (4,))},
+    "coco": {"train": Size(6), "train+restval": Size(8), "val": Size(2, (4,)), "test": Size(2, (4,))},
+    "coco30k": {"train": Size(5), "val": Size(2, (4,)), "test": Size(2, (4,))},
+}
+SPLITS = ["train"] * 6 + ["restval"] * 2 + ["val"] * 2 + ["test"] * 2
+
+
+def make_data(pictures: Path, recipe: dict) -> None:
+    """Put the pictures of `pairs_folder` where a recipe looks for them, in the form of its source."""
+    rows = [json.loads(line) for line in (pictures / "captions.jsonl").read_text().splitlines()]
+    source = Path(recipe["pairs"])
+    if source.suffix != ".json":
+        shutil.copytree(pictures, source)
+        names = {"restval": "train", "val": "validation"}
+        lines = [row | {"split": names.get(split, split)} for row, split in zip(rows, SPLITS, strict=True)]
+        (source / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        return
+    images = []
+    for number, (row, split) in enumerate(zip(rows, SPLITS, strict=True)):
+        path = "train2014" if split == "train" else "val2014"
+        is_coco = recipe["benchmark"].startswith("coco")
+        name = f"COCO_{path}_{number:012}.jpg" if is_coco else f"{number}.jpg"
+        place = Path(recipe["image_folder"]) / (path if is_coco else "") / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(pictures / row["image"]).save(place)
+        sentences = [{"raw": caption} for caption in row["captions"]]
+        images.append({"filename": name, "split": split, "sentences": sentences})
+        if is_coco:
+            images[-1] |= {"filepath": path, "cocoid": number}
+    source.write_text(json.dumps({"images": images}))
+
+
+def make_failures(pairs: Pairs, folder: Path) -> None:
+    """Write failures mined with random embeddings."""
+    draw = np.random.default_rng(0)
+    images, texts = (
+        draw.normal(size=(count, 8)).astype("float32") for count in (len(pairs.images), len(pairs.captions))
+    )
+    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    failures = mine_false_positives(images, texts, pairs.caption_image, d_i2t=2)
+    folder.mkdir(parents=True)
+    with_ids(failures, pairs).to_parquet(folder / "failures.parquet")
+
+
+def make_records(pairs: Pairs, folder: Path) -> None:
+    """Write two records without source images."""
+    ids, captions = pairs.images["image_id"][:], pairs.captions
+    rows = []
+    for q, fp in ((0, 1), (2, 0)):
+        row = {"record_id": f"{q:016x}", "direction": "t2i", "q_id": captions[q]["caption_id"], "fp_id": ids[fp]}
+        row |= {"q_text": captions[q]["caption"], "gt_id": ids[q // 2], "fp_score": 0.5, "error_types": []}
+        rows.append(dict.fromkeys(FEATURES) | row | {"edit_image": Image.new("RGB", (48, 40), "teal")})
+    dropped = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    save_records(folder, Dataset.from_list(rows, features=FEATURES), dropped, embed_source_images=False)

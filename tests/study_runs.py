@@ -1,0 +1,29 @@
+"""Run `repair-hf study` in this process, and look at what it wrote."""
+
+from __future__ import annotations
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from repair_hf.cli.main import main
+
+# LLM calls and images per sample: the paper's arithmetic, measured with our counters.
+PER_SAMPLE = {
+    "vanilla": (0, 0), "negclip": (0, 0), "simclr": (0, 0), "stablerep": (0, 1), "laclip": (1, 0),
+    "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3),
+    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0),
+}  # fmt: skip
+
+
+def study(*words: str) -> str:
+    """Run the command and return what it printed."""
+    with redirect_stdout(StringIO()) as shown:
+        assert main(["study", *words]) == 0
+    return shown.getvalue()
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    """Return when the cells and products were written."""
+    found = [path for part in ("cells", "products") for path in (folder / part).rglob("*") if path.is_file()]
+    return {path: path.stat().st_mtime_ns for path in found if "lock" not in path.name}

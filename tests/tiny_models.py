@@ -1,0 +1,226 @@
+"""Fixtures with tiny models of random weights, made on the spot: CLIP, SigLIP, LLaVA, InstructPix2Pix.
+
+`clip` is a fresh copy for each test. The folders are made once per session: only read them.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import pictures
+
+
+@pytest.fixture(scope="session")
+def clip_processor():
+    """A CLIPProcessor for 32x32 pixels with a byte-pair vocabulary learnt from a few captions."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import CLIPImageProcessorPil, CLIPProcessor, CLIPTokenizer
+
+    start, end = "<|startoftext|>", "<|endoftext|>"
+    bpe = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    bpe.normalizer = normalizers.Lowercase()
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    whole_words = [f"{letter}</w>" for letter in alphabet]
+    trainer = trainers.BpeTrainer(
+        vocab_size=800,
+        initial_alphabet=alphabet,
+        end_of_word_suffix="</w>",
+        special_tokens=[*whole_words, start, end],
+        show_progress=False,
+    )
+    bpe.train_from_iterator([caption for _, captions in pictures() for caption in captions], trainer)
+    learnt = json.loads(bpe.to_str())["model"]
+    merges = [tuple(merge) for merge in learnt["merges"]]
+    tokenizer = CLIPTokenizer(vocab=learnt["vocab"], merges=merges, model_max_length=32)
+    size = {"height": 32, "width": 32}
+    return CLIPProcessor(CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def _clip(clip_processor):
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+
+    torch.manual_seed(0)
+    tokenizer = clip_processor.tokenizer
+    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=32,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **small,
+    )
+    vision = CLIPVisionConfig(image_size=32, patch_size=16, **small)
+    model = CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=8))
+    return model.eval()
+
+
+@pytest.fixture
+def clip(_clip):
+    """A fresh copy of a CLIPModel of about ten thousand random weights."""
+    return deepcopy(_clip)
+
+
+@pytest.fixture(scope="session")
+def clip_folder(_clip, clip_processor, tmp_path_factory) -> Path:
+    """The model and its processor, as a user would have them on disk."""
+    folder = tmp_path_factory.mktemp("clip")
+    _clip.save_pretrained(folder)
+    clip_processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def siglip_folder(tmp_path_factory) -> Path:
+    """A tiny SiglipModel with its processor, which normalizes and pads in another way than CLIP's."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import (
+        PreTrainedTokenizerFast,
+        SiglipConfig,
+        SiglipImageProcessorPil,
+        SiglipModel,
+        SiglipProcessor,
+        SiglipTextConfig,
+        SiglipVisionConfig,
+    )
+
+    words = sorted({word for _, captions in pictures() for text in captions for word in text.split()})
+    tokens = Tokenizer(
+        models.WordLevel({word: k for k, word in enumerate(["</s>", "<unk>", *words])}, unk_token="<unk>")
+    )
+    tokens.normalizer = normalizers.Lowercase()
+    tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokens.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="</s>", unk_token="<unk>", eos_token="</s>")
+    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    text = SiglipTextConfig(vocab_size=len(tokenizer), max_position_embeddings=12, **small)
+    vision = SiglipVisionConfig(image_size=32, patch_size=16, **small)
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("siglip")
+    SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict())).save_pretrained(folder)
+    SiglipProcessor(SiglipImageProcessorPil(size={"height": 32, "width": 32}), tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def vlm_folder(tmp_path_factory) -> Path:
+    """A tiny LLaVA with its processor: a vision LLM whose tokens are bytes, and whose answers are random."""
+    from tokenizers import pre_tokenizers
+    from transformers import (
+        CLIPImageProcessorPil,
+        CLIPVisionConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        Qwen2Config,
+        Qwen2Tokenizer,
+    )
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<image>"], special_tokens=True)
+    tokenizer.eos_token = "<|im_end|>"
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+        "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    size = {"height": 32, "width": 32}
+    processor = LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size),
+        tokenizer,
+        patch_size=16,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=template,
+    )
+    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    text = Qwen2Config(
+        vocab_size=len(tokenizer),
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        initializer_range=0.5,  # far from zero, so that answers depend on the question
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **small,
+    )
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(image_size=32, patch_size=16, **small),
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("vlm")
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = sorted(ByteLevel.alphabet())
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>", "<|im_start|>"]
+    return {word: row for row, word in enumerate(words)}, []
+
+
+@pytest.fixture(scope="session")
+def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
+    """An InstructPix2Pix pipeline of about ten thousand random weights."""
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    torch.manual_seed(0)
+    vocab, merges = tokenizer_parts
+    tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=200)
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=200,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id,
+    )
+    pipeline = StableDiffusionInstructPix2PixPipeline(
+        vae=AutoencoderKL(
+            block_out_channels=(4, 4),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=4,
+            norm_num_groups=1,
+        ),
+        text_encoder=CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=UNet2DConditionModel(
+            block_out_channels=(4, 8),
+            layers_per_block=1,
+            in_channels=8,
+            out_channels=4,
+            norm_num_groups=1,
+            attention_head_dim=2,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=16,
+        ),
+        scheduler=DDIMScheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    folder = tmp_path_factory.mktemp("instruct-pix2pix")
+    pipeline.save_pretrained(folder)
+    return folder
