@@ -9,7 +9,7 @@ from repair_hf.mining.faiss_index import rank_by_index
 from repair_hf.mining.false_positives import mine_approximately, mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
-from tests.mining.test_ranking import COLLECTIONS, planted
+from tests.mining.embeddings import COLLECTIONS, planted
 
 EVERYTHING = 16.0  # effort
 

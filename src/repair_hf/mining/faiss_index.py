@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from repair_hf.mining.positives import Positives, Ranking, Side, expanded
+from repair_hf.mining.positives import Positives, Ranking, RankingState, expanded
 from repair_hf.mining.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
 
 AT_ONCE = 2048  # queries
@@ -63,7 +63,7 @@ def rank_by_index(
         share of the true best false positives of up to 512 queries, drawn at random, that were found.
     """
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
-    i2t, t2i = Side(len(images), fps_of_image), Side(len(texts), fps_of_caption)
+    i2t, t2i = RankingState(len(images), fps_of_image), RankingState(len(texts), fps_of_caption)
     for image, caption, score in _scored(images, texts, positives):
         i2t.offer_positives(image, caption, score)
         t2i.offer_positives(caption, image, score)
@@ -79,8 +79,8 @@ def rank_by_index(
                 side.keys[some] = keys[:, : side.k]
             recall[name] = _recall(side, queries, candidates, known, eps)
     for image, caption, score in _scored(images, texts, positives):
-        i2t.count_positives(image, i2t.ahead_of(image, score))
-        t2i.count_positives(caption, t2i.ahead_of(caption, score))
+        i2t.count_positives(image, i2t.fps_ahead(image, score))
+        t2i.count_positives(caption, t2i.fps_ahead(caption, score))
     return i2t.ranking(), t2i.ranking(), recall
 
 
@@ -145,7 +145,7 @@ def _found(
     return best_keys(query, keys_of(score, candidate), len(queries), pool)
 
 
-def _recall(side: Side, queries: np.ndarray, candidates: np.ndarray, known: _Known, eps: float) -> float:
+def _recall(side: RankingState, queries: np.ndarray, candidates: np.ndarray, known: _Known, eps: float) -> float:
     """The share of the true best false positives of some queries that were found."""
     some = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
     true = best_directly(queries[some], candidates, np.arange(len(candidates)), known.of(some), side.k, eps)
