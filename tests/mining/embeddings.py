@@ -10,7 +10,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def quantised(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray:
-    """Unit vectors with four entries of +-1/2: their cosines are multiples of 1/4, so ties abound and sums are exact."""
+    """Unit vectors with four entries of +-1/2. Cosines are multiples of 1/4: sums are exact, and many scores tie."""
     vectors = np.zeros((count, size), np.float32)
     for row in vectors:
         row[rng.permutation(size)[:4]] = rng.choice([-0.5, 0.5], 4)
@@ -22,14 +22,14 @@ def random_unit(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarr
 
 
 def planted(rng: np.random.Generator, noise: float, n_images: int = 300, n_texts: int = 1400, size: int = 32):
-    """Each caption is its image and so much noise; in order of image."""
+    """Captions are their image plus noise, in order of image."""
     own = np.sort(np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)]))
     images = random_unit(rng, n_images, size)
     return images, unit(images[own] + noise * random_unit(rng, n_texts, size)), own
 
 
 def classes(rng: np.random.Generator):
-    """Ten narrow classes, one after the other: no part of the collection is like another."""
+    """Ten narrow classes, sorted by class."""
     images, texts, own = planted(rng, 0.3)
     centre = random_unit(rng, 10, 32)
     kind = np.arange(len(images)) * 10 // len(images)
@@ -37,14 +37,14 @@ def classes(rng: np.random.Generator):
 
 
 def doubles(rng: np.random.Generator):
-    """A third of the captions is one and the same."""
+    """A third of the captions are identical."""
     images, texts, own = planted(rng, 1.0)
     texts[rng.integers(0, len(texts), len(texts) // 3)] = texts[0]
     return images, texts, own
 
 
 def cone(rng: np.random.Generator):
-    """All in a narrow cone, where float32 hardly tells scores apart."""
+    """All in a narrow cone, where float32 hardly separates scores."""
     images, texts, own = planted(rng, 1.0)
     axis = random_unit(rng, 1, 32)
     return unit(axis + 0.01 * images), unit(axis + 0.01 * texts), own

@@ -32,7 +32,8 @@ for name, block in (("many", 96), ("one", 2048)):
     found = rank_both_ways(
         data["images"], data["texts"], positives, fps_of_image=40, fps_of_caption=7, block=block, everyone=processes()
     )
-    fields = {f"{way}_{field}": values for way, ranking in zip(("i2t", "t2i"), found) for field, values in vars(ranking).items()}
+    rankings = zip(("i2t", "t2i"), found)
+    fields = {f"{way}_{field}": values for way, ranking in rankings for field, values in vars(ranking).items()}
     np.savez(f"{folder}/{name}-{processes().index}.npz", **fields)
 assert main(words) == 0
 assert main([*words, "--search", "ivf"]) == 2
@@ -78,7 +79,7 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     words = [str(tmp_path / "script.py"), str(tmp_path), *command.split(), str(tmp_path / "two")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *words], env=environment, capture_output=True, text=True, timeout=1800)
-    # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
+    # Not the exit code: gloo's threads sometimes abort the interpreter at exit, after everything is saved.
     assert done.stdout.count("processes 2") == 2, done.stderr[-4000:]
 
     expected = rank_both_ways(images, texts, Positives.of(own, len(images)), fps_of_image=40, fps_of_caption=7)

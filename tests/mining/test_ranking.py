@@ -202,7 +202,7 @@ def test_zero_and_minus_zero_tie():
         ("images", (1, 0), np.nan, "1 of 3 image embeddings are zero or not finite, first row 1"),
         ("texts", 4, 0, "1 of 6 text embeddings are zero or not finite, first row 4"),
         ("own", slice(0, 2), 1, "1 of 3 images have no caption, first image 0"),
-        ("own", 0, 3, r"must be in \[0, 3\), got 0 to 3"),
+        ("own", 0, 3, r"must lie in \[0, 3\), got 0 to 3"),
     ],
 )
 def test_refuses_what_cannot_be_ranked(kind, place, value, message):

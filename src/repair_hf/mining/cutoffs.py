@@ -6,8 +6,9 @@ With `scores.screen_error` as eps, a pair with the screened score s
 - is none of a query's k best if s < (k-th best s) - 2 eps: k others score at least (k-th best s) - eps.
 
 The k-th best score is only known at the end. A cutoff is guessed from the candidates seen so far, with a margin, and
-raised as more are seen. Blocks are strided samples, so a sorted collection does no harm. In the end a query's k best are
-certain if the k-th of them scores at least eps above every cutoff that was used. The few other queries are ranked directly.
+raised as more are seen. Blocks are strided samples, so a sorted collection does no harm. In the end a query's k best
+are certain if the k-th of them scores at least eps above every cutoff that was used. The few other queries are ranked
+directly.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ POSITIVES_AT_ONCE = 1024  # compared with the false positives of their queries
 class Positives:
     """Which captions answer which images.
 
-    Captions of one group answer the same images; the pairs (group, image) are kept as sorted numbers.
+    Captions of one group answer the same images. The pairs (group, image) are stored as sorted integers.
 
     Args:
         n_images: N.
@@ -30,12 +30,12 @@ class Positives:
 
     @classmethod
     def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
-        """Each caption answers its own image and, where texts are given, each image with a caption of the same text.
+        """Let each caption answer its own image and, if texts are given, each image with a caption of the same text.
 
         Args:
             caption_image: (M,) index of each caption's image.
             n_images: N.
-            same_text: (M,) texts; equal ones are one caption that stands at several images.
+            same_text: (M,) texts; captions of equal text answer the same images.
         """
         group = np.asarray(caption_image, np.int64)
         if same_text is not None:
@@ -45,13 +45,13 @@ class Positives:
 
     @property
     def doubles(self) -> int:
-        """How many pairs are positive by equal text alone."""
+        """How many pairs are positive only because of equal texts."""
         groups = np.arange(self.group.max() + 2) * self.n_images
         images_of_group = np.diff(np.searchsorted(self.members, groups))
         return int(images_of_group[self.group].sum()) - len(self.group)
 
     def of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The positive pairs of some captions, (C,), as images and places in `captions`; in order of place, then image."""
+        """Positive pairs of some captions, (C,), as images and places in `captions`, in order of place, then image."""
         base = self.group[captions] * self.n_images  # (C,)
         low = np.searchsorted(self.members, base)
         at, place = expanded(low, np.searchsorted(self.members, base + self.n_images))
@@ -59,7 +59,7 @@ class Positives:
 
 
 def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of ranges, one range after the other, and which range each is of: (R,), (R,) to (P,), (P,)."""
+    """Concatenate R ranges of integers: return the integers, (P,), and which range each belongs to, (P,)."""
     count = stop - first
     owner = np.repeat(np.arange(len(count)), count)
     return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
@@ -67,7 +67,7 @@ def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 @dataclass(frozen=True)
 class Ranking:
-    """What one direction found, for Q queries and the k best non-positives of each.
+    """The ranking of one direction: each query's best positive and its k best non-positives.
 
     Args:
         gt: (Q,) the best-scored positive.
@@ -136,7 +136,7 @@ class RankingState:
             self.keys = best_keys(*self.pool.pop(), len(self.gt), self.k)
 
     def fps_ahead(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """How many false positives of its query are ahead of each positive, (P,): those that score at least as much."""
+        """Count the false positives ahead of each positive, (P,): those of its query that score at least as much."""
         ahead = np.empty(len(query), np.int64)
         for some in (slice(start, start + POSITIVES_AT_ONCE) for start in range(0, len(query), POSITIVES_AT_ONCE)):
             ahead[some] = np.count_nonzero(decode(self.keys[query[some]])[0] >= scores[some, None], axis=1)

@@ -8,15 +8,16 @@ Mining and evaluation both use `rank_both_ways`, so they cannot disagree. Ranks 
   positives, so a model that gives every pair the same score ranks last. Within each kind the lower index comes first.
 - Ranks count from 1 in the full ranking, positives included.
 
-The captions are cut into panels. Each panel is a strided sample, so it is a fair part of a sorted collection, and so is
-each process's share of the panels. A panel's scores are computed once, by fast products, and those that matter are computed
-again exactly (`screening`). Panels go to as many threads as torch would use, and each thread computes on its own. A process
-finds the k best images of its own captions, and of each image's k best captions those among its own; then they are merged.
+The captions are cut into panels. Each panel is a strided sample, so it is a fair part of a sorted collection, and so
+is each process's share of the panels. A panel's scores are computed once, by fast products, and those that matter are
+computed again exactly (`screening`). Panels go to as many threads as torch would use, and each thread computes on its
+own. A process finds the k best images of its own captions, and of each image's k best captions those among its own;
+then they are merged.
 
 Beyond the vectors, which may be memory-mapped, the pass and its result take about 70 + 44 k bytes for each caption and
-image (k: false positives wanted for it), 60 MB for each thread, and 24 bytes for each candidate for an image's k best: about
-3 k candidates for each image, and 20 for k = 1. So 10 million captions whose best image is wanted take 1.1 GB. Images that
-fit into 256 MB in float64 are also held in float64.
+image (k: false positives wanted for it), 60 MB for each thread, and 24 bytes for each candidate for an image's k best:
+about 3 k candidates for each image, and 20 for k = 1. So 10 million captions whose best image is wanted take 1.1 GB.
+Images that fit into 256 MB in float64 are also held in float64.
 """
 
 from __future__ import annotations
@@ -114,12 +115,11 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
                 name,
             )
     if caption_image.shape != (len(texts),):
-        raise UserError(
-            f"`caption_image` must name the image of each of the {len(texts)} captions, got shape {caption_image.shape}."
-        )
+        expected = f"the image of each of the {len(texts)} captions"
+        raise UserError(f"`caption_image` must name {expected}, got shape {caption_image.shape}.")
     if caption_image.min() < 0 or caption_image.max() >= len(images):
         raise UserError(
-            f"`caption_image` must be in [0, {len(images)}), got {caption_image.min()} to {caption_image.max()}."
+            f"`caption_image` must lie in [0, {len(images)}), got {caption_image.min()} to {caption_image.max()}."
         )
     if len(bare := np.setdiff1d(np.arange(len(images)), caption_image)):
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
@@ -156,7 +156,7 @@ def _cut(
 
 
 def screen_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 for a CPU that supports it natively, else float32: an accelerator's bfloat16 has no error bound."""
+    """Return bfloat16 for a CPU that supports it natively, else float32. An accelerator's bfloat16 has no bound."""
     has_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if device.type == "cpu" and has_bfloat16 else torch.float32
 
