@@ -47,7 +47,7 @@ def embed(model: str, source: str, output: str, index: int) -> None:
     dual = dual_encoder.DualEncoder.from_pretrained(model, device="cpu", batch_size=5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dual_encoder, "CAPTIONS_AT_ONCE", 3)
-        patch.setattr(pixel_store, "AT_ONCE", 3)
+        patch.setattr(pixel_store, "IMAGES_AT_ONCE", 3)
         images, texts = dual.embed_pairs(pairs)
         kept = dual.embed_pairs(pairs, cache_folder=folder / "kept")
         store = pixel_store.PixelStore(pairs.images, "image", dual.preprocessor, folder / "kept")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import faiss
 import numpy as np
@@ -117,6 +117,7 @@ def _scored_positives(
 
 def _build_index(candidates: np.ndarray, search: Search, effort: float) -> faiss.Index:
     count, size = candidates.shape
+    index: Any
     if search == "hnsw":
         index = faiss.IndexHNSWFlat(size, LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efSearch = max(1, round(effort * BREADTH))

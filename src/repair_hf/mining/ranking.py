@@ -189,11 +189,11 @@ def _screen_panels(
     """Find the best non-positives in this process's panels. What the first panels show spares the later ones work."""
     if not matrix.own:
         return
-    of_images, n_captions, done = None, len(matrix.own_captions), 0
+    of_images, n_captions, done = Cutoffs(i2t.gt_score, i2t.k, matrix.eps), len(matrix.own_captions), 0
 
     def screen(place: int) -> PanelRanks:
         positives = ScoredPairs(*matrix.positives_of(place), scores[place])
-        if of_images is not None:
+        if done:
             return screen_panel(matrix, place, positives, of_images, t2i.k)
         guessed, share = Cutoffs(i2t.gt_score, i2t.k, matrix.eps), len(matrix.panels[place]) / n_captions
         return screen_panel(matrix, place, positives, guessed, t2i.k, share=share)
@@ -211,8 +211,9 @@ def _screen_panels(
                 i2t.add_candidates(found.pairs.image, keys_of(found.pairs.score, captions[found.pairs.column]))
                 guesses.append(found.of_images)
                 bar.update()
+            if not done:
+                of_images = Cutoffs.merged(guesses)
             done += len(places)
-            of_images = of_images or Cutoffs.merged(guesses)
             if i2t.k:
                 of_images.raise_to(i2t.kth_score(rank_in_part(i2t.k, done / len(matrix.own))))
                 i2t.drop_below(of_images.top_k)
@@ -282,7 +283,7 @@ def _workers() -> Iterator[tuple[Executor, int]]:
 @contextmanager
 def _full_float32() -> Iterator[None]:
     """Switch off TF32, which a training run may have switched on: it exceeds the error bound of the screen."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,9 +70,10 @@ def exact_scores(rows: np.ndarray | Tensor, image: np.ndarray, panel: Tensor, co
 
 def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tensor) -> np.ndarray:
     """Multiply vectors by columns of a panel: those from place ends[k] to ends[k + 1] by vector k."""
-    indices = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
+    rows, columns = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (ends, column))
     zeros = torch.zeros(len(column), dtype=torch.float64)  # multiplied by beta, so not uninitialised
-    where = torch.sparse_csr_tensor(*indices, zeros, (len(vectors), len(panel)), check_invariants=False)
+    size: Any = (len(vectors), len(panel))
+    where = torch.sparse_csr_tensor(rows, columns, zeros, size, check_invariants=False)
     return torch.sparse.sampled_addmm(where, vectors, panel.T, beta=0.0).values().numpy()
 
 

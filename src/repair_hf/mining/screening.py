@@ -32,7 +32,7 @@ class ScoredPairs:
     column: np.ndarray
     score: np.ndarray
 
-    def __getitem__(self, which: np.ndarray) -> ScoredPairs:
+    def __getitem__(self, which: np.ndarray | slice) -> ScoredPairs:
         return ScoredPairs(self.image[which], self.column[which], self.score[which])
 
 
