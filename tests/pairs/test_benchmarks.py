@@ -15,6 +15,7 @@ from repair_hf.pairs import benchmarks
 from repair_hf.pairs.benchmarks import BenchmarkSplit
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import kinds
 
 
 def flickr30k(counts: dict[str, int], captions: int = 5) -> list[dict]:
@@ -118,12 +119,7 @@ def test_bad_rows_of_karpathys_file(tmp_path):
     for row in (rows[0], rows[2]):
         PIL.Image.new("RGB", (2, 2)).save(tmp_path / row["filename"])
     pairs = load(file, "train")
-    assert {problem.kind: problem.count for problem in pairs.problems} == {
-        "malformed_row": 1,
-        "duplicate_id": 1,
-        "outside_folder": 2,
-        "empty_caption": 2,
-    }
+    assert kinds(pairs) == {"malformed_row": 1, "duplicate_id": 1, "outside_folder": 2, "empty_caption": 2}
     assert pairs.captions["caption"][-1] == "left"
 
 
@@ -254,7 +250,7 @@ def test_a_source_without_splits_is_no_benchmark(pairs_folder):
 
 
 def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
-    """The columns of the Flickr30K that most people load: one split `test`, which a column `split` tells apart."""
+    """The columns of the common Flickr30K on the Hub: a single split `test`, and a column `split`."""
     columns = {
         "image": [str(picture)] * len(rows),
         "caption": [[sentence["raw"] for sentence in row["sentences"]] for row in rows],
@@ -263,15 +259,9 @@ def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
         "img_id": [str(place) for place in range(len(rows))],
         "filename": [row["filename"] for row in rows],
     }
-    features = Features(
-        {
-            "image": Image(),
-            "caption": List(Value("string")),
-            "sentids": List(Value("string")),
-            **{name: Value("string") for name in ("split", "img_id", "filename")},
-        }
-    )
-    return Dataset.from_dict(columns, features=features)
+    texts = List(Value("string"))
+    features = {name: Value("string") for name in columns} | {"image": Image(), "caption": texts, "sentids": texts}
+    return Dataset.from_dict(columns, features=Features({name: features[name] for name in columns}))
 
 
 def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):

@@ -43,17 +43,14 @@ def rank_by_index(
     """Rank the captions that an index finds for each image, and the images it finds for each caption.
 
     Args:
-        image_embeddings: Unit vectors, float32; may be memory-mapped.
-        text_embeddings: Unit vectors, float32; may be memory-mapped.
+        image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
+        text_embeddings: Unit vectors, (M, D) float32; may be memory-mapped.
         positives: Which captions answer which images.
         search: `ivf` searches the clusters nearest to the query; `hnsw` walks a graph of neighbours.
         fps_of_image: How many false positives to find for each image; with 0 that direction is not searched.
         fps_of_caption: The same for each caption.
         pool: False positives counted for a gt's rank; at least those asked for.
         effort: Multiplies the part of the index that is searched: more is slower and misses less.
-
-    Shape:
-        image_embeddings: (N, D); text_embeddings: (M, D).
 
     Returns:
         The rankings of the N images' captions and of the M captions' images; and the recall by direction (`i2t`,

@@ -24,13 +24,10 @@ def at_random(
 
     Args:
         failures: Rows of `mine_false_positives`.
-        image_embeddings: Unit vectors, float32.
-        text_embeddings: Unit vectors, float32.
+        image_embeddings: Unit vectors, (N, D) float32.
+        text_embeddings: Unit vectors, (M, D) float32.
         positives: Which captions answer which images.
         seed: Seed of the draws.
-
-    Shape:
-        image_embeddings: (N, D). text_embeddings: (M, D).
 
     Returns:
         Rows of the same columns, with the `fp_score` and `fp_rank` of what was drawn. The false positives of a query

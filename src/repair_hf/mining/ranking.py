@@ -61,8 +61,8 @@ def rank_both_ways(
     """Rank captions for each image, and images for each caption, in one pass over the blocks of their scores.
 
     Args:
-        image_embeddings: Unit vectors, float32; may be memory-mapped.
-        text_embeddings: Unit vectors, float32; may be memory-mapped, and is then read a panel at a time.
+        image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
+        text_embeddings: Unit vectors, (M, D) float32; may be memory-mapped, and is then read a panel at a time.
         positives: Which captions answer which images.
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: How many false positives to find for each caption.
@@ -71,9 +71,6 @@ def rank_both_ways(
             result stay on the CPU.
         everyone: The processes that share the captions; each must call this with the same vectors, and gets the whole
             result.
-
-    Shape:
-        image_embeddings: (N, D); text_embeddings: (M, D).
 
     Returns:
         The rankings of the N images' captions and of the M captions' images.

@@ -112,10 +112,7 @@ def load_pairs(
     wanted = (split, "restval") if with_restval and split == "train" else (split,)
     listing = _read(source, problems, wanted, image_folder, image_column, caption_column)
     ids: list[str] = listing.images["image_id"][:]
-    needed = wanted if expected is None else wanted[:1]  # some sources have `restval` in `train` already
-    rows = _of_split(ids, listing.splits, _first_of_each_id(ids, problems), wanted, needed, problems, source)
-    if expected is not None:
-        rows = _of_benchmark(expected, listing, ids, rows)
+    rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     if expected is not None:
         expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
@@ -179,29 +176,29 @@ def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
     return rows
 
 
-def _of_split(
+def _rows_of_split(
+    listing: Listing,
     ids: list[str],
-    splits: list[str | None] | None,
-    rows: list[int],
     wanted: Sequence[str],
-    needed: Sequence[str],
+    expected: BenchmarkSplit | None,
     problems: Problems,
     source: str,
 ) -> list[int]:
-    if wanted == ("all",) or not rows:
-        return rows
-    if splits is None:
-        splits = [_part(image_id) for image_id in ids]
-    for row in rows:
-        if splits[row] is None:
-            problems.add("no_split", ids[row])
-    have = {name for row in rows if (name := splits[row]) is not None}
-    if absent := [name for name in needed if name not in have]:
-        raise UserError(
-            f"`{source}` has no image in split `{absent[0]}`; it has {sorted(have)}. "
-            "Choose one of these, or `all` to take everything."
-        )
-    return [row for row in rows if splits[row] in wanted]
+    rows = _first_of_each_id(ids, problems)
+    if wanted != ("all",) and rows:
+        splits = [_part(image_id) for image_id in ids] if listing.splits is None else listing.splits
+        for row in rows:
+            if splits[row] is None:
+                problems.add("no_split", ids[row])
+        have = {name for row in rows if (name := splits[row]) is not None}
+        needed = wanted if expected is None else wanted[:1]  # some benchmarks have `restval` in `train` already
+        if absent := [name for name in needed if name not in have]:
+            raise UserError(
+                f"`{source}` has no image in split `{absent[0]}`; it has {sorted(have)}. "
+                "Choose one of these, or `all` to take everything."
+            )
+        rows = [row for row in rows if splits[row] in wanted]
+    return rows if expected is None else _of_benchmark(expected, listing, ids, rows)
 
 
 def _of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], rows: list[int]) -> list[int]:
