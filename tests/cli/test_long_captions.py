@@ -32,5 +32,5 @@ def long_pairs(tmp_path_factory):
 def test_captions_that_were_cut_are_counted(words, key, long_pairs, clip_folder, tmp_path, caplog):
     command = [*words.split(), "--model", str(clip_folder), "--pairs", str(long_pairs), "--split", "all"]
     assert main([*command, "--output", str(tmp_path / "out")]) == 0
-    assert "1 of 24 captions were cut at 32 tokens, the most that the model reads" in caplog.text
+    assert "1 of 24 captions were truncated to 32 tokens, the most that the model reads" in caplog.text
     assert json.loads((tmp_path / "out" / "summary.json").read_text())[key] == 1

@@ -94,7 +94,7 @@ def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
         (["--d-i2t", "0", "--d-t2i", "0"], "`d_i2t` and `d_t2i` are both 0, and nothing would be mined"),
         (["--max-queries", "0"], "`max_queries` must be at least 1, got 0"),
         (["--search", "ivf", "--search-effort", "inf"], "`search_effort` must be above 0, got inf"),
-        (["--model", "/nowhere"], "`/nowhere` is no folder here, and cannot be loaded as a dual encoder"),
+        (["--model", "/nowhere"], "`/nowhere` is not a local folder, and cannot be loaded as a dual encoder"),
         (
             ["--model", "world/bse"],
             "`world/bse` is no folder, and the toy world's retrievers are world/base, world/base-12k, world/narrow",

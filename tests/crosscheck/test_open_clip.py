@@ -1,5 +1,6 @@
-"""open_clip itself loads what `repair-hf export open_clip` writes, and gives the same pixels, tokens and vectors; CLIP_benchmark's own
-command, pointed at that folder, prints the numbers of `repair-hf evaluate`.
+"""open_clip loads what `repair-hf export open_clip` writes: the same pixels, tokens and vectors.
+
+CLIP_benchmark's own command on that folder prints the numbers of `repair-hf evaluate`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def test_the_same_vectors(encoder, tmp_path):
 
 
 def test_the_same_pixels_but_for_the_side_of_an_odd_pixel(encoder, tmp_path):
-    """Half of an odd surplus open_clip's crop rounds to the even number, ours down, as the model's own processor does."""
+    """open_clip rounds half of an odd surplus to the even number; the model's own processor rounds it down."""
     _, preprocess, _ = exported(encoder, tmp_path)
     side = encoder.preprocessor.image_shape[-1]
     shifted = 0
@@ -95,7 +96,7 @@ def test_the_same_pixels_but_for_the_side_of_an_odd_pixel(encoder, tmp_path):
 
 @needs_vocabulary
 def test_the_same_tokens_by_clips_vocabulary():
-    from tests.encoder.test_photographs import real_tokenizer
+    from tests.encoder.clip_vocabulary import real_tokenizer
 
     theirs, ours = open_clip.get_tokenizer("ViT-B-32"), real_tokenizer()
     odd = [
@@ -120,7 +121,7 @@ def test_the_same_tokens_by_clips_vocabulary():
 @pytest.mark.parametrize("activation, name", [("quick_gelu", "ViT-B-32-quickgelu"), ("gelu", "ViT-B-32")])
 def test_weights_of_vit_b_32s_size_fit_open_clips_own_model_of_that_name(activation, name, tmp_path):
     from repair_hf.encoder.preprocessing import Preprocessor
-    from tests.encoder.test_photographs import real_tokenizer
+    from tests.encoder.clip_vocabulary import real_tokenizer
 
     config = CLIPConfig(
         text_config={"hidden_act": activation, "eos_token_id": 2}, vision_config={"hidden_act": activation}
@@ -200,19 +201,17 @@ def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeyp
     ]
     assert main(["evaluate", "world/base", *words]) == 0
     ours = json.loads((tmp_path / "ours" / "metrics.json").read_text())
-    theirs = clip_benchmark(
-        *model, "--dataset", "flickr30k", "--dataset_root", str(toy_world / "val2017"), "--task", "zeroshot_retrieval",
-        "--annotation_file", str(toy_world / "captions.txt"), "--recall_k", "1", "5", "10", "--output", str(tmp_path / "theirs.json"),
-    )  # fmt: skip
+    images, written = str(toy_world / "val2017"), ["--output", str(tmp_path / "theirs.json")]
+    options = ["--task", "zeroshot_retrieval", "--annotation_file", str(toy_world / "captions.txt")]
+    options += ["--recall_k", "1", "5", "10", *written]
+    theirs = clip_benchmark(*model, "--dataset", "flickr30k", "--dataset_root", images, *options)
     for k in (1, 5, 10):
         assert ours[f"t2i_R@{k}"] == pytest.approx(theirs[f"image_retrieval_recall@{k}"], abs=1e-6)
         assert ours[f"i2t_R@{k}"] == pytest.approx(theirs[f"text_retrieval_recall@{k}"], abs=1e-6)
     assert 0.5 < ours["t2i_R@1"] < 0.99  # or equality says little
 
-    theirs = clip_benchmark(
-        *model, "--dataset", "sugar_crepe/swap_obj", "--dataset_root", str(toy_world), "--task", "image_caption_selection",
-        "--output", str(tmp_path / "theirs.json"),
-    )  # fmt: skip
+    options = ["--dataset_root", str(toy_world), "--task", "image_caption_selection", *written]
+    theirs = clip_benchmark(*model, "--dataset", "sugar_crepe/swap_obj", *options)
     monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
     cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
     encoder = DualEncoder.from_pretrained("world/base", device="cpu")

@@ -1,7 +1,7 @@
-"""The backbones that people bring, each of its published configuration with random weights: vectors, pixels, tokens, a training step.
+"""Common backbones with their published configuration and random weights: vectors, pixels, tokens, a training step.
 
-With one layer a tower and a small vocabulary all else is of its real size; the slow tests have whole ones too. Weights that somebody has
-trained were loaded by none of them.
+Towers have one layer and a small vocabulary, and everything else has its real size. The slow tests use whole ones.
+No test loads published weights.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from transformers import (
     CLIPImageProcessorPil,
     CLIPModel,
     CLIPProcessor,
-    Siglip2Config,
-    Siglip2ImageProcessorPil,
     SiglipConfig,
     SiglipImageProcessorPil,
     SiglipModel,
@@ -34,7 +32,6 @@ from transformers import (
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.runtime.options import UserError
 from repair_hf.training.losses import ContrastiveLoss
 from repair_hf.training.towers import encode_batch
 
@@ -45,18 +42,13 @@ CAPTIONS = ["a red circle on grey paper", "the picture shows one triangle, paint
 
 
 def tower(width: int, inner: int, layers: int, heads: int, **others: Any) -> dict[str, Any]:
-    sizes = {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
-    return sizes | others
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return dict(zip(names, (width, inner, layers, heads), strict=True)) | others
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """What its `config.json` and `preprocessor_config.json` say, where it is not the default of transformers."""
+    """Its configuration, where it differs from the defaults of transformers."""
 
     kind: type
     vision: dict[str, Any]
@@ -72,36 +64,33 @@ L_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=77, vocab_size=49408)
 H_TEXT = tower(1024, 4096, 24, 16, max_position_embeddings=77, vocab_size=49408)
 SIGLIP_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=64, vocab_size=32000)
 SO400M_TEXT = tower(1152, 4304, 27, 16, max_position_embeddings=64, vocab_size=32000)
-QUICK, EXACT = {"hidden_act": "quick_gelu"}, {"hidden_act": "gelu"}
+B_VISION, L_VISION = (768, 3072, 12, 12), (1024, 4096, 24, 16)
+
+
+def clip(size: tuple[int, ...], image: int, patch: int, text: dict[str, Any], act: str, dim: int, parameters: int):
+    vision, activation = tower(*size, image_size=image, patch_size=patch), {"hidden_act": act}
+    return Backbone(CLIPModel, vision | activation, text | activation, dim, parameters=parameters)
+
+
+def siglip(size: tuple[int, ...], image: int, patch: int, text: dict[str, Any], dim: int, parameters: int, **others):
+    vision = tower(*size, image_size=image, patch_size=patch)
+    return Backbone(SiglipModel, vision, text, dim, HALF, parameters=parameters, **others)
+
+
 BACKBONES = {
-    "openai/clip-vit-base-patch32": Backbone(
-        CLIPModel, tower(768, 3072, 12, 12, image_size=224, patch_size=32, **QUICK), B_TEXT | QUICK, 512, parameters=151
+    "openai/clip-vit-base-patch32": clip(B_VISION, 224, 32, B_TEXT, "quick_gelu", 512, 151),
+    "openai/clip-vit-base-patch16": clip(B_VISION, 224, 16, B_TEXT, "quick_gelu", 512, 150),
+    "openai/clip-vit-large-patch14": clip(L_VISION, 224, 14, L_TEXT, "quick_gelu", 768, 428),
+    "openai/clip-vit-large-patch14-336": clip(L_VISION, 336, 14, L_TEXT, "quick_gelu", 768, 428),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": clip(B_VISION, 224, 32, B_TEXT, "gelu", 512, 151),
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": clip((1280, 5120, 32, 16), 224, 14, H_TEXT, "gelu", 1024, 986),
+    "google/siglip-base-patch16-224": siglip(B_VISION, 224, 16, SIGLIP_TEXT, 768, 203),
+    "google/siglip-so400m-patch14-384": siglip((1152, 4304, 27, 16), 384, 14, SO400M_TEXT, 1152, 878),
+    # SigLIP 2 of fixed resolution: transformers' SiglipModel with a larger vocabulary
+    "google/siglip2-base-patch16-224": siglip(
+        B_VISION, 224, 16, SIGLIP_TEXT | {"vocab_size": 256_000}, 768, 375, resample=BILINEAR
     ),
-    "openai/clip-vit-base-patch16": Backbone(
-        CLIPModel, tower(768, 3072, 12, 12, image_size=224, patch_size=16, **QUICK), B_TEXT | QUICK, 512, parameters=150
-    ),
-    "openai/clip-vit-large-patch14": Backbone(
-        CLIPModel, tower(1024, 4096, 24, 16, image_size=224, patch_size=14, **QUICK), L_TEXT | QUICK, 768, parameters=428
-    ),
-    "openai/clip-vit-large-patch14-336": Backbone(
-        CLIPModel, tower(1024, 4096, 24, 16, image_size=336, patch_size=14, **QUICK), L_TEXT | QUICK, 768, parameters=428
-    ),
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": Backbone(
-        CLIPModel, tower(768, 3072, 12, 12, image_size=224, patch_size=32, **EXACT), B_TEXT | EXACT, 512, parameters=151
-    ),
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": Backbone(
-        CLIPModel, tower(1280, 5120, 32, 16, image_size=224, patch_size=14, **EXACT), H_TEXT | EXACT, 1024, parameters=986
-    ),
-    "google/siglip-base-patch16-224": Backbone(
-        SiglipModel, tower(768, 3072, 12, 12, image_size=224, patch_size=16), SIGLIP_TEXT, 768, HALF, parameters=203
-    ),
-    "google/siglip-so400m-patch14-384": Backbone(
-        SiglipModel, tower(1152, 4304, 27, 16, image_size=384, patch_size=14), SO400M_TEXT, 1152, HALF, parameters=878
-    ),
-    "google/siglip2-base-patch16-224": Backbone(  # of fixed resolution; transformers' SiglipModel, a larger vocabulary
-        SiglipModel, tower(768, 3072, 12, 12, image_size=224, patch_size=16), SIGLIP_TEXT | {"vocab_size": 256_000}, 768, HALF, BILINEAR, 375,
-    ),
-}  # fmt: skip
+}
 FAST = ["openai/clip-vit-base-patch32", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "google/siglip-base-patch16-224"]
 WHOLE = [*FAST, "google/siglip2-base-patch16-224", "openai/clip-vit-large-patch14-336"]
 
@@ -118,10 +107,8 @@ def config_of(backbone: Backbone, **less: Any) -> CLIPConfig | SiglipConfig:
 
 def processor_of(backbone: Backbone, tokenizer: Any) -> CLIPProcessor | SiglipProcessor:
     side, (mean, std) = backbone.vision["image_size"], backbone.mean_std
-    square, colours = (
-        {"height": side, "width": side},
-        {"image_mean": mean, "image_std": std, "resample": backbone.resample},
-    )
+    square = {"height": side, "width": side}
+    colours = {"image_mean": mean, "image_std": std, "resample": backbone.resample}
     if backbone.kind is SiglipModel:
         return SiglipProcessor(SiglipImageProcessorPil(size=square, **colours), tokenizer)
     return CLIPProcessor(CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size=square, **colours), tokenizer)
@@ -146,7 +133,7 @@ def encoder_of(backbone: Backbone, tokenizer: Any, **less: Any) -> DualEncoder:
 
 
 def check(encoder: DualEncoder, backbone: Backbone) -> None:
-    """Shapes, scale and bias, and what transformers' own call gives."""
+    """Check shapes, scale and bias, and compare vectors with those of the model's own call."""
     side, length = backbone.vision["image_size"], backbone.text["max_position_embeddings"]
     assert (encoder.dim, encoder.preprocessor.image_shape) == (backbone.dim, (3, side, side))
     assert encoder.preprocessor.max_length == length
@@ -171,7 +158,7 @@ def check(encoder: DualEncoder, backbone: Backbone) -> None:
 
 
 def check_step(encoder: DualEncoder) -> None:
-    """The loss and its gradient are finite, and every parameter but SigLIP's bias has one."""
+    """Check that the loss is finite, and that every parameter but SigLIP's bias has a finite gradient."""
     pixels = torch.randint(0, 256, (2, *encoder.preprocessor.image_shape), dtype=torch.uint8)
     tokens = encoder.preprocessor.texts(CAPTIONS)
     inputs = [encoder.preprocessor.text_inputs(tokens, torch.arange(2))]
@@ -180,10 +167,8 @@ def check_step(encoder: DualEncoder) -> None:
     loss = ContrastiveLoss()(*vectors, model.logit_scale.exp())["loss"]
     loss.backward()
     assert torch.isfinite(loss)
-    without = [
-        name for name, value in model.named_parameters() if value.grad is None or not torch.isfinite(value.grad).all()
-    ]
-    assert without == [name for name, _ in model.named_parameters() if name == "logit_bias"]
+    for name, value in model.named_parameters():
+        assert (value.grad is not None and torch.isfinite(value.grad).all()) == (name != "logit_bias"), name
 
 
 @pytest.mark.parametrize(
@@ -211,9 +196,8 @@ def test_a_whole_backbone(name, tokenizers):
 def test_it_is_as_large_as_published(name):
     with torch.device("meta"):
         model = BACKBONES[name].kind(config_of(BACKBONES[name]))
-    assert sum(parameter.numel() for parameter in model.parameters()) / 10**6 == pytest.approx(
-        BACKBONES[name].parameters, abs=0.5
-    )
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 10**6
+    assert millions == pytest.approx(BACKBONES[name].parameters, abs=0.5)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -226,13 +210,12 @@ def test_pixels_are_scaled_by_its_own_mean_and_deviation(name, tokenizers):
     wide = PIL.Image.new("RGB", (120, 60))
     wide.paste((255, 255, 255), (0, 0, 30, 60))  # its left quarter
     kept = preprocessor.images([wide])[0, 0, 0].float().mean() / 255
-    assert kept == pytest.approx(
-        0.25 if backbone.kind is SiglipModel else 0.0, abs=0.01
-    )  # squeezed, or cut out of the middle
+    squeezed, cropped = 0.25, 0.0
+    assert kept == pytest.approx(squeezed if backbone.kind is SiglipModel else cropped, abs=0.01)
 
 
 def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):
-    """BERT reads both ways: captions of unlike length must come with a mask."""
+    """BERT attends in both directions, so captions of different length need a mask."""
     small, tokenizer = tower(16, 32, 1, 2), clip_processor.tokenizer
     text = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=24, **small)
     config = VisionTextDualEncoderConfig.from_vision_text_configs(
@@ -249,10 +232,3 @@ def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):
             alone = encoder.model.get_text_features(**tokenizer(caption, return_tensors="pt")).pooler_output[0]
         np.testing.assert_allclose(vector, alone / alone.norm(), atol=1e-5)
     check_step(encoder)
-
-
-def test_flexible_resolution_is_refused(tokenizers):
-    """SigLIP 2 NaFlex gives each picture patches of its own number, which no batch of pixels holds."""
-    processor = SiglipProcessor(Siglip2ImageProcessorPil(patch_size=16, max_num_patches=256), tokenizers[SiglipModel])
-    with pytest.raises(UserError, match=r"Siglip2ImageProcessor.* a processor with one \(3, H, W\) for all is needed"):
-        Preprocessor(processor, Siglip2Config())

@@ -1,4 +1,4 @@
-"""Vectors equal those of a plain `transformers` loop; a cache that never serves other weights, captions or images."""
+"""Vectors equal those of a plain `transformers` loop; the cache never serves other weights, captions or images."""
 
 from __future__ import annotations
 
@@ -73,14 +73,7 @@ def test_all_forms_of_images_give_the_same(encoder, pairs, tmp_path):
 
 
 def test_order_of_captions_is_kept_and_equal_ones_have_equal_vectors(encoder):
-    captions = [
-        "a red circle",
-        "red",
-        "a red circle on grey paper, painted red",
-        "red",
-        "the picture shows one square",
-        "a",
-    ] * 3
+    captions = ["a red circle", "red", "a red circle on grey paper", "red", "the picture shows one square", "a"] * 3
     vectors = encoder.embed_texts(captions)
     np.testing.assert_array_equal(vectors[1], vectors[3])
     np.testing.assert_array_equal(vectors[:6], vectors[6:12])
@@ -143,7 +136,7 @@ def test_vectors_of_images_that_were_decoded_small_have_files_of_their_own(encod
         assert len(list((tmp_path / "vectors").iterdir())) == files
 
 
-def test_precision_is_of_the_products_alone(encoder, clip, pairs, tmp_path):
+def test_precision_affects_only_the_products(encoder, clip, pairs, tmp_path):
     exact = encoder.embed_pairs(pairs, cache_folder=tmp_path)
     half = DualEncoder(clip, encoder.preprocessor, device="cpu", batch_size=5, precision="bf16")
     assert half.digest == encoder.digest
@@ -186,18 +179,16 @@ def test_names_the_item_whose_vector_is_broken(encoder):
     token = encoder.preprocessor.texts(["yellow"])["input_ids"][0, 1]
     with torch.no_grad():
         encoder.model.text_model.embeddings.token_embedding.weight[token] = torch.nan
-    with pytest.raises(
-        UserError, match="1 of 2 vectors that are zero or not finite, first for caption 'a yellow square'"
-    ):
+    with pytest.raises(UserError, match="1 of 2 vectors are zero or not finite, first for caption 'a yellow square'"):
         encoder.embed_texts(["a red circle", "a yellow square", "a red circle"])
     with torch.no_grad():
         encoder.model.visual_projection.weight.zero_()
-    with pytest.raises(UserError, match="5 of 5 vectors that are zero or not finite, first for image 0"):
+    with pytest.raises(UserError, match="5 of 5 vectors are zero or not finite, first for image 0"):
         encoder.embed_images(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
 
 
-def test_refuses_what_is_no_dual_encoder(clip_folder, tmp_path):
-    with pytest.raises(UserError, match="nowhere` is no folder here, and cannot be loaded as a dual encoder"):
+def test_refuses_what_is_not_a_dual_encoder(clip_folder, tmp_path):
+    with pytest.raises(UserError, match="nowhere` is not a local folder, and cannot be loaded as a dual encoder"):
         DualEncoder.from_pretrained(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="cannot be loaded as a dual encoder"):

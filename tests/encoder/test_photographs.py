@@ -1,12 +1,12 @@
-"""Real photographs go through the same commands: plumbing, not quality.
+"""Real photographs pass through all commands.
 
-The LLM is a scripted server on loopback, the image editor a stub that tints, the encoder a small random CLIP with CLIP's real vocabulary.
-Needs two things that are not shipped, named by environment variables; skipped without them.
+The LLM is a scripted server on loopback, the image editor a stub that tints, the encoder a small random CLIP with
+CLIP's real vocabulary. Photographs and vocabulary are not shipped: environment variables name them, and without them
+the tests are skipped.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -18,7 +18,7 @@ import pytest
 import torch
 from datasets import load_dataset
 from PIL import Image, ImageChops
-from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
+from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 from transformers.models.clip import CLIPTextConfig, CLIPVisionConfig
 
 from repair_hf.cli.main import main
@@ -28,30 +28,33 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import DRAFT_JPEGS
 from repair_hf.toyworld.server import ChatServer
+from tests.encoder.clip_vocabulary import VOCABULARY, real_tokenizer
 
 PHOTOGRAPHS = os.environ.get("REPAIR_HF_PHOTOGRAPHS")
-VOCABULARY = os.environ.get("REPAIR_HF_CLIP_BPE")
 SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
 pytestmark = pytest.mark.skipif(
     not (PHOTOGRAPHS and VOCABULARY),
-    reason="set REPAIR_HF_PHOTOGRAPHS to a folder of photographs with captions.jsonl, and REPAIR_HF_CLIP_BPE to bpe_simple_vocab_16e6.txt.gz",
+    reason="set REPAIR_HF_PHOTOGRAPHS (folder with captions.jsonl) and REPAIR_HF_CLIP_BPE (CLIP's list of merges)",
 )
 
 
 class Tint:
-    """An editor that only colours, each seed otherwise."""
+    """An editor that only tints, by seed."""
 
     id = "tint"
     batch_size = 4
     own_process = False
 
     def edit(self, sources, instructions, seeds):
-        return [[ImageChops.multiply(source, Image.new("RGB", source.size, (255, 250 - seed % 50, 220))) for seed in row]
-                for source, row in zip(sources, seeds, strict=True)]  # fmt: skip
+        tints = [[Image.new("RGB", (1, 1), (255, 250 - seed % 50, 220)) for seed in row] for row in seeds]
+        return [
+            [ImageChops.multiply(source, tint.resize(source.size)) for tint in row]
+            for source, row in zip(sources, tints, strict=True)
+        ]
 
 
 def scripted(body: dict) -> str:
-    """Accepts every false positive; tells it apart by one word."""
+    """Accept every false positive, and edit one word."""
     text = json.dumps(body["messages"])
     if "Edit instruction: " in text:
         return f"A photograph of something else, number {body['seed'] % 1000}."
@@ -66,30 +69,12 @@ def scripted(body: dict) -> str:
     )
 
 
-def real_tokenizer() -> CLIPTokenizer:
-    """CLIP's vocabulary from its list of merges, in the order in which OpenAI built it."""
-    lines = gzip.decompress(Path(VOCABULARY).read_bytes()).decode().split("\n")[1 : 49152 - 256 - 2 + 1]
-    merges = [tuple(line.split()) for line in lines]
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    letters = [chr(code) for code in shown] + [chr(256 + place) for place in range(256 - len(shown))]
-    words = [*letters, *(letter + "</w>" for letter in letters), *("".join(pair) for pair in merges)]
-    words += ["<|startoftext|>", "<|endoftext|>"]
-    return CLIPTokenizer(vocab={word: row for row, word in enumerate(words)}, merges=merges, model_max_length=77)
-
-
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> str:
     """A random CLIP of width 64 for photographs of 64 px, with the real vocabulary."""
     folder, tokenizer = tmp_path_factory.mktemp("clip"), real_tokenizer()
-    assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == [
-        49406,
-        320,
-        1125,
-        539,
-        320,
-        2368,
-        49407,
-    ]
+    ids = [49406, 320, 1125, 539, 320, 2368, 49407]
+    assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == ids
     small = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
     text = CLIPTextConfig(
         vocab_size=49408,
@@ -116,30 +101,12 @@ def test_photographs_are_mined_repaired_and_trained_on(encoder, tmp_path, monkey
     failures, records, trained = (str(tmp_path / name) for name in ("failures", "records", "trained"))
     assert main(["mine", *pairs, "--max-queries", "30", "--d-i2t", "2", "--output", failures]) == 0
     with ChatServer(scripted) as server:
-        words = [
-            "--failures",
-            failures,
-            "--llm",
-            "openai/scripted",
-            "--llm-base-url",
-            server.base_url,
-            "--editor",
-            "tint",
-        ]
+        words = f"--failures {failures} --llm openai/scripted --llm-base-url {server.base_url} --editor tint".split()
         assert main(["synthesize", *pairs, *words, "--output", records]) == 0
     rows = load_dataset(records, "records", split="train")
     assert {row["direction"] for row in rows} == {"t2i", "i2t"} and len(rows) == 30 + 2 * 30
     assert all((row["edit_image"] is not None) == (row["direction"] == "t2i") for row in rows)
-    words = [
-        "--records",
-        records,
-        "--max-steps",
-        "3",
-        "--per-device-train-batch-size",
-        "16",
-        "--learning-rate",
-        "1e-3",
-    ]
+    words = f"--records {records} --max-steps 3 --per-device-train-batch-size 16 --learning-rate 1e-3".split()
     assert main(["train", *pairs, *words, "--output", trained]) == 0
     before, after = AutoModel.from_pretrained(encoder).state_dict(), AutoModel.from_pretrained(trained).state_dict()
     assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))
@@ -151,9 +118,8 @@ def test_sugarcrepe_s_rows_on_the_photographs_that_are_here(encoder, tmp_path, c
     words = f"evaluate --pairs {PHOTOGRAPHS} --split all --model {encoder} --resamples 50 --output {tmp_path / 'out'}"
     words = [*words.split(), "--compositional", f"sugarcrepe={SUGARCREPE}"]
     assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images"]) == 2
-    assert (
-        "`sugarcrepe` has 7,511 cases, and" in (told := capsys.readouterr().err) and "photographs are missing" in told
-    )
+    error = capsys.readouterr().err
+    assert "`sugarcrepe` has 7,511 cases, and" in error and "photographs are missing" in error
     assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images", "--compositional-subset"]) == 0
     rows = pq.read_table(tmp_path / "out" / "cases.parquet").to_pylist()
     rng, model = np.random.default_rng(0), DualEncoder.from_pretrained(encoder)
@@ -170,7 +136,7 @@ def test_sugarcrepe_s_rows_on_the_photographs_that_are_here(encoder, tmp_path, c
     assert found["sugarcrepe_subset_micro"] == pytest.approx(np.mean([row["correct"] for row in rows]))
 
 
-def test_what_is_decoded_small_is_off_by_what_the_help_says(clip_folder, tmp_path):
+def test_error_of_small_decoding_is_that_of_the_help(clip_folder, tmp_path):
     images, preprocessor = load_pairs(PHOTOGRAPHS, split="all").images, Preprocessor.from_pretrained(clip_folder)
     stores = [PixelStore(images, "image", preprocessor, tmp_path, draft=draft) for draft in (True, False)]
     apart = (stores[0][:].int() - stores[1][:].int()).abs().flatten(1)

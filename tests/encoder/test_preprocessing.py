@@ -1,4 +1,4 @@
-"""Pixels and token ids equal those of the model's own processor; the store of pixels knows when it is out of date."""
+"""Pixels and token ids equal those of the model's own processor; a `PixelStore` notices changed images."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ def picture(mode: str, size: tuple[int, int] = (41, 29)) -> PIL.Image.Image:
 
 
 def test_pixel_values_are_those_of_the_processor(folder):
-    preprocessor, processor = (
-        Preprocessor.from_pretrained(folder),
-        AutoProcessor.from_pretrained(folder).image_processor,
-    )
+    preprocessor = Preprocessor.from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder).image_processor
     for mode in MODES:
         for size in SIZES:
             pixels = preprocessor.images([picture(mode, size)])
@@ -101,7 +99,9 @@ def test_counts_the_captions_that_it_cuts(clip_folder, siglip_folder, caplog):
         wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
         caplog.clear()
         assert 20 < preprocessor.report_cut(captions) == wanted < 60
-        assert f"{wanted} of 61 captions were cut at {longest} tokens, the most that the model reads" in caplog.text
+        assert (
+            f"{wanted} of 61 captions were truncated to {longest} tokens, the most that the model reads" in caplog.text
+        )
         caplog.clear()
         assert preprocessor.report_cut(["a red circle"] * 3) == 0 and not caplog.text
         assert preprocessor.texts(captions)["input_ids"].shape[1] == longest  # counting leaves no trace
@@ -144,12 +144,13 @@ def test_digest_tells_settings_apart(clip_folder, siglip_folder):
 
 
 def test_refuses_a_processor_without_one_size(clip_folder):
+    """SigLIP 2 NaFlex gives each image its own number of patches."""
     processor, config = AutoProcessor.from_pretrained(clip_folder), AutoConfig.from_pretrained(clip_folder)
     processor.image_processor.do_center_crop = False
     with pytest.raises(UserError, match="gives images of the shapes"):
         Preprocessor(processor, config)
     processor.image_processor = Siglip2ImageProcessorPil(patch_size=16, max_num_patches=4)
-    with pytest.raises(UserError, match="a processor with one"):
+    with pytest.raises(UserError, match=r"Siglip2ImageProcessor.*; one shape \(3, H, W\) for all images is needed"):
         Preprocessor(processor, config)
 
 

@@ -1,4 +1,4 @@
-"""What an index finds against the exact search: the same where it looks at everything, lower bounds and a recall where not."""
+"""An index that searches everything is exact; otherwise ranks are lower bounds, and the recall is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from repair_hf.mining.faiss_index import rank_by_index
 from repair_hf.mining.false_positives import mine_approximately, mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
-from tests.mining.test_ranking import COLLECTIONS, planted
+from tests.mining.embeddings import COLLECTIONS, planted
 
 EVERYTHING = 16.0  # effort
 
@@ -18,8 +18,8 @@ EVERYTHING = 16.0  # effort
     ("name", "search", "pool"),
     [("good", "ivf", 100), ("good", "ivf", 5), ("classes", "ivf", 100), ("cone", "ivf", 5), ("good", "hnsw", 100)],
 )
-def test_an_index_that_looks_at_everything_is_exact(name, search, pool):
-    """With a pool of 5 too, though an image's own captions stand before the 5 best false positives."""
+def test_an_index_that_searches_everything_is_exact(name, search, pool):
+    """Also with a pool of 5, where an image's own captions rank before the 5 best false positives."""
     images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
     positives = Positives.of(own, len(images))
     exact = rank_both_ways(images, texts, positives, fps_of_image=5, fps_of_caption=2)
@@ -56,7 +56,7 @@ def test_ranks_are_lower_bounds_and_the_recall_is_what_was_found(search):
 
 
 def test_scores_and_exclusions_are_those_of_exact_mining():
-    """A caption of equal text is as much a positive as an annotated one, however near an index finds it."""
+    """A caption of equal text is a positive, like an annotated one."""
     images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=60, n_texts=200)
     words = [f"caption {place % 150}" for place in range(200)]
     sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3, "same_text_is_positive": words}

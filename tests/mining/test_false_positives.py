@@ -1,4 +1,4 @@
-"""Rows of mined false positives: their order, their limits, what counts as positive, and the table."""
+"""Rows of mined false positives, what counts as positive, and the summary."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from repair_hf.mining.false_positives import (
     summarize,
 )
 from repair_hf.runtime.options import UserError
+from tests.mining.embeddings import planted
 
 
 @pytest.fixture
 def embeddings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Twelve images with two or three captions each."""
-    rng = np.random.default_rng(0)
-    caption_image = np.sort(np.concatenate([np.arange(12), np.arange(12), rng.integers(0, 12, 6)]))
-    images, texts = rng.normal(size=(12, 16)), rng.normal(size=(30, 16))
-    texts += images[caption_image]
-    unit = [(v / np.linalg.norm(v, axis=1, keepdims=True)).astype(np.float32) for v in (images, texts)]
-    return unit[0], unit[1], caption_image
+    """Twelve images with thirty captions."""
+    return planted(np.random.default_rng(0), 1.0, n_images=12, n_texts=30, size=16)
 
 
 def test_rows_of_both_directions(embeddings):
@@ -49,7 +45,7 @@ def test_rows_of_both_directions(embeddings):
 
 
 def test_equal_captions_are_no_false_positives_of_each_other():
-    """Caption 2 says of image 1 what caption 0 says of image 0, so neither image is wrong for either."""
+    """Captions 0 and 2 have the same text, so images 0 and 1 are positives of both."""
     images = np.eye(3, dtype=np.float32)
     texts = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], np.float32)
     owner = np.array([0, 1, 1, 2])
@@ -80,19 +76,21 @@ def test_fewer_candidates_than_asked_for():
 
 def test_one_direction_alone(embeddings):
     assert set(mine_false_positives(*embeddings, d_i2t=0)["direction"]) == {"t2i"}
-    with pytest.raises(UserError, match="`d_i2t` and `d_t2i` are both 0"):
-        mine_false_positives(*embeddings, d_i2t=0, d_t2i=0)
 
 
-@pytest.mark.parametrize("options", [{"k_mine": 4}, {"d_t2i": 101}, {"d_i2t": -1}])
-def test_refuses_more_than_the_pool(embeddings, options):
-    with pytest.raises(UserError, match="must lie between 0 and `k_mine`"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k_mine": 4}, "must lie between 0 and `k_mine`"),
+        ({"d_t2i": 101}, "must lie between 0 and `k_mine`"),
+        ({"d_i2t": -1}, "must lie between 0 and `k_mine`"),
+        ({"d_i2t": 0, "d_t2i": 0}, "`d_i2t` and `d_t2i` are both 0"),
+        ({"same_text_is_positive": ["a", "b"]}, "a text for each of the 30 captions, got 2"),
+    ],
+)
+def test_refuses(embeddings, options, message):
+    with pytest.raises(UserError, match=message):
         mine_false_positives(*embeddings, **options)
-
-
-def test_refuses_texts_that_are_not_one_a_caption(embeddings):
-    with pytest.raises(UserError, match="a text for each of the 30 captions, got 2"):
-        mine_false_positives(*embeddings, same_text_is_positive=["a", "b"])
 
 
 def test_sample_keeps_whole_queries_in_order(embeddings):
@@ -108,7 +106,7 @@ def test_sample_keeps_whole_queries_in_order(embeddings):
 
 
 def test_table_counts_queries_not_rows():
-    """Captions 0 and 1 stand right; caption 2 is nearer to image 0 than to its own, by 0.8 to 0.6."""
+    """Captions 0 and 1 are retrieved correctly; caption 2 scores 0.8 with image 0 and 0.6 with its own."""
     images = np.eye(3, dtype=np.float32)
     texts = np.array([[1, 0, 0], [0, 1, 0], [0.8, 0, 0.6]], np.float32)
     table = summarize(mine_false_positives(images, texts, np.arange(3), d_i2t=2))

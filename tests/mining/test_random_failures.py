@@ -1,4 +1,4 @@
-"""False positives drawn at random: the same queries, wrong answers, with the scores and ranks that a plain sort gives."""
+"""Random false positives: the same queries, distinct wrong answers, with the scores and ranks that mining gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
-TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption is one of image 2 in words
+TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption equals one of image 2
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def test_queries_and_ground_truths_stay_and_answers_are_wrong_and_distinct(mined
 
 @pytest.mark.parametrize("at_once", [1024, 7])
 def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch, at_once):
-    monkeypatch.setattr("repair_hf.mining.random_failures.AT_ONCE", at_once)
+    monkeypatch.setattr("repair_hf.mining.random_failures.RANKED_AT_ONCE", at_once)
     monkeypatch.setattr("repair_hf.mining.random_failures.CELLS", 40 * at_once)  # candidates in several parts
     rng = np.random.default_rng(0)
     images, texts = (rng.normal(size=(n, 48)).astype(np.float32) for n in (60, 180))
     images[20:40], texts[100:160:2] = images[:20], texts[:60:2]  # ties, also with positives
     images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
     caption_image = np.arange(180) % 60
-    sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # all wrong answers there are
+    sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # every wrong answer
     everything = {key(row): row for row in mine_false_positives(images, texts, caption_image, **sizes)}
     failures = mine_false_positives(images, texts, caption_image, d_i2t=5, d_t2i=3)
     rows = at_random(failures, images, texts, Positives.of(caption_image, 60)).to_list()

@@ -1,4 +1,4 @@
-"""Ranks, false positives and their order against a triple loop over the full ranking."""
+"""Ranks, false positives and their order, compared with a sort of the full ranking."""
 
 from __future__ import annotations
 
@@ -8,51 +8,29 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import seeking
+from repair_hf.mining import cutoffs, ranking
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.runtime.options import UserError
+from tests.mining.embeddings import COLLECTIONS, assert_same_rankings, planted, quantised, random_unit
 
 
 def full_ranking(query: np.ndarray, candidates: np.ndarray, positives: set[int]) -> list[tuple[float, bool, int]]:
-    """Every candidate as (score, is positive, index), best first; of equal scores the positive stands behind."""
+    """Every candidate as (score, is positive, index), best first; of equal scores the positive comes last."""
     scores = [np.float32(sum(float(a) * float(b) for a, b in zip(query, row, strict=True))) for row in candidates]
     rows = [(score, place in positives, place) for place, score in enumerate(scores)]
     return sorted(rows, key=lambda row: (-row[0], row[1], row[2]))
 
 
-def expected(queries, candidates, positives_of, k):
-    """gt, gt_score, gt_rank, fp, fp_score, fp_rank as `Ranking` has them."""
-    found = []
-    for query, positives in zip(queries, positives_of, strict=True):
-        ranking = full_ranking(query, candidates, positives)
-        gt = next(rank for rank, row in enumerate(ranking, 1) if row[1])
-        fps = [rank for rank, row in enumerate(ranking, 1) if not row[1]][:k]
-        found.append(
-            (ranking[gt - 1][2], ranking[gt - 1][0], gt, [(ranking[r - 1][2], ranking[r - 1][0], r) for r in fps])
-        )
-    return found
-
-
-def check(ranking, queries, candidates, positives_of, k):
-    for place, (gt, score, rank, fps) in enumerate(expected(queries, candidates, positives_of, k)):
-        assert (ranking.gt[place], ranking.gt_score[place], ranking.gt_rank[place]) == (gt, score, rank)
-        got = list(zip(ranking.fp[place], ranking.fp_score[place], ranking.fp_rank[place], strict=True))
+def check(found, queries, candidates, positives_of, k):
+    for place, (query, positives) in enumerate(zip(queries, positives_of, strict=True)):
+        ranked = list(enumerate(full_ranking(query, candidates, positives), 1))
+        rank, (score, _, gt) = next(row for row in ranked if row[1][1])
+        assert (found.gt[place], found.gt_score[place], found.gt_rank[place]) == (gt, score, rank)
+        fps = [(fp, score, rank) for rank, (score, is_positive, fp) in ranked if not is_positive][:k]
+        got = list(zip(found.fp[place], found.fp_score[place], found.fp_rank[place], strict=True))
         assert got[: len(fps)] == fps
         assert all(fp == -1 for fp, _, _ in got[len(fps) :])
-
-
-def quantised(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray:
-    """Unit vectors with four entries of +-1/2: their cosines are multiples of 1/4, so ties abound and sums are exact."""
-    vectors = np.zeros((count, size), np.float32)
-    for row in vectors:
-        row[rng.permutation(size)[:4]] = rng.choice([-0.5, 0.5], 4)
-    return vectors
-
-
-def random_unit(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray:
-    vectors = rng.normal(size=(count, size)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("make", [quantised, random_unit])
@@ -84,59 +62,7 @@ def test_result_does_not_depend_on_the_block():
     whole = rank_both_ways(images, texts, positives, fps_of_image=7, fps_of_caption=7, block=1000)
     for block in (3, 7, 32):
         cut = rank_both_ways(images, texts, positives, fps_of_image=7, fps_of_caption=7, block=block)
-        for one, other in zip(whole, cut, strict=True):
-            for name in vars(one):
-                np.testing.assert_array_equal(vars(one)[name], vars(other)[name])
-
-
-# Collections of several panels and blocks, so that thresholds are guessed: how an image and its caption are made.
-def planted(rng: np.random.Generator, noise: float, n_images: int = 300, n_texts: int = 1400, size: int = 32):
-    """Each caption is its image and so much noise; in order of image."""
-    own = np.sort(np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)]))
-    images = random_unit(rng, n_images, size)
-    return images, _unit(images[own] + noise * random_unit(rng, n_texts, size)), own
-
-
-def classes(rng: np.random.Generator):
-    """Ten narrow classes, one after the other: no part of the collection is like another."""
-    images, texts, own = planted(rng, 0.3)
-    centre = random_unit(rng, 10, 32)
-    kind = np.arange(len(images)) * 10 // len(images)
-    return _unit(images + 3 * centre[kind]), _unit(texts + 3 * centre[kind[own]]), own
-
-
-def doubles(rng: np.random.Generator):
-    """A third of the captions is one and the same."""
-    images, texts, own = planted(rng, 1.0)
-    texts[rng.integers(0, len(texts), len(texts) // 3)] = texts[0]
-    return images, texts, own
-
-
-def cone(rng: np.random.Generator):
-    """All in a narrow cone, where float32 hardly tells scores apart."""
-    images, texts, own = planted(rng, 1.0)
-    axis = random_unit(rng, 1, 32)
-    return _unit(axis + 0.01 * images), _unit(axis + 0.01 * texts), own
-
-
-def grid(rng: np.random.Generator):
-    """Cosines are multiples of 1/4."""
-    _, _, own = planted(rng, 1.0)
-    return quantised(rng, 300), quantised(rng, len(own)), own
-
-
-COLLECTIONS = {
-    "good": lambda rng: planted(rng, 1.0),
-    "bad": lambda rng: planted(rng, 20.0),
-    "classes": classes,
-    "doubles": doubles,
-    "cone": cone,
-    "grid": grid,
-}
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        assert_same_rankings(cut, whole)
 
 
 def check_against_whole_matrix(i2t, t2i, images, texts, own, k_image, k_caption):
@@ -160,16 +86,11 @@ def check_against_whole_matrix(i2t, t2i, images, texts, own, k_image, k_caption)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype):
+def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
+    monkeypatch.setattr(ranking, "screen_dtype", lambda device: dtype)
     images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
     found = rank_both_ways(
-        images,
-        texts,
-        Positives.of(own, len(images)),
-        fps_of_image=k_image,
-        fps_of_caption=k_caption,
-        block=block,
-        dtype=dtype,
+        images, texts, Positives.of(own, len(images)), fps_of_image=k_image, fps_of_caption=k_caption, block=block
     )
     check_against_whole_matrix(*found, images, texts, own, k_image, k_caption)
 
@@ -177,8 +98,8 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dty
 @pytest.mark.parametrize("margin", [-1.0, 0.0])
 @pytest.mark.parametrize("name", ["good", "classes", "doubles"])
 def test_bad_guesses_cost_time_but_no_false_positive(name, margin, monkeypatch):
-    """Thresholds that are guessed too high leave queries with too few: these are ranked directly."""
-    monkeypatch.setattr(seeking, "MARGIN", margin)
+    """Cutoffs that are guessed too high leave queries with too few candidates: these are ranked directly."""
+    monkeypatch.setattr(cutoffs, "MARGIN", margin)
     images, texts, own = COLLECTIONS[name](np.random.default_rng(2))
     found = rank_both_ways(
         images, texts, Positives.of(own, len(images)), fps_of_image=30, fps_of_caption=30, block=128
@@ -196,7 +117,7 @@ def test_more_false_positives_than_candidates():
 
 
 def test_bfloat16_alone_would_misorder():
-    """So the tests above, that take it for the screen, show what the exact scores are for."""
+    """So the tests above, which screen in bfloat16, show that exact scores are needed."""
     images, texts, _ = COLLECTIONS["cone"](np.random.default_rng(1))
     exact = images.astype(np.float64) @ texts.astype(np.float64).T
     screened = (torch.from_numpy(images).bfloat16() @ torch.from_numpy(texts).bfloat16().T).float().numpy()
@@ -212,8 +133,8 @@ def test_a_single_image(n_texts):
     assert i2t.gt[0] == (texts.astype(np.float64) @ images[0].astype(np.float64)).astype(np.float32).argmax()
 
 
-def test_screens_in_whole_float32_and_leaves_the_precision_as_it_was(monkeypatch):
-    """TF32, which a training run may switch on, rounds the vectors as bfloat16 would, and no bound knows of it."""
+def test_screens_in_full_float32_and_leaves_the_precision_as_it_was(monkeypatch):
+    """TF32, which a training run may switch on, exceeds the error bound."""
     settings, seen = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul), []
     before = [setting.fp32_precision for setting in settings]
     plain = torch.mm
@@ -250,9 +171,7 @@ def test_vectors_that_lie_backwards_give_the_same(way):
     assert all(min(vectors.strides) < 0 for vectors in backwards)
     expected = rank_both_ways(images, texts, Positives.of(own, 60), fps_of_image=3, fps_of_caption=3)
     found = rank_both_ways(*backwards, Positives.of(own, 60), fps_of_image=3, fps_of_caption=3)
-    for ours, true in zip(found, expected, strict=True):
-        for name, values in vars(true).items():
-            np.testing.assert_array_equal(vars(ours)[name], values, err_msg=name)
+    assert_same_rankings(found, expected)
 
 
 def test_leaves_the_number_of_threads_as_it_was():
@@ -278,29 +197,21 @@ def test_zero_and_minus_zero_tie():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "place", "value", "message"),
     [
-        (
-            lambda images, texts, owner: images.__setitem__((1, 0), np.nan),
-            "1 of 3 image embeddings are zero or not finite, first row 1",
-        ),
-        (
-            lambda images, texts, owner: texts.__setitem__(4, 0),
-            "1 of 6 text embeddings are zero or not finite, first row 4",
-        ),
-        (
-            lambda images, texts, owner: owner.__setitem__(slice(0, 2), 1),
-            "1 of 3 images have no caption, first image 0",
-        ),
-        (lambda images, texts, owner: owner.__setitem__(0, 3), r"must lie in \[0, 3\), got 0 to 3"),
+        ("images", (1, 0), np.nan, "1 of 3 image embeddings are zero or not finite, first row 1"),
+        ("texts", 4, 0, "1 of 6 text embeddings are zero or not finite, first row 4"),
+        ("own", slice(0, 2), 1, "1 of 3 images have no caption, first image 0"),
+        ("own", 0, 3, r"must lie in \[0, 3\), got 0 to 3"),
     ],
 )
-def test_refuses_what_cannot_be_ranked(change, message):
-    images, texts, owner = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32).repeat(2, 0), np.arange(6) // 2
-    check_embeddings(images, texts, owner)
-    change(images, texts, owner)
+def test_refuses_what_cannot_be_ranked(kind, place, value, message):
+    data = {"images": np.eye(3, dtype=np.float32), "texts": np.eye(3, dtype=np.float32).repeat(2, 0)}
+    data["own"] = np.arange(6) // 2
+    check_embeddings(*data.values())
+    data[kind][place] = value
     with pytest.raises(UserError, match=message):
-        check_embeddings(images, texts, owner)
+        check_embeddings(*data.values())
 
 
 def test_refuses_shapes_that_do_not_fit():

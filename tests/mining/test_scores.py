@@ -1,4 +1,4 @@
-"""Exact scores against exact arithmetic; the bound of the screen against products that come close to it."""
+"""Exact scores compared with exact arithmetic, and the error bound of the screen."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ from repair_hf.mining.scores import (
     kth_score,
     screen_error,
 )
-
-
-def vectors(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    found = rng.normal(size=(count, size)).astype(np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+from tests.mining.embeddings import random_unit
 
 
 def true_product(one: np.ndarray, other: np.ndarray) -> Fraction:
@@ -40,7 +36,7 @@ def true_product(one: np.ndarray, other: np.ndarray) -> Fraction:
 
 def test_scores_are_the_true_products_rounded_once():
     rng = np.random.default_rng(0)
-    images, texts = vectors(rng, 20, 48), vectors(rng, 30, 48)
+    images, texts = random_unit(rng, 20, 48), random_unit(rng, 30, 48)
     image, column = rng.integers(0, 20, 200), rng.integers(0, 30, 200)
     scores = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
     for score, i, c in zip(scores, image, column, strict=True):
@@ -49,7 +45,7 @@ def test_scores_are_the_true_products_rounded_once():
 
 def test_a_score_does_not_depend_on_its_company():
     rng = np.random.default_rng(1)
-    images, texts = vectors(rng, 1500, 100), vectors(rng, 7, 100)
+    images, texts = random_unit(rng, 1500, 100), random_unit(rng, 7, 100)
     panel = torch.from_numpy(texts.astype(np.float64))
     image, column = np.repeat(np.arange(1500), 7), np.tile(np.arange(7), 1500)
     together = exact_scores(images, image, panel, column)
@@ -62,12 +58,12 @@ def test_a_score_does_not_depend_on_its_company():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("length", [1.0, 7.0])
 def test_no_product_is_further_off_than_the_bound(dtype, length):
-    """With random vectors, and with such that each rounding goes the same way."""
+    """With random vectors, and with vectors whose rounding errors all have the same sign."""
     rng = np.random.default_rng(2)
     for size in (8, 512, 2048):
         tilted = np.full((2, size), (1 + 2.0**-8 + 2.0**-20) / np.sqrt(size), np.float32)
-        images = length * np.concatenate([vectors(rng, 60, size), tilted])
-        texts = np.concatenate([vectors(rng, 90, size), tilted])
+        images = length * np.concatenate([random_unit(rng, 60, size), tilted])
+        texts = np.concatenate([random_unit(rng, 90, size), tilted])
         screened = (torch.from_numpy(images).to(dtype) @ torch.from_numpy(texts).to(dtype).T).to(torch.float32)
         image, column = np.divmod(np.arange(screened.numel()), len(texts))
         exact = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
@@ -99,11 +95,11 @@ def test_best_of_queries_with_many_few_and_none():
 
 
 @pytest.mark.parametrize("cells", [scores.CELLS, 3000])
-def test_directly_is_the_sorted_row(cells, monkeypatch):
-    """In one part, and in several that are fewer than those sought."""
+def test_best_directly_is_the_sorted_row(cells, monkeypatch):
+    """In one part, and in several parts that each hold fewer than k."""
     monkeypatch.setattr(scores, "CELLS", cells)
     rng = np.random.default_rng(4)
-    queries, candidates = vectors(rng, 3, 16), vectors(rng, 2500, 16)
+    queries, candidates = random_unit(rng, 3, 16), random_unit(rng, 2500, 16)
     candidates[100:120] = candidates[99]  # ties
     among = np.setdiff1d(np.arange(2500), np.arange(1000, 1300))
     left_out = (np.array([0, 0, 2]), np.array([99, 4, 1700]))  # 1700 stands for 2000
@@ -117,14 +113,15 @@ def test_directly_is_the_sorted_row(cells, monkeypatch):
         np.testing.assert_array_equal(found, np.take_along_axis(table, order, axis=1))
 
 
-def test_importing_leaves_the_warnings_of_others_alone():
-    code = "import warnings, numpy, torch; before = list(warnings.filters); import repair_hf.mining.scores; assert warnings.filters == before"
+def test_importing_changes_no_warning_filters():
+    code = "import warnings, numpy, torch; before = list(warnings.filters); import repair_hf.mining.scores; "
+    code += "assert warnings.filters == before"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_nobody_who_scores_is_told_that_sparse_tensors_are_in_beta():
+def test_scoring_raises_no_warning_about_sparse_tensors():
     rng, own = np.random.default_rng(0), np.arange(30) % 10
-    images, texts = vectors(rng, 10, 8), vectors(rng, 30, 8)
+    images, texts = random_unit(rng, 10, 8), random_unit(rng, 30, 8)
     positives = Positives.of(own, 10)
     torch.set_warn_always(True)  # else once in a process
     try:

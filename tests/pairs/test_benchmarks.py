@@ -1,4 +1,4 @@
-"""Karpathy's files and their like at their true sizes; what is not a benchmark is refused under its name."""
+"""Karpathy's files at their true sizes; data that are not the named benchmark raise an error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Image, List, Value
 
 from repair_hf.pairs import benchmarks
+from repair_hf.pairs.benchmarks import BenchmarkSplit
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import kinds
 
 
 def flickr30k(counts: dict[str, int], captions: int = 5) -> list[dict]:
@@ -117,12 +119,7 @@ def test_bad_rows_of_karpathys_file(tmp_path):
     for row in (rows[0], rows[2]):
         PIL.Image.new("RGB", (2, 2)).save(tmp_path / row["filename"])
     pairs = load(file, "train")
-    assert {problem.kind: problem.count for problem in pairs.problems} == {
-        "malformed_row": 1,
-        "duplicate_id": 1,
-        "outside_folder": 2,
-        "empty_caption": 2,
-    }
+    assert kinds(pairs) == {"malformed_row": 1, "duplicate_id": 1, "outside_folder": 2, "empty_caption": 2}
     assert pairs.captions["caption"][-1] == "left"
 
 
@@ -165,11 +162,15 @@ def test_a_benchmark_with_images_missing_is_refused(flickr_file):
 @pytest.mark.parametrize(
     ("counts", "captions", "message"),
     [
-        ({"test": 31_014}, 5, r"lists 31,014 images with 155,070 captions as test, and so is not `flickr30k`: .* 1,000 images"),
-        ({"test": 1_000}, 1, r"lists 1,000 images with 1,000 captions as test.*: that has 5,000 captions there"),
-        ({"test": 999}, 5, r"lists 999 images"),
+        (
+            {"test": 31_014},
+            5,
+            "lists 31,014 images with 155,070 captions as test.* not `flickr30k`: .* 1,000 images",
+        ),
+        ({"test": 1_000}, 1, "lists 1,000 images with 1,000 captions as test.*: that has 5,000 captions there"),
+        ({"test": 999}, 5, "lists 999 images"),
     ],
-)  # fmt: skip
+)
 def test_another_size_is_refused(tmp_path, counts, captions, message):
     file = write(tmp_path, flickr30k(counts, captions))
     with pytest.raises(UserError, match=message):
@@ -192,18 +193,19 @@ def listed(rows: list[dict], *splits: str) -> tuple[int, int]:
 
 def test_coco_at_its_size(coco_rows):
     assert listed(coco_rows, "test") == (5_000, 25_010)
+    train, both = listed(coco_rows, "train"), listed(coco_rows, "train", "restval")
     for split in ("val", "test"):
-        benchmarks.check_listed("coco", split, "x", *listed(coco_rows, split))
-        benchmarks.check_listed("coco30k", split, "x", 5_000, 25_000)  # five captions each, as some keep them
-    benchmarks.check_listed("coco", "train", "x", *listed(coco_rows, "train"))
-    benchmarks.check_listed("coco", "train+restval", "x", *listed(coco_rows, "train", "restval"))
-    benchmarks.check_listed("coco30k", "train", "x", *listed(coco_rows, "train"))
+        BenchmarkSplit("coco", split, "x").check_listed(*listed(coco_rows, split))
+        BenchmarkSplit("coco30k", split, "x").check_listed(5_000, 25_000)  # without the ten captions beyond five
+    BenchmarkSplit("coco", "train", "x").check_listed(*train)
+    BenchmarkSplit("coco", "train+restval", "x").check_listed(*both)
+    BenchmarkSplit("coco30k", "train", "x").check_listed(*train)
     with pytest.raises(UserError, match="has 82,783 images there"):
-        benchmarks.check_listed("coco30k", "train", "x", *listed(coco_rows, "train", "restval"))
+        BenchmarkSplit("coco30k", "train", "x").check_listed(*both)
     with pytest.raises(UserError, match="113,287 images"):
-        benchmarks.check_listed("coco", "train+restval", "x", *listed(coco_rows, "train"))
+        BenchmarkSplit("coco", "train+restval", "x").check_listed(*train)
     with pytest.raises(UserError, match="25,010 or 25,000 captions"):
-        benchmarks.check_listed("coco", "test", "x", 5_000, 25_014)
+        BenchmarkSplit("coco", "test", "x").check_listed(5_000, 25_014)
 
 
 def test_coco30k_is_drawn_from_train_without_restval(coco_rows):
@@ -229,11 +231,11 @@ def test_coco30k_loads_what_is_drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "all", "benchmark": "flickr30k"}, r"`flickr30k` has no split `all`; it has \['train', 'val', 'test'\]"),
-        ({"split": "train", "benchmark": "coco30k", "with_restval": True}, r"no split `train\+restval`.*without restval"),
-        ({"split": "train", "benchmark": "flickr30k", "with_restval": True}, r"no split `train\+restval`"),
+        ({"split": "all", "benchmark": "flickr30k"}, r"no split `all`; it has \['train', 'val', 'test'\]"),
+        ({"benchmark": "coco30k", "with_restval": True}, r"no split `train\+restval`.*without restval"),
+        ({"benchmark": "flickr30k", "with_restval": True}, r"`flickr30k` has no split `train\+restval`"),
     ],
-)  # fmt: skip
+)
 def test_refuses_what_a_benchmark_does_not_have(tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         load_pairs(tmp_path / "any.json", **options)
@@ -248,7 +250,7 @@ def test_a_source_without_splits_is_no_benchmark(pairs_folder):
 
 
 def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
-    """The columns of the Flickr30K that most people load: one split `test`, which a column `split` tells apart."""
+    """The columns of the common Flickr30K on the Hub: a single split `test`, and a column `split`."""
     columns = {
         "image": [str(picture)] * len(rows),
         "caption": [[sentence["raw"] for sentence in row["sentences"]] for row in rows],
@@ -257,15 +259,9 @@ def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
         "img_id": [str(place) for place in range(len(rows))],
         "filename": [row["filename"] for row in rows],
     }
-    features = Features(
-        {
-            "image": Image(),
-            "caption": List(Value("string")),
-            "sentids": List(Value("string")),
-            **{name: Value("string") for name in ("split", "img_id", "filename")},
-        }
-    )
-    return Dataset.from_dict(columns, features=features)
+    texts = List(Value("string"))
+    features = {name: Value("string") for name in columns} | {"image": Image(), "caption": texts, "sentids": texts}
+    return Dataset.from_dict(columns, features=Features({name: features[name] for name in columns}))
 
 
 def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):

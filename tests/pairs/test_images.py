@@ -1,4 +1,4 @@
-"""A look at a file tells exactly what decoding it would tell."""
+"""Checking an image finds exactly what decoding it would find; conversion to RGB; digests."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_dark_deep_grey_stays_dark_and_its_transparent_value_turns_white():
     assert np.asarray(in_rgb(PIL.Image.open(io.BytesIO(data))))[..., 0].tolist() == [[0, 255], [1, 2]]
 
 
-def test_only_the_named_rows_are_laid_on_white():
+def test_only_the_named_rows_are_redrawn_on_white():
     half = PIL.Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     files = [encode(half, "PNG"), encode(half, "PNG")]
     first, second = redraw(dataset(files), {1})["image"]

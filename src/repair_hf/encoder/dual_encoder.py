@@ -1,8 +1,7 @@
-"""A dual encoder: images and captions to unit vectors of one space.
+"""Embed images and captions with a CLIP- or SigLIP-like model of `transformers`.
 
-In:  a CLIP- or SigLIP-like model of `transformers` with its processor; images, captions.
-Out: float32 unit vectors. Those of whole datasets are made by all processes of a run, each its share, and can be kept on
-     disk under the weights' and the data's digests: so a fine-tuned model never meets its parent's vectors.
+Vectors of whole datasets are computed by all processes of a run. They can be stored under a digest of the weights and
+the data, so a fine-tuned model never reuses its parent's vectors.
 """
 
 from __future__ import annotations
@@ -34,24 +33,25 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
-CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together, by one process
+CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TextParts = Iterator[tuple[slice, np.ndarray]]  # rows of distinct texts, and their vectors
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
 
 class DualEncoder:
-    """Embeds images and captions.
+    """A dual encoder: maps images and captions to unit vectors of one space.
 
     Args:
         model: Any dual encoder of `transformers` with `get_image_features` and `get_text_features`.
-        preprocessor: The model's.
-        device: Where to run; by default where this process of the run computes: an accelerator of its own, if there is one.
+        preprocessor: The model's preprocessor.
+        device: Where to run; by default this process's accelerator, or the CPU.
         batch_size: Images or captions encoded at once.
-        precision: Of the products inside the towers (autocast): `fp32`, `bf16`, or `fp16`, which needs a GPU. Weights and
-            vectors are float32.
+        precision: Precision of the matrix products (autocast): `fp32`, `bf16`, or `fp16`, which needs a GPU. Weights
+            and vectors are float32.
 
     Raises:
-        UserError: If the size or the precision cannot be had.
+        UserError: If batch size or precision is not valid.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -74,7 +74,7 @@ class DualEncoder:
         self.device = processes().device if device is None else torch.device(device)
         if precision == "fp16" and self.device.type == "cpu":
             raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
-        self.model, self.preprocessor = model.to(self.device), preprocessor
+        self.model, self.preprocessor = model.to(self.device), preprocessor  # type: ignore[arg-type]
         self.batch_size, self.precision = batch_size, precision
 
     @classmethod
@@ -86,21 +86,23 @@ class DualEncoder:
         batch_size: int = 256,
         precision: str = "fp32",
     ) -> DualEncoder:
-        """Load model and processor from the Hub, from a folder, or `world/base` of this package; the weights become float32.
+        """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`; weights are
+        float32.
 
         Raises:
-            UserError: If there is no such model, or it is no dual encoder.
+            UserError: If there is no such model, or it is not a dual encoder.
         """
         id_or_folder = locate(id_or_folder)
         settle_hub(id_or_folder)
         try:
             config = AutoConfig.from_pretrained(id_or_folder)
-            is_of_two = config.model_type == "vision-text-dual-encoder"  # any two towers; not among the auto classes
-            kind = VisionTextDualEncoderModel if is_of_two else AutoModelForZeroShotImageClassification
-            model = kind.from_pretrained(id_or_folder, config=config, dtype=torch.float32)
+            model_class: Any = AutoModelForZeroShotImageClassification
+            if config.model_type == "vision-text-dual-encoder":  # any two towers; not among the auto classes
+                model_class = VisionTextDualEncoderModel
+            model = model_class.from_pretrained(id_or_folder, config=config, dtype=torch.float32)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
-            here = "" if Path(id_or_folder).exists() else "is no folder here, and "
+            here = "" if Path(id_or_folder).exists() else "is not a local folder, and "
             raise UserError(
                 f"`{id_or_folder}` {here}cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
             ) from error
@@ -109,7 +111,7 @@ class DualEncoder:
 
     @property
     def digest(self) -> str:
-        """Names the weights as they are now, the configuration and the processor."""
+        """A digest of the current weights, the configuration and the processor."""
         found = hashlib.sha256(digest([_settled(self.model.config.to_dict()), self.preprocessor.digest]).encode())
         for name, tensor in self.model.state_dict().items():
             found.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
@@ -121,18 +123,16 @@ class DualEncoder:
         """Length of a vector."""
         with self._inference():
             tokens = self.preprocessor.texts(["a"])
-            return self._text_features(self.preprocessor.text_inputs(tokens, torch.zeros(1, dtype=torch.long))).shape[
-                1
-            ]
+            inputs = self.preprocessor.text_inputs(tokens, torch.zeros(1, dtype=torch.long))
+            return self._text_features(inputs).shape[1]
 
     def embed_images(self, images: Any, *, desc: str | None = None, ids: Sequence[str] | None = None) -> np.ndarray:
         """Embed images.
 
         Args:
-            images: A list of pictures, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor of
-                pixels.
+            images: A list of images, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor.
             desc: Title of the progress bar; none without it.
-            ids: What an image is called in a message; its row without them.
+            ids: Names of the images in error messages; by default their row numbers.
 
         Shape:
             Returns (N, D) float32, unit length.
@@ -143,7 +143,7 @@ class DualEncoder:
         return _joined(self._embed_images(images, slice(0, len(images)), desc, ids))
 
     def embed_texts(self, captions: Sequence[str], *, desc: str | None = None) -> np.ndarray:
-        """Embed captions; each distinct text once, so equal texts have equal vectors.
+        """Embed captions. Each distinct text is embedded once, so equal texts have equal vectors.
 
         Args:
             captions: The texts.
@@ -161,16 +161,16 @@ class DualEncoder:
     def embed_pairs(
         self, pairs: Pairs, *, pixels: Any = None, cache_folder: str | Path | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Embed the images and the captions of pairs: each process its share, and every process gets the whole.
+        """Embed the images and captions of pairs. Each process embeds its share, and gets the whole.
 
-        The share is a run of whole batches of images, and of `CAPTIONS_AT_ONCE` distinct captions: nothing is encoded in
-        other company than it would be in one process.
+        Shares are cut between batches of images, and between `CAPTIONS_AT_ONCE` distinct captions, so each batch is
+        the same as in one process.
 
         Args:
             pairs: The pairs.
             pixels: Their images, if they are decoded already.
-            cache_folder: Where the vectors are kept, memory-mapped, and found when the same weights meet the same data
-                again, decoded alike; None keeps nothing.
+            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights, data and decoding;
+                None stores nothing.
 
         Shape:
             Returns (N, D) and (M, D) float32, unit length. From a folder they are read-only.
@@ -194,7 +194,7 @@ class DualEncoder:
         data, folder = [self.digest, self.precision, pairs.fingerprint], Path(cache_folder)
         drafted = [pixels.draft] if isinstance(pixels, PixelStore) and pixels.draft else []
         files = folder / f"images-{digest(data + drafted)}.npy", folder / f"texts-{digest(data)}.npy"
-        keep = {"dtype": np.float32, "remedy": "make room, or name another --output"}
+        keep: dict[str, Any] = {"dtype": np.float32, "remedy": "free some space, or choose another --output"}
         return (
             on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
             on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
@@ -211,17 +211,17 @@ class DualEncoder:
             yield rows, _unit(features, [f"image {name}" for name in names])
             start = rows.stop
 
-    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> Parts:
-        """By length, so that little padding is encoded; in the order of the texts."""
+    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
+        """Embed in order of length, so that little padding is encoded; yield in the order of the texts."""
         total = share.stop - share.start
         with tqdm(total=total, desc=desc, unit=" captions", delay=1, disable=None if desc else True) as bar:
             for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
                 some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
                 tokens = self.preprocessor.texts(some)  # (n, L) each
-                # the longest first: what does not fit into memory fails at once
+                # longest first, so that a batch too large for the memory fails at once
                 order = self.preprocessor.lengths(tokens).argsort(descending=True, stable=True)  # (n,)
                 features = []
-                for batch in order.split(self.batch_size):
+                for batch in torch.split(order, self.batch_size):
                     with self._inference():
                         features.append(self._text_features(self.preprocessor.text_inputs(tokens, batch)).cpu())
                     bar.update(len(batch))
@@ -248,14 +248,14 @@ class DualEncoder:
 
 
 def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct texts in order of appearance, and (M,) where in them each caption is."""
+    """Return the distinct texts in order of appearance, and each caption's place among them, (M,)."""
     places: dict[str, int] = {}
     where = np.array([places.setdefault(caption, len(places)) for caption in captions[:]], np.int64)
     return list(places), where
 
 
-def _spread(parts: Parts, places: np.ndarray) -> Parts:
-    """From rows of distinct texts to those of all captions that hold them."""
+def _spread(parts: TextParts, places: np.ndarray) -> Parts:
+    """Convert rows of distinct texts to rows of captions."""
     order = np.argsort(places, kind="stable")
     for rows, vectors in parts:
         first, stop = np.searchsorted(places, (rows.start, rows.stop), sorter=order)
@@ -266,7 +266,7 @@ def _spread(parts: Parts, places: np.ndarray) -> Parts:
 def _joined(parts: Parts) -> np.ndarray:
     vectors = [values for _, values in parts]
     if not vectors:
-        raise UserError("There is nothing to embed; give one image or caption at least.")
+        raise UserError("There is nothing to embed; give at least one image or caption.")
     return np.concatenate(vectors)
 
 
@@ -275,14 +275,14 @@ def _unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
     if (bad := ~(torch.isfinite(norms) & (norms > 0))).any():
         first = int(bad.squeeze(1).nonzero()[0])
         raise UserError(
-            f"The model gives {int(bad.sum())} of {len(vectors)} vectors that are zero or not finite, first for {names[first]}. "
-            "Its weights may be broken: look at the run that made them."
+            f"{int(bad.sum())} of {len(vectors)} vectors are zero or not finite, first for {names[first]}. "
+            "The model's weights may be broken; check its training run."
         )
     return (vectors / norms).numpy()
 
 
-def _settled(config: dict) -> dict:
-    """A configuration without what changes when the same weights are saved and loaded."""
+def _settled(config: dict[str, Any]) -> dict[str, Any]:
+    """Drop from a configuration what changes when the same weights are saved and loaded."""
     return {
         key: _settled(value) if isinstance(value, dict) else repr(value)
         for key, value in config.items()

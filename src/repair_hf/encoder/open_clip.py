@@ -1,14 +1,15 @@
-"""A dual encoder in open_clip's format, in which CLIP_benchmark and many others take models.
+"""Export a CLIP to open_clip's format, which CLIP_benchmark and many other tools load.
 
-In:  a CLIP of `transformers` with its processor.
-Out: a folder that `open_clip.create_model_and_transforms("local-dir:FOLDER")` loads: the weights under open_clip's names, architecture and
-     preprocessing in `open_clip_config.json`, the tokenizer's files. The same pixels and tokens give the same vectors.
+`open_clip.create_model_and_transforms("local-dir:FOLDER")` loads the folder: weights under open_clip's names,
+architecture and preprocessing in `open_clip_config.json`, and the tokenizer's files. The same pixels and tokens give
+the same vectors.
 
-What open_clip does in its own way, whatever the checkpoint: it mends mojibake and HTML entities in captions before it tokenizes them, and
-where a resized picture is larger than the crop by an odd number of pixels, its crop may lie one pixel further right or down.
+open_clip differs in two ways for every checkpoint. It repairs mojibake and HTML entities in captions before it
+tokenizes them. Where a resized image is larger than the crop by an odd number of pixels, its crop may lie one pixel
+further right or down.
 
-SigLIP is refused: open_clip builds its image tower by a name of timm, and under half of these names, SigLIP's first sizes among them, the
-activation is another than in `transformers` (GELU itself, not its approximation by tanh), so the vectors would not be the same.
+SigLIP is not supported. open_clip builds its image tower by a timm name. Under half of these names, including SigLIP's
+first sizes, the activation is exact GELU, and `transformers` uses the tanh approximation: vectors would differ.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONFIG_FILE, WEIGHTS_FILE = "open_clip_config.json", "open_clip_model.safetensor
 IS_QUICK = {"quick_gelu": True, "gelu": False}  # open_clip has one activation for both towers
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
 BYTE = 1 / 255
-LEGACY_EOS = 2  # in a configuration it says: the end token is that of the highest id
+LEGACY_EOS = 2  # in a configuration it means: the end token has the highest id
 USUAL_EPS = 1e-5
 
 NAMES = {
@@ -54,23 +55,26 @@ BLOCK_NAMES = {
     "mlp.fc1": "mlp.c_fc",
     "mlp.fc2": "mlp.c_proj",
 }
-BLOCKS = {"vision_model.encoder.layers": "visual.transformer.resblocks", "text_model.encoder.layers": "transformer.resblocks"}  # fmt: skip
+BLOCKS = {
+    "vision_model.encoder.layers": "visual.transformer.resblocks",
+    "text_model.encoder.layers": "transformer.resblocks",
+}
 
 
 def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:
     """Write a dual encoder in open_clip's format, in float32.
 
     Args:
-        encoder: What is written.
-        folder: Made if missing.
-        name: The repository's id, should the files go to the Hub: there open_clip looks for the tokenizer. In a folder it takes the
-            one beside the weights.
+        encoder: The encoder to export.
+        folder: Created if missing.
+        name: Hub repository id, where open_clip looks for the tokenizer of a model on the Hub. In a local folder it
+            uses the tokenizer beside the weights.
 
     Returns:
-        What stands in `open_clip_config.json`.
+        The content of `open_clip_config.json`.
 
     Raises:
-        UserError: If that format cannot say what the encoder does.
+        UserError: If the format cannot represent the encoder.
     """
     folder, length = Path(folder), encoder.preprocessor.max_length
     config = open_clip_config(encoder, name)
@@ -85,15 +89,13 @@ def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> 
 
 
 def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
-    """Architecture and preprocessing in open_clip's words; arguments and errors as of `export_open_clip`."""
+    """Return architecture and preprocessing as open_clip's configuration; see `export_open_clip`."""
     if type(encoder.model) is not CLIPModel:
-        raise _cannot(f"it is written for a CLIPModel, and this is a {type(encoder.model).__name__}")
-    config = encoder.model.config
+        raise _cannot(f"it supports CLIPModel, got {type(encoder.model).__name__}")
+    config: Any = encoder.model.config
     vision, text = config.vision_config, config.text_config
     if vision.hidden_act != text.hidden_act or vision.hidden_act not in IS_QUICK:
-        raise _cannot(
-            f"it has gelu or quick_gelu in both towers, and this has {vision.hidden_act} and {text.hidden_act}"
-        )
+        raise _cannot(f"it supports gelu or quick_gelu in both towers, got {vision.hidden_act} and {text.hidden_act}")
     images = {"image_size": vision.image_size, "patch_size": vision.patch_size}
     texts = {
         "context_length": encoder.preprocessor.max_length,
@@ -111,11 +113,11 @@ def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
 
 
 def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[str, Tensor]:
-    """The weights of a `CLIPModel` under open_clip's names.
+    """Rename the weights of a `CLIPModel` for open_clip.
 
     Args:
         state: Its `state_dict`.
-        context_length: Tokens of the longest caption; open_clip takes every caption to have so many positions.
+        context_length: Tokens of the longest caption; open_clip expects exactly as many positions.
     """
     found = {
         "visual.proj": state["visual_projection.weight"].T,
@@ -129,7 +131,7 @@ def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[
             block, their_block = f"{blocks}.{layer}", f"{their_blocks}.{layer}"
             for ours, theirs in BLOCK_NAMES.items():
                 found |= _renamed(state, f"{block}.{ours}", f"{their_block}.{theirs}")
-            for kind in ("weight", "bias"):  # queries, keys and values are one matrix there
+            for kind in ("weight", "bias"):  # open_clip has one matrix for queries, keys and values
                 parts = [state[f"{block}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
                 found[f"{their_block}.attn.in_proj_{kind}"] = torch.cat(parts)
     found["positional_embedding"] = found["positional_embedding"][:context_length]
@@ -137,7 +139,7 @@ def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[
 
 
 def _renamed(state: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
-    """A tensor, or the weight and the bias of a module."""
+    """Rename a tensor, or the weight and bias of a module."""
     if ours in state:
         return {theirs: state[ours]}
     return {f"{theirs}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
@@ -145,37 +147,31 @@ def _renamed(state: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, T
 
 def _tower(config: CLIPVisionConfig | CLIPTextConfig) -> dict[str, Any]:
     ratio = config.intermediate_size / config.hidden_size
-    if (
-        int(config.hidden_size * ratio) < config.intermediate_size
-    ):  # open_clip multiplies, and cuts what stands behind the point
+    if int(config.hidden_size * ratio) < config.intermediate_size:  # open_clip multiplies and truncates
         ratio = math.nextafter(ratio, math.inf)
     tower = {"layers": config.num_hidden_layers, "width": config.hidden_size, "mlp_ratio": ratio}
     return tower if config.layer_norm_eps == USUAL_EPS else tower | {"norm_kwargs": {"eps": config.layer_norm_eps}}
 
 
 def _pooling(text: CLIPTextConfig) -> dict[str, Any]:
-    """Where a caption's vector is read: at the highest id, as is usual, or at the end token if that has another."""
+    """Say where a caption's vector is read if not at the highest token id."""
     is_highest = text.eos_token_id in (LEGACY_EOS, text.vocab_size - 1)
     return {} if is_highest else {"pool_type": "eos", "eos_id": text.eos_token_id}
 
 
 def _preprocessing(preprocessor: Preprocessor, side: int) -> dict[str, Any]:
-    """The shorter edge resized and the middle cut out, or all squeezed into the square."""
+    """Return open_clip's preprocessing: shorter edge and center crop, or squashed to a square."""
     settings = json.loads(preprocessor.processor.image_processor.to_json_string())
     square, crops = {"height": side, "width": side}, settings.get("do_center_crop", False)
     is_cut = crops and settings["size"] == {"shortest_edge": side} and settings["crop_size"] == square
     is_squeezed = not crops and settings["size"] == square
     steps = [step for step in ("do_resize", "do_rescale", "do_normalize") if not settings[step]]
     if steps or not (is_cut or is_squeezed):
-        told = {key: settings.get(key) for key in ("size", "do_center_crop", "crop_size", *steps)}
-        raise _cannot(
-            f"it resizes, cuts and normalises to {side} x {side}, and this model's image processor has {told}"
-        )
+        given = {key: settings.get(key) for key in ("size", "do_center_crop", "crop_size", *steps)}
+        raise _cannot(f"it resizes, crops and normalizes to {side} x {side}, the image processor has {given}")
     if settings["resample"] not in INTERPOLATIONS or not math.isclose(settings["rescale_factor"], BYTE):
-        told = {key: settings[key] for key in ("resample", "rescale_factor")}
-        raise _cannot(
-            f"it resizes by bicubic or bilinear (3 or 2) and divides by 255, and this model's image processor has {told}"
-        )
+        given = {key: settings[key] for key in ("resample", "rescale_factor")}
+        raise _cannot(f"it resizes by bicubic or bilinear (3 or 2) and divides by 255, the processor has {given}")
     return {
         "mean": settings["image_mean"],
         "std": settings["image_std"],
@@ -186,5 +182,5 @@ def _preprocessing(preprocessor: Preprocessor, side: int) -> dict[str, Any]:
 
 def _cannot(reason: str) -> UserError:
     return UserError(
-        f"open_clip's format cannot take this model: {reason}. `repair-hf evaluate` measures it as it is."
+        f"open_clip's format cannot represent this model: {reason}. `repair-hf evaluate` needs no export."
     )

@@ -1,8 +1,4 @@
-"""The images of a dataset as an encoder takes them, kept on disk: what is encoded a hundred times is decoded once.
-
-In:  a dataset's column of images, a preprocessor.
-Out: a table of uint8 pixels, memory-mapped; training, mining and evaluation share it.
-"""
+"""Decoded and resized images in a memory-mapped file, which training, mining and evaluation share."""
 
 from __future__ import annotations
 
@@ -22,29 +18,29 @@ from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
-AT_ONCE = 64
-SPARE = 2  # an image that is decoded small stays so many times as large as the encoder takes it
+IMAGES_AT_ONCE = 64
+SPARE = 2  # a JPEG decoded at a fraction of its size stays at least this many times as large as the encoder's input
 
 
 class PixelStore:
     """Every image of a dataset at the encoder's size, in one memory-mapped file of N x 3 x H x W bytes.
 
-    The file's name holds the images' content and the processor's settings, so another picture or another size makes
-    another file. The processes of a run make it together, and all of them must.
+    The file's name contains a digest of the images' content and of the processor's settings, so other images or
+    another size make another file. All processes of a run must create the store together; they share the work.
 
     Args:
         images: A dataset.
         column: Its column of images.
-        preprocessor: Decides about size and cut.
+        preprocessor: Decides about size and crop.
         cache_folder: Folder of the file; by default in Hugging Face's cache of assets.
-        draft: Decode large JPEGs at a fraction of their size, see `decode_small`. With `SPARE` times the encoder's size
-            left, pixels differ by a few of 255 values.
+        draft: Decode large JPEGs at a fraction of their size, see `decode_small`. At least `SPARE` times the encoder's
+            size is left, so pixels differ by a few of 255 values.
 
     Attributes:
-        draft: Names how JPEGs were decoded; None if whole.
+        draft: How JPEGs were decoded; None if at full size.
 
     Raises:
-        UserError: If an image cannot be decoded, or the disk has not the room.
+        UserError: If an image cannot be decoded, or the disk is too full.
 
     Example:
         >>> store = PixelStore(pairs.images, "image", preprocessor)
@@ -66,13 +62,13 @@ class PixelStore:
         named = [content_digest(images, column), preprocessor.image_digest, *([self.draft] if draft else [])]
         self.path = folder / f"pixels-{digest(named)}.npy"
         least = SPARE * max(preprocessor.image_shape[1:])
-        source = _Small(images, column, least) if draft else images[column]
+        source = _DraftDecoded(images, column, least) if draft else images[column]
 
         def parts() -> Iterator[tuple[slice, np.ndarray]]:
-            share = processes().share(len(images), AT_ONCE)
+            share = processes().share(len(images), IMAGES_AT_ONCE)
             title = "Decoding images" if processes().is_main else None
             start = share.start
-            for batch in preprocessor.batches(source, AT_ONCE, title, share):
+            for batch in preprocessor.batches(source, IMAGES_AT_ONCE, title, share):
                 yield slice(start, start + len(batch)), batch.numpy()
                 start += len(batch)
 
@@ -89,21 +85,20 @@ class PixelStore:
         return len(self._pixels)
 
     def __getitem__(self, rows: np.ndarray | slice) -> Tensor:
-        """Rows as a (n, 3, H, W) uint8 tensor of their own."""
-        pixels = self._pixels[rows]
-        # an array of rows has copied them
+        """Return a copy of some rows as a (n, 3, H, W) uint8 tensor."""
+        pixels = self._pixels[rows]  # a copy if `rows` is an array
         return torch.from_numpy(np.array(pixels, copy=isinstance(rows, slice) or None))
 
     def __getstate__(self) -> tuple[Path, str | None]:
-        return self.path, self.draft  # a memory map would be pickled with all that it maps
+        return self.path, self.draft  # a memory map would be pickled with its content
 
     def __setstate__(self, state: tuple[Path, str | None]) -> None:
         self.path, self.draft = state
         self._pixels = np.load(self.path, mmap_mode="r")
 
 
-class _Small:
-    """The images of a dataset, decoded no larger than they need be."""
+class _DraftDecoded:
+    """The images of a dataset, with large JPEGs decoded at a fraction of their size."""
 
     def __init__(self, images: Dataset, column: str, least: int) -> None:
         self.files = images.select_columns([column]).cast_column(column, Image(decode=False))

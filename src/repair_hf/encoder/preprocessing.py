@@ -1,8 +1,6 @@
-"""Images and captions as a dual encoder wants them, without the encoder.
+"""Preprocess images and captions for a dual encoder, without the encoder.
 
-In:  pictures and texts.
-Out: pixels as uint8, already at the encoder's size, whose normalisation gives exactly the values of the model's own
-     processor; token ids.
+Pixels are uint8 at the encoder's size. Normalizing them gives exactly the values of the model's own processor.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ from repair_hf.runtime.run_folder import digest
 
 logger = logging.getLogger(__name__)
 
-# Their text towers read the last position, and were trained with captions padded to the full length without a mask.
+# Their text towers read the last position, and were trained on captions padded to the full length, without a mask.
 PADDED_TO_FULL_LENGTH = ("siglip", "siglip2")
-CAUSAL = ("clip",)  # text towers that read the end token and never look at what stands behind it
-DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is made small
+CAUSAL = ("clip",)  # text towers that read the end token and never attend to what follows it
+DECODED_AT_ONCE = 8  # by each thread: a photograph takes 40 MB before it is resized
 TOKENIZED_AT_ONCE = 4096
 THREADS = min(os.cpu_count() or 1, 8)
 
 
 class Preprocessor:
-    """Turns pictures and captions into a dual encoder's inputs. It can be pickled: it goes to workers.
+    """Turns images and captions into a dual encoder's inputs. It can be pickled for data loader workers.
 
     Args:
         processor: The model's own processor.
-        config: The model's configuration; says how long captions may be and how they are padded.
+        config: The model's configuration, for the length and the padding of captions.
 
     Raises:
-        UserError: If the image processor does not bring all images to one size.
+        UserError: If the image processor does not resize all images to one size.
     """
 
     def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
@@ -62,7 +60,7 @@ class Preprocessor:
         """Load the processor of a model from the Hub or from a folder."""
         try:
             processor = AutoProcessor.from_pretrained(id_or_folder)
-            # Not torchvision's, where there is one: results must not depend on what else is installed.
+            # Never torchvision's: results must not depend on whether it is installed.
             processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
             config = AutoConfig.from_pretrained(id_or_folder)
         except (OSError, ValueError) as error:
@@ -72,27 +70,27 @@ class Preprocessor:
         return cls(processor, config)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the processor, for `AutoProcessor` as for `from_pretrained`; the model's config belongs beside it."""
+        """Save the processor; `AutoProcessor` and `from_pretrained` load it if the model's config lies beside it."""
         self.processor.save_pretrained(folder)
 
     @property
     def image_digest(self) -> str:
-        """Names all that decides about pixels."""
+        """A digest of everything that affects pixels."""
         settings = json.loads(self.processor.image_processor.to_json_string())
-        kind = type(self.processor.image_processor).__name__  # the settings do not tell the backend
+        kind = type(self.processor.image_processor).__name__  # the settings do not contain the backend
         return digest([transformers.__version__, PIL.__version__, kind, settings])
 
     @property
     def digest(self) -> str:
-        """Names all that decides about pixels and token ids."""
+        """A digest of everything that affects pixels and token ids."""
         tokenizer = self.processor.tokenizer
-        padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # it is read
+        padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
         return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings(), *padding])
 
     def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
-        """Resize and crop pictures of any mode as the model's processor does, up to before it rescales and normalises.
+        """Resize and crop images of any mode as the model's processor does, without rescaling and normalizing.
 
-        Of greys with more than 8 bits, which the processor turns white, see `in_8_bits`.
+        Grey images with more than 8 bits are converted by `in_8_bits`; the processor would turn them white.
 
         Shape:
             Returns (n, 3, H, W) uint8.
@@ -100,23 +98,23 @@ class Preprocessor:
         return torch.from_numpy(self._process(list(map(in_8_bits, images)), do_rescale=False, do_normalize=False))
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """The `pixel_values` that the model's processor gives for what `images` made, bit for bit.
+        """Return the `pixel_values` of the model's own processor for the result of `images`, bit for bit.
 
         Shape:
             pixels: (n, 3, H, W) uint8, on any device. Returns (n, 3, H, W) float32 on the same.
         """
-        values = self._values.to(pixels.device, non_blocking=True)  # (3, 256); a GPU's queue need not run dry for it
+        values = self._values.to(pixels.device, non_blocking=True)  # (3, 256)
         found = torch.empty(pixels.shape, device=pixels.device)
-        for channel, table in enumerate(values):  # a table for each is looked up at half the cost of one for all
+        for channel, table in enumerate(values):  # one table per channel is twice as fast as one for all
             some = pixels[:, channel]
             found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
         return found
 
     def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Token ids of captions, cut at the model's longest.
+        """Tokenize captions, truncated to the model's maximal length.
 
-        Padded to the longest caption of the call, with an `attention_mask`; for SigLIP to the model's longest and
-        without one, as it was trained.
+        They are padded to the longest caption of the call, with an `attention_mask`. SigLIP's are padded to the
+        maximal length without a mask, as in its training.
 
         Shape:
             Returns (n, L) int64 each.
@@ -132,19 +130,17 @@ class Preprocessor:
         return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
 
     def report_cut(self, captions: Sequence[str]) -> int:
-        """Count the captions of which `texts` leaves out the end, and say so in the log if there are any."""
+        """Count the captions that `texts` truncates, and log a warning if there are any."""
         tokenizer = self.processor.tokenizer
         room = self.max_length - tokenizer.num_special_tokens_to_add()
-        long = [
-            caption for caption in captions if len(caption.encode()) > room
-        ]  # a token stands for one byte at least
+        long = [caption for caption in captions if len(caption.encode()) > room]  # a token covers at least one byte
         n_cut = 0
         for start in range(0, len(long), TOKENIZED_AT_ONCE):
             tokens = tokenizer(long[start : start + TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
             n_cut += sum(len(ids) > room for ids in tokens["input_ids"])
         if n_cut:
             logger.warning(
-                "%s of %s captions were cut at %d tokens, the most that the model reads; so does its own processor.",
+                "%s of %s captions were truncated to %d tokens, the most that the model reads.",
                 f"{n_cut:,}",
                 f"{len(captions):,}",
                 self.max_length,
@@ -152,10 +148,10 @@ class Preprocessor:
         return n_cut
 
     def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-        """What a model is given for some rows of `tokens`, which `texts` made: cut to the longest of them.
+        """Return the model's inputs for some rows of the result of `texts`, truncated to the longest of them.
 
-        A causal text tower gets no mask: the padding stands behind all that it reads, and attention without a mask
-        takes a faster kernel.
+        A causal text tower gets no mask: it never attends to the padding at the end, and attention without a mask uses
+        a faster kernel.
         """
         if "attention_mask" not in tokens:
             return {name: ids[rows].long() for name, ids in tokens.items()}
@@ -165,15 +161,15 @@ class Preprocessor:
         return {name: some[name][:, :longest].long() for name in names}
 
     def lengths(self, tokens: dict[str, Tensor]) -> Tensor:
-        """(n,) how many tokens of each row are no padding; all of them where the model was trained with padding."""
+        """Count each row's tokens without padding, (n,); all tokens where the model was trained with padding."""
         ids = tokens["input_ids"]
         return tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.full((len(ids),), ids.shape[1])
 
     def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
-        """Images in order, `size` at a time, as (n, 3, H, W) uint8; decodes ahead of what is asked for.
+        """Yield images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
 
         Args:
-            images: A list of pictures, a column of a dataset, a `PixelStore`, or a uint8 tensor.
+            images: A list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor.
             size: Images at a time.
             desc: Title of the progress bar; none without it.
             share: Which of them; all by default.
@@ -195,12 +191,12 @@ class Preprocessor:
     def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
         try:
             some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
-        except UserError:  # says more
+        except UserError:  # it names the image
             raise
         except UNDECODABLE as error:
             raise UserError(
                 f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
-                "It changed since the pairs were loaded: load them anew."
+                "Its file changed since the pairs were loaded; load them again."
             ) from error
         return some if isinstance(some, Tensor) else self.images(some)
 
@@ -213,12 +209,12 @@ class Preprocessor:
         if len(shapes) > 1 or len(next(iter(shapes))) != 3:
             name = type(self.processor.image_processor).__name__
             raise UserError(
-                f"{name} gives images of the shapes {sorted(shapes)}; a processor with one (3, H, W) for all is needed."
+                f"{name} gives images of the shapes {sorted(shapes)}; one shape (3, H, W) for all images is needed."
             )
         return shapes.pop()
 
     def _value_of_each_byte(self) -> Tensor:
-        """Ask the processor what it makes of each of the 256 values in each channel."""
+        """Return the processor's value for each of the 256 values in each channel, (3, 256)."""
         ramp = PIL.Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, 2))
         values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
         return torch.from_numpy(values.astype(np.float32)[0, :, 0])
@@ -233,7 +229,7 @@ class Preprocessor:
 
 
 def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """`map`, with a few results made in advance by threads."""
+    """`map` with threads that compute a few results in advance."""
     waiting: deque = deque()
     with ThreadPoolExecutor(THREADS) as threads:
         for item in items:

@@ -1,8 +1,4 @@
-"""The toy world's retrievers that come with the package, and the ids under which they are loaded.
-
-In:  a model id.
-Out: where its files lie: those of `world/...` in this package, any other id as it is.
-"""
+"""The toy world's retrievers that are shipped with the package, and their model ids."""
 
 from __future__ import annotations
 
@@ -19,10 +15,10 @@ BASE, NARROW = RETRIEVERS["world/base"], "world/narrow-12k"
 
 
 def locate(model: str | Path) -> str:
-    """The folder of one of `RETRIEVERS`; any other id or folder unchanged.
+    """Return the folder of a shipped retriever, and any other id or folder unchanged.
 
     Raises:
-        UserError: If it is said to be the toy world's, and is not.
+        UserError: If `world/...` is neither a shipped retriever nor a folder.
     """
     model = str(model)
     if model.startswith("world/") and model not in RETRIEVERS and not Path(model).exists():

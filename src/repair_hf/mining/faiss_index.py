@@ -1,32 +1,29 @@
-"""Rank by an approximate index of FAISS, where all against all would take too long.
+"""Rank with an approximate FAISS index, where scoring all pairs would take too long.
 
-In:  as in `retrieval`; which kind of index, and how hard it looks.
-Out: both directions' rankings as far as the index finds them, and the share of the true false positives that it found.
-
-Scores are those of `scores`, and each query's best positive is found for certain, for positives are known. What may be missing
-are candidates that the index passes over. So a rank counts those found: **ranks of gt and fp are lower bounds**, and that of gt
-is at most one more than the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, with HNSW 256 more.
+Scores are exact, and each query's best positive is always found. The index may miss other candidates. A rank counts
+only the candidates found, so **ranks of gt and fp are lower bounds**, and the rank of a gt is at most one more than
+the pool. An index holds a copy of the candidates' vectors: 4 D bytes each, and with HNSW 256 more.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import faiss
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from repair_hf.mining.positives import Positives, Ranking, Side, expanded
+from repair_hf.mining.positives import Positives, Ranking, RankingState, expanded
 from repair_hf.mining.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
 
-AT_ONCE = 2048  # queries
-PROBED = 1 / 16  # share of IVF's clusters that are looked at
-PER_CLUSTER = 64  # vectors that each of IVF's clusters is learnt from
-LINKS, BREADTH = 32, 256  # of HNSW: neighbours of a vector, and candidates held while searching
-SAMPLE = 512  # queries whose false positives are also found exactly
+QUERIES_PER_SEARCH = 2048
+PROBED = 1 / 16  # share of IVF's clusters that are searched
+PER_CLUSTER = 64  # training vectors for each of IVF's clusters
+LINKS, BREADTH = 32, 256  # HNSW's neighbours of a vector, and candidates held while searching
+SAMPLE = 512  # queries whose false positives are also found exactly, for the recall
 
 Search = Literal["ivf", "hnsw"]
 
@@ -43,49 +40,48 @@ def rank_by_index(
     pool: int = 100,
     effort: float = 1.0,
 ) -> tuple[Ranking, Ranking, dict[str, float]]:
-    """Rank captions for each image, and images for each caption, by what an index finds.
+    """Rank the captions that an index finds for each image, and the images it finds for each caption.
 
     Args:
-        image_embeddings: Unit vectors, float32; may be memory-mapped.
-        text_embeddings: Unit vectors, float32; may be memory-mapped.
+        image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
+        text_embeddings: Unit vectors, (M, D) float32; may be memory-mapped.
         positives: Which captions answer which images.
-        search: `ivf`: the clusters nearest to the query are searched whole; `hnsw`: a graph of neighbours is walked.
+        search: `ivf` searches the clusters nearest to the query; `hnsw` walks a graph of neighbours.
         fps_of_image: How many false positives to find for each image; with 0 that direction is not searched.
         fps_of_caption: The same for each caption.
-        pool: False positives that a query is compared with to tell its gt's rank; at least those asked for.
-        effort: Multiplies what an index looks at: more is slower and misses less.
-
-    Shape:
-        image_embeddings: (N, D); text_embeddings: (M, D).
+        pool: False positives counted for a gt's rank; at least those asked for.
+        effort: Multiplies the part of the index that is searched: more is slower and misses less.
 
     Returns:
-        The rankings of the N images' captions and of the M captions' images; and by direction (`i2t`, `t2i`) the recall: the
-        share of the true best false positives of up to 512 queries, drawn at random, that were found.
+        The rankings of the N images' captions and of the M captions' images; and the recall by direction (`i2t`,
+        `t2i`): the share of the true best false positives of up to 512 random queries that were found.
     """
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
-    i2t, t2i = Side(len(images), fps_of_image), Side(len(texts), fps_of_caption)
-    for image, caption, score in _scored(images, texts, positives):
+    i2t, t2i = RankingState(len(images), fps_of_image), RankingState(len(texts), fps_of_caption)
+    for image, caption, score in _scored_positives(images, texts, positives):
         i2t.offer_positives(image, caption, score)
         t2i.offer_positives(caption, image, score)
     recall, eps = {}, screen_error(images, texts, torch.float32)
     for name, side, queries, candidates in (("i2t", i2t, images, texts), ("t2i", t2i, texts, images)):
         if side.k:
-            known = _Known(positives, is_caption=name == "t2i", n_texts=len(texts))
-            index = _index(candidates, search, effort)
-            for start in tqdm(range(0, len(queries), AT_ONCE), desc=f"Searching {name}", delay=3, disable=None):
-                some = np.arange(start, min(start + AT_ONCE, len(queries)))
-                keys = _found(index, queries[some], candidates, known, some, max(pool, side.k))
+            known = _PositivesByQuery(positives, is_caption=name == "t2i", n_texts=len(texts))
+            index = _build_index(candidates, search, effort)
+            for start in tqdm(
+                range(0, len(queries), QUERIES_PER_SEARCH), desc=f"Searching {name}", delay=3, disable=None
+            ):
+                some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
+                keys = _search(index, queries[some], candidates, known, some, max(pool, side.k))
                 side.non_positives_ahead[some] = np.sum(decode(keys)[0] >= side.gt_score[some, None], axis=1)
                 side.keys[some] = keys[:, : side.k]
             recall[name] = _recall(side, queries, candidates, known, eps)
-    for image, caption, score in _scored(images, texts, positives):
-        i2t.count_positives(image, i2t.ahead_of(image, score))
-        t2i.count_positives(caption, t2i.ahead_of(caption, score))
+    for image, caption, score in _scored_positives(images, texts, positives):
+        i2t.count_positives(image, i2t.fps_ahead(image, score))
+        t2i.count_positives(caption, t2i.fps_ahead(caption, score))
     return i2t.ranking(), t2i.ranking(), recall
 
 
-class _Known:
-    """The positives as one direction's queries see them."""
+class _PositivesByQuery:
+    """The positives in order of one direction's queries."""
 
     def __init__(self, positives: Positives, *, is_caption: bool, n_texts: int) -> None:
         image, caption = positives.of_captions(np.arange(n_texts))
@@ -100,12 +96,12 @@ class _Known:
         return place, self.candidate[at]
 
 
-def _scored(
+def _scored_positives(
     images: np.ndarray, texts: np.ndarray, positives: Positives
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """All positive pairs, some captions at a time: image, caption and score, (P,) each."""
-    for start in range(0, len(texts), AT_ONCE):
-        some = np.arange(start, min(start + AT_ONCE, len(texts)))
+    """Yield all positive pairs, some captions at a time: image, caption and score, (P,) each."""
+    for start in range(0, len(texts), QUERIES_PER_SEARCH):
+        some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(texts)))
         image, column = positives.of_captions(some)
         order = np.argsort(image, kind="stable")
         image, column = image[order], column[order]
@@ -116,8 +112,9 @@ def _scored(
         )
 
 
-def _index(candidates: np.ndarray, search: Search, effort: float) -> faiss.Index:
+def _build_index(candidates: np.ndarray, search: Search, effort: float) -> faiss.Index:
     count, size = candidates.shape
+    index: Any
     if search == "hnsw":
         index = faiss.IndexHNSWFlat(size, LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efSearch = max(1, round(effort * BREADTH))
@@ -126,27 +123,34 @@ def _index(candidates: np.ndarray, search: Search, effort: float) -> faiss.Index
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, clusters, faiss.METRIC_INNER_PRODUCT)
         index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
         index.nprobe = min(clusters, max(1, round(effort * PROBED * clusters)))
-    for start in range(0, count, AT_ONCE):
-        index.add(np.ascontiguousarray(candidates[start : start + AT_ONCE]))
+    for start in range(0, count, QUERIES_PER_SEARCH):
+        index.add(np.ascontiguousarray(candidates[start : start + QUERIES_PER_SEARCH]))
     return index
 
 
-def _found(
-    index: faiss.Index, vectors: np.ndarray, candidates: np.ndarray, known: _Known, queries: np.ndarray, pool: int
+def _search(
+    index: faiss.Index,
+    vectors: np.ndarray,
+    candidates: np.ndarray,
+    known: _PositivesByQuery,
+    queries: np.ndarray,
+    pool: int,
 ) -> np.ndarray:
-    """Keys of the best non-positives that the index finds for some queries, (q, pool), best first."""
+    """Return the keys of the best non-positives that the index finds for some queries, (q, pool), best first."""
     place, positive = known.of(queries)
-    most = int(np.bincount(place, minlength=1).max())  # positives of one query: they may all stand first
+    most = int(np.bincount(place, minlength=1).max())  # a query's positives may all be found first
     _, found = index.search(np.ascontiguousarray(vectors), min(pool + most, len(candidates)))  # (q, c), -1 where none
     query, column = np.nonzero(found >= 0)
     pairs = np.setdiff1d(found[query, column] * len(queries) + query, positive * len(queries) + place)
-    candidate, query = np.divmod(pairs, len(queries))  # in order of candidate, as `exact_scores` likes it
+    candidate, query = np.divmod(pairs, len(queries))  # in order of candidate, which is faster
     score = exact_scores(candidates, candidate, torch.from_numpy(vectors.astype(np.float64)), query)
     return best_keys(query, keys_of(score, candidate), len(queries), pool)
 
 
-def _recall(side: Side, queries: np.ndarray, candidates: np.ndarray, known: _Known, eps: float) -> float:
-    """The share of the true best false positives of some queries that were found."""
+def _recall(
+    side: RankingState, queries: np.ndarray, candidates: np.ndarray, known: _PositivesByQuery, eps: float
+) -> float:
+    """Return the share of the true best false positives of some queries that were found."""
     some = np.sort(np.random.default_rng(0).permutation(len(queries))[:SAMPLE])
     true = best_directly(queries[some], candidates, np.arange(len(candidates)), known.of(some), side.k, eps)
     is_there = decode(true)[1] >= 0

@@ -1,8 +1,4 @@
-"""Find what the retriever confuses: the best-scored candidates that do not answer a query.
-
-In:  unit vectors of images and captions, and each caption's image.
-Out: one row per false positive: direction, q, gt, fp, their scores and ranks; and a table of how they lie.
-"""
+"""Mine false positives: the best-scored candidates that do not answer a query."""
 
 from __future__ import annotations
 
@@ -49,45 +45,34 @@ def mine_false_positives(
 ) -> Dataset:
     """Find each query's best-scored false positives, in both directions.
 
-    Every query is mined, also one whose positive stands first: the candidate right behind it is what it will be
-    confused with next. `gt_rank` above 1 tells the failures proper.
+    Every query is mined, also if its positive ranks first: the candidate right behind it is the next likely error.
+    Rows with `gt_rank > 1` are retrieval failures.
 
     Args:
-        image_embeddings: Unit vectors, float32; may be memory-mapped.
-        text_embeddings: Unit vectors, float32; may be memory-mapped.
-        caption_image: Index of each caption's image.
-        k_mine: Size of the pool of false positives that the kept ones are the best of. The d best of the pool are the
-            d best of all, so it bounds `d_i2t` and `d_t2i` and changes nothing else.
+        image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
+        text_embeddings: Unit vectors, (M, D) float32; may be memory-mapped.
+        caption_image: Index of each caption's image, (M,).
+        k_mine: Size of each query's pool of false positives. It bounds `d_i2t` and `d_t2i` and changes nothing else.
         d_i2t: False positives (captions) kept for each image.
         d_t2i: False positives (images) kept for each caption.
-        same_text_is_positive: The captions' texts, if a caption that equals one of an image's own, but for case,
-            spacing and final punctuation, shall count as that image's positive too.
+        same_text_is_positive: The captions' texts, (M,), to count a caption as a positive of each image that has a
+            caption of the same text, ignoring case, spacing and final punctuation.
         device: Where blocks of scores are screened.
         everyone: The processes that share the work; each must call this with the same vectors, and gets all rows.
-
-    Shape:
-        image_embeddings: (N, D). text_embeddings: (M, D). caption_image, same_text_is_positive: (M,).
 
     Returns:
         Rows of direction, q, gt, fp, fp_score, fp_rank, gt_score, gt_rank; first `t2i` (q a caption; gt and fp
         images), then `i2t` (q an image; gt and fp captions), in order of q, then of rank. q, gt and fp are indices;
-        scores are cosines; gt is the best-scored positive. Ranks count from 1 in the full ranking, positives included;
-        a tie counts against the positive. A query with fewer candidates than asked for has fewer rows.
+        scores are cosines; gt is the best-scored positive. Ranks count from 1 in the full ranking, positives included,
+        and ties are ranked pessimistically. A query with fewer candidates than asked for has fewer rows.
 
     Raises:
-        UserError: If a vector is zero or not finite, an image has no caption, shapes do not fit, a d exceeds `k_mine`, or both are 0.
+        UserError: If vectors, `caption_image` or sizes are not valid.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
-    i2t, t2i = rank_both_ways(
-        images,
-        texts,
-        positives,
-        fps_of_image=min(d_i2t, len(texts)),
-        fps_of_caption=min(d_t2i, len(images)),
-        device=device,
-        everyone=everyone,
-    )
+    fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
+    i2t, t2i = rank_both_ways(images, texts, positives, **fps, device=device, everyone=everyone)
     return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)])
 
 
@@ -103,49 +88,36 @@ def mine_approximately(
     d_t2i: int = 1,
     same_text_is_positive: Sequence[str] | None = None,
 ) -> tuple[Dataset, dict[str, float]]:
-    """Find false positives by an index that may miss some, where all against all would take too long.
+    """Find false positives with an index that may miss some, where scoring all pairs would take too long.
 
     Args:
         image_embeddings: Unit vectors, float32; may be memory-mapped.
         text_embeddings: Unit vectors, float32; may be memory-mapped.
         caption_image: Index of each caption's image.
-        search: Kind of index; see `approximate`.
-        effort: Multiplies what the index looks at.
-        k_mine: Size of the pool that the kept false positives are the best of, and that a gt's rank is told from.
+        search: Kind of index; see `rank_by_index`.
+        effort: Multiplies the part of the index that is searched.
+        k_mine: Size of the pool of false positives that are found for a query, and counted for its gt's rank.
         d_i2t: False positives (captions) kept for each image.
         d_t2i: False positives (images) kept for each caption.
         same_text_is_positive: As of `mine_false_positives`.
 
     Returns:
-        Rows as of `mine_false_positives`, with exact scores and the same gt; but `fp_rank` and `gt_rank` are lower bounds,
-        for they count only candidates that the index found, and `gt_rank` is at most `k_mine` + 1. And for each direction
-        the recall: the share of the true false positives that were found, measured on some queries.
+        Rows as of `mine_false_positives`, with exact scores and the same gt. `fp_rank` and `gt_rank` are lower bounds:
+        candidates that the index missed are not counted, and `gt_rank` is at most `k_mine` + 1. And the recall by
+        direction: the share of the true false positives that were found, measured on some queries.
 
     Raises:
         UserError: As of `mine_false_positives`.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
-    i2t, t2i, recall = rank_by_index(
-        images,
-        texts,
-        positives,
-        search,
-        fps_of_image=min(d_i2t, len(texts)),
-        fps_of_caption=min(d_t2i, len(images)),
-        pool=k_mine,
-        effort=effort,
-    )
+    fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
+    i2t, t2i, recall = rank_by_index(images, texts, positives, search, **fps, pool=k_mine, effort=effort)
     return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
 
 
 def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
-    """Refuse numbers of false positives that the pool does not hold.
-
-    Args:
-        k_mine: Size of the pool.
-        d_i2t: False positives kept for each image.
-        d_t2i: False positives kept for each caption.
+    """Check how many false positives are kept.
 
     Raises:
         UserError: If a d exceeds `k_mine`, or both are 0.
@@ -154,22 +126,20 @@ def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
         if not 0 <= d <= k_mine:
             raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
     if d_i2t == d_t2i == 0:
-        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; give one of them more.")
+        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; set one of them to 1 or more.")
 
 
 def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequence[str] | None = None) -> Positives:
-    """What counts as an answer while mining: the annotation and, if `captions` are given, captions of equal text."""
+    """Return the annotated positives and, if `captions` are given, those of equal text."""
     if captions is not None and len(captions) != len(caption_image):
-        raise UserError(
-            f"`same_text_is_positive` must hold a text for each of the {len(caption_image)} captions, got {len(captions)}."
-        )
-    return Positives.of(
-        caption_image, n_images, None if captions is None else [bare_caption(text) for text in captions]
-    )
+        expected = f"a text for each of the {len(caption_image)} captions"
+        raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(captions)}.")
+    same_text = None if captions is None else [bare_caption(text) for text in captions]
+    return Positives.of(caption_image, n_images, same_text)
 
 
 def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Dataset:
-    """Keep the false positives of `max_queries` queries of each direction, drawn at random; the order stays."""
+    """Keep the false positives of `max_queries` queries of each direction, drawn at random, in the same order."""
     is_t2i, query = _is_t2i(failures), _column(failures, "q")
     kept = np.zeros(len(failures), bool)
     for place, ours in enumerate((is_t2i, ~is_t2i)):
@@ -180,7 +150,7 @@ def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Datase
 
 
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
-    """Add `q_id`, `gt_id` and `fp_id`, the names that the items have in the pairs."""
+    """Add `q_id`, `gt_id` and `fp_id`, the items' ids in the pairs."""
     image_ids, caption_ids = _ids(pairs.images, "image_id"), _ids(pairs.captions, "caption_id")
     ids = pa.chunked_array([*image_ids.chunks, *caption_ids.chunks], pa.large_string())
     is_t2i, table = _is_t2i(failures), failures.with_format("arrow")[:]
@@ -192,11 +162,12 @@ def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
 
 
 def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
-    """Tell how the false positives lie, for each direction that has any.
+    """Summarize the false positives of each direction that has any.
 
     Returns:
-        `queries`; `false_positives`; `failed`, the queries with a false positive before their gt; and the quartiles
-        `gap_25`, `gap_50`, `gap_75` of the score of a query's best false positive less its gt's (positive: it failed).
+        `queries`; `false_positives`; `failed`, the queries with a false positive ahead of their gt; and `gap_25`,
+        `gap_50`, `gap_75`, the quartiles of a query's best false positive's score minus its gt's (positive: it
+        failed).
     """
     is_t2i, table = _is_t2i(failures), {}
     columns = {name: _column(failures, name) for name in ("q", "fp_rank", "fp_score", "gt_score", "gt_rank")}
@@ -226,7 +197,7 @@ def _checked(
 
 
 def _column(failures: Dataset, name: str) -> np.ndarray:
-    """A column without a Python object for each row."""
+    """Read a column without creating a Python object for each row."""
     return failures.with_format("arrow")[name][:].to_numpy()
 
 

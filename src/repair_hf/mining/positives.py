@@ -1,8 +1,4 @@
-"""What answers what, and what is found for each query.
-
-In:  which captions answer which images; scores, as they come.
-Out: for each query its best positive and its best non-positives, with their ranks.
-"""
+"""Which captions answer which images, and the ranking of each query's best positive and best non-positives."""
 
 from __future__ import annotations
 
@@ -13,14 +9,14 @@ import numpy as np
 
 from repair_hf.mining.scores import NO_KEY, best_keys, decode, kth_score
 
-AT_ONCE = 1024  # positives that are held against the false positives of their queries together
+POSITIVES_AT_ONCE = 1024  # compared with the false positives of their queries
 
 
 @dataclass(frozen=True)
 class Positives:
     """Which captions answer which images.
 
-    Captions of one group answer the same images; the pairs (group, image) are kept as sorted numbers.
+    Captions of one group answer the same images. The pairs (group, image) are stored as sorted integers.
 
     Args:
         n_images: N.
@@ -34,12 +30,12 @@ class Positives:
 
     @classmethod
     def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
-        """Each caption answers its own image and, where texts are given, each image with a caption of the same text.
+        """Let each caption answer its own image and, if texts are given, each image with a caption of the same text.
 
         Args:
             caption_image: (M,) index of each caption's image.
             n_images: N.
-            same_text: (M,) texts; equal ones are one caption that stands at several images.
+            same_text: (M,) texts; captions of equal text answer the same images.
         """
         group = np.asarray(caption_image, np.int64)
         if same_text is not None:
@@ -49,13 +45,13 @@ class Positives:
 
     @property
     def doubles(self) -> int:
-        """How many pairs are positive by equal text alone."""
+        """How many pairs are positive only because of equal texts."""
         groups = np.arange(self.group.max() + 2) * self.n_images
         images_of_group = np.diff(np.searchsorted(self.members, groups))
         return int(images_of_group[self.group].sum()) - len(self.group)
 
     def of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The positive pairs of some captions, (C,), as images and places in `captions`; in order of place, then image."""
+        """Positive pairs of some captions, (C,), as images and places in `captions`, in order of place, then image."""
         base = self.group[captions] * self.n_images  # (C,)
         low = np.searchsorted(self.members, base)
         at, place = expanded(low, np.searchsorted(self.members, base + self.n_images))
@@ -63,7 +59,7 @@ class Positives:
 
 
 def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of ranges, one range after the other, and which range each is of: (R,), (R,) to (P,), (P,)."""
+    """Concatenate R ranges of integers: return the integers, (P,), and which range each belongs to, (P,)."""
     count = stop - first
     owner = np.repeat(np.arange(len(count)), count)
     return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
@@ -71,7 +67,7 @@ def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 @dataclass(frozen=True)
 class Ranking:
-    """What one direction found, for Q queries and the k best non-positives of each.
+    """The ranking of one direction: each query's best positive and its k best non-positives.
 
     Args:
         gt: (Q,) the best-scored positive.
@@ -90,18 +86,23 @@ class Ranking:
     fp_rank: np.ndarray
 
 
-class Side:
-    """What is known of the rankings of one direction's queries."""
+class RankingState:
+    """What is known so far of the ranking of one direction's queries.
+
+    Args:
+        queries: Q.
+        k: How many of the best non-positives are wanted for each.
+    """
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
         self.gt = np.full(queries, -1)  # (Q,)
         self.gt_score = np.full(queries, -np.inf, np.float32)  # (Q,)
-        self.non_positives_ahead = np.zeros(queries, np.int64)  # (Q,)
+        self.non_positives_ahead = np.zeros(queries, np.int64)  # (Q,) of the best positive
         self.keys = np.full((queries, k), NO_KEY)  # (Q, k), best first
-        self.is_lost = np.zeros(queries, bool)  # (Q,) whether its keys are not certain
+        self.is_uncertain = np.zeros(queries, bool)  # (Q,) whether `keys` may miss some
         self.positives_ahead = np.zeros((queries, k), np.int64)  # (Q, k)
-        self.pool: list[tuple[np.ndarray, np.ndarray]] = []  # queries and keys that may be among the best
+        self.pool: list[tuple[np.ndarray, np.ndarray]] = []  # queries and keys that may be among the k best
 
     def offer_positives(self, query: np.ndarray, candidate: np.ndarray, scores: np.ndarray) -> None:
         """Keep each query's best positive; of equal ones the lower. All are (P,)."""
@@ -112,31 +113,32 @@ class Side:
         self.gt[query[is_better]] = candidate[is_better]
         self.gt_score[query[is_better]] = scores[is_better]
 
-    def keep(self, query: np.ndarray, keys: np.ndarray) -> None:
-        """Put pairs, (P,), into the pool."""
+    def add_candidates(self, query: np.ndarray, keys: np.ndarray) -> None:
+        """Add pairs, (P,), to the pool."""
         if self.k:
             self.pool.append((query, keys))
 
     def kth_score(self, k: int) -> np.ndarray:
         """(Q,) the k-th best score of the pool; -inf where it holds fewer."""
-        self.pool = [tuple(np.concatenate(parts) for parts in zip(*self.pool, strict=True))]
-        return kth_score(*self.pool[0], len(self.gt), k)
+        query, keys = (np.concatenate(parts) for parts in zip(*self.pool, strict=True))
+        self.pool = [(query, keys)]
+        return kth_score(query, keys, len(self.gt), k)
 
-    def drop_below(self, least: np.ndarray) -> None:
-        """Take from the pool what scores less than its query's `least`, (Q,)."""
+    def drop_below(self, cutoff: np.ndarray) -> None:
+        """Drop from the pool what scores less than its query's cutoff, (Q,)."""
         query, keys = self.pool.pop()
-        stays = decode(keys)[0] >= least[query]
+        stays = decode(keys)[0] >= cutoff[query]
         self.pool.append((query[stays], keys[stays]))
 
-    def settle(self) -> None:
-        """Take the best of the pool."""
+    def keep_best(self) -> None:
+        """Keep the k best of the pool."""
         if self.k:
             self.keys = best_keys(*self.pool.pop(), len(self.gt), self.k)
 
-    def ahead_of(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """How many false positives of its query stand before each positive, (P,): those that score as much."""
+    def fps_ahead(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Count the false positives ahead of each positive, (P,): those of its query that score at least as much."""
         ahead = np.empty(len(query), np.int64)
-        for some in (slice(start, start + AT_ONCE) for start in range(0, len(query), AT_ONCE)):
+        for some in (slice(start, start + POSITIVES_AT_ONCE) for start in range(0, len(query), POSITIVES_AT_ONCE)):
             ahead[some] = np.count_nonzero(decode(self.keys[query[some]])[0] >= scores[some, None], axis=1)
         return ahead
 
@@ -146,6 +148,7 @@ class Side:
         np.add.at(self.positives_ahead, (query[is_before_one], ahead[is_before_one]), 1)
 
     def ranking(self) -> Ranking:
+        """The finished ranking."""
         fp_score, fp = decode(self.keys)
         fp_rank = np.cumsum(self.positives_ahead, axis=1, out=self.positives_ahead)
         fp_rank += 1 + np.arange(self.k)

@@ -1,8 +1,4 @@
-"""Seeds that no failure chose: what repair would start from if it did not look where the retriever errs.
-
-In:  mined failures, and the vectors that they were mined with.
-Out: the same queries with as many false positives each, drawn at random; for the ablation "w/o Failure".
-"""
+"""Draw random false positives, for the ablation without mining."""
 
 from __future__ import annotations
 
@@ -17,27 +13,25 @@ from repair_hf.mining.false_positives import FEATURES
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.scores import CELLS, exact_scores, keys_of, quietly, screen_error
 
-AT_ONCE = 1024  # wrong answers that are ranked together
+RANKED_AT_ONCE = 1024  # false positives
 
 
 @quietly()
 def at_random(
     failures: Dataset, image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Positives, seed: int = 0
 ) -> Dataset:
-    """Put a wrong answer drawn at random in the place of each false positive.
+    """Replace each false positive by a wrong answer drawn at random.
 
     Args:
         failures: Rows of `mine_false_positives`.
-        image_embeddings: Unit vectors, float32.
-        text_embeddings: Unit vectors, float32.
-        positives: What counts as an answer.
-        seed: Of the draws.
-
-    Shape:
-        image_embeddings: (N, D). text_embeddings: (M, D).
+        image_embeddings: Unit vectors, (N, D) float32.
+        text_embeddings: Unit vectors, (M, D) float32.
+        positives: Which captions answer which images.
+        seed: Seed of the draws.
 
     Returns:
-        Rows of the same columns; `fp_score` and `fp_rank` are those that mining would tell of what was drawn. A query gets no false positive twice.
+        Rows of the same columns, with the `fp_score` and `fp_rank` of what was drawn. The false positives of a query
+        are distinct.
     """
     columns = {name: np.array(failures[name][:]) for name in failures.column_names if name in FEATURES}
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
@@ -46,7 +40,7 @@ def at_random(
         is_answer = partial(_is_answer, positives, direction)
         rows = np.flatnonzero(columns["direction"] == direction)
         drawn, q = rng.integers(0, len(candidates), len(rows)), columns["q"][rows]
-        while True:  # ends: what was mined are as many wrong answers of each query, all different
+        while True:  # ends: as many distinct wrong answers of each query were mined
             is_bad = is_answer(q, drawn)
             _, first = np.unique(q * len(candidates) + drawn, return_index=True)
             is_bad[np.setdiff1d(np.arange(len(rows)), first)] = True  # drawn already
@@ -54,15 +48,15 @@ def at_random(
                 break
             drawn[is_bad] = rng.integers(0, len(candidates), int(is_bad.sum()))
         columns["fp"][rows] = drawn
-        in_order = np.argsort(q, kind="stable")  # so that a query is held against the candidates once
-        for some in (in_order[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)):
+        in_order = np.argsort(q, kind="stable")  # so that a query's scores are computed once
+        for some in (in_order[start : start + RANKED_AT_ONCE] for start in range(0, len(rows), RANKED_AT_ONCE)):
             score, rank = _ranked(queries, candidates, q[some], drawn[some], eps, is_answer)
             columns["fp_score"][rows[some]], columns["fp_rank"][rows[some]] = score, rank
     return Dataset.from_dict(columns, features=FEATURES)
 
 
 def _is_answer(positives: Positives, direction: str, query: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    """Which pairs of a query and a candidate are positive, (P,)."""
+    """Return which pairs of a query and a candidate are positive, (P,)."""
     captions, images = (query, candidate) if direction == "t2i" else (candidate, query)
     pairs = positives.group[captions] * positives.n_images + images
     low, high = (np.searchsorted(positives.members, pairs, side=side) for side in ("left", "right"))
@@ -77,14 +71,13 @@ def _ranked(
     eps: float,
     is_answer: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and ranks of wrong answers `fp` of queries `q`, (P,) each, in the order of the full ranking (see `retrieval`)."""
+    """Return scores and full ranks (see `ranking`) of the false positives `fp` of queries `q`, (P,) each."""
     distinct, place = np.unique(q, return_inverse=True)
     vectors = queries[distinct]  # (Q, D)
     panel = torch.from_numpy(vectors.astype(np.float64))
     score, rank = exact_scores(candidates, fp, panel, place), np.ones(len(q), np.int64)
-    # between them the screen cannot tell
-    low, high = score[:, None] - np.float32(eps), score[:, None] + np.float32(eps)
-    step = max(1, CELLS // max(AT_ONCE, candidates.shape[1]))
+    low, high = score[:, None] - np.float32(eps), score[:, None] + np.float32(eps)  # exact scores decide in between
+    step = max(1, CELLS // max(RANKED_AT_ONCE, candidates.shape[1]))
     for start in range(0, len(candidates), step):
         screened = (vectors @ candidates[start : start + step].T)[place]  # (P, c)
         is_ahead = screened > high
@@ -94,6 +87,6 @@ def _ranked(
         exact = exact_scores(candidates, candidate, panel, place[row])
         is_before = keys_of(exact, candidate) > keys_of(score[row], fp[row])
         tied = np.flatnonzero(is_before & (exact == score[row]))
-        is_before[tied] = ~is_answer(q[row[tied]], candidate[tied])  # a tie counts against the positive
+        is_before[tied] = ~is_answer(q[row[tied]], candidate[tied])  # ties are ranked pessimistically
         rank += np.bincount(row[is_before], minlength=len(rank))
     return score, rank

@@ -1,25 +1,21 @@
-"""Find, by quick products of blocks, the few pairs whose exact score matters; score those, and only those.
-
-In:  vectors of both sides, a panel of captions with its positives, and what each image looks for.
-Out: how many non-positives stand before each positive, in both directions; each caption's best non-positives; and the
-     pairs that may be among an image's best.
-"""
+"""Screen a panel of captions against all images with fast products, and score exactly only the pairs that matter."""
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from repair_hf.mining.cutoffs import Cutoffs, rank_in_part
+from repair_hf.mining.positives import Positives
 from repair_hf.mining.scores import best_keys, exact_scores, keys_of, kth_score
-from repair_hf.mining.seeking import Seeking, rank_in_part
 
-FEW = 0.015  # share of a block that may lie above the lower of two thresholds before both are compared
-RAISED_AFTER = (4, 10)  # blocks
+FEW = 0.015  # share of a block above the lower of two cutoffs, up to which one comparison replaces two
+RAISED_AFTER = (4, 10)  # blocks after which the captions' cutoffs are raised
 
 
 @dataclass(frozen=True)
@@ -36,189 +32,242 @@ class ScoredPairs:
     column: np.ndarray
     score: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.image)
-
-    def __getitem__(self, which: np.ndarray) -> ScoredPairs:
+    def __getitem__(self, which: np.ndarray | slice) -> ScoredPairs:
         return ScoredPairs(self.image[which], self.column[which], self.score[which])
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a panel of C captions told.
+class ScoreMatrix:
+    """The N x M scores of images and captions, cut into panels of captions and blocks of images.
 
     Args:
-        ahead_of_caption: (C,) images before its positive, without other positives.
-        ahead_of_image: (N,) captions of the panel before its positive.
+        images: (N, D) float32.
+        texts: (M, D) float32.
+        positives: Which captions answer which images.
+        panels: Captions of each panel.
+        own: Places in `panels` of those that this process screens.
+        n_blocks: Blocks of images; block b holds every `n_blocks`-th image from b on.
+        eps: Bound of the screen's error.
+        images64: (N, D) the images in float64, or `images` where float64 takes too much memory.
+        screen_images: (N, D) the images in the screen's dtype, on its device.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    positives: Positives
+    panels: list[np.ndarray]
+    own: range
+    n_blocks: int
+    eps: float
+    images64: np.ndarray | Tensor
+    screen_images: Tensor
+
+    @property
+    def own_captions(self) -> np.ndarray:
+        """Captions that this process screens, panel by panel."""
+        return np.concatenate([self.panels[place] for place in self.own] or [np.zeros(0, np.int64)])
+
+    def positives_of(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positive pairs of a panel as images and places in the panel, in order of image."""
+        image, column = self.positives.of_captions(self.panels[place])
+        order = np.argsort(image, kind="stable")
+        return image[order], column[order]
+
+    def positives_of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positive pairs of some captions as places in `captions` and images."""
+        image, place = self.positives.of_captions(captions)
+        return place, image
+
+    def positives_of_images(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positive pairs of some images as places in `images` and in `own_captions`."""
+        place_of = np.full(len(self.images), -1)
+        place_of[images] = np.arange(len(images))
+        parts, before = [], 0
+        for panel in self.own:  # one at a time, for little memory
+            image, column = self.positives.of_captions(self.panels[panel])
+            is_ours = place_of[image] >= 0
+            parts.append((place_of[image[is_ours]], before + column[is_ours]))
+            before += len(self.panels[panel])
+        places, captions = zip(*parts, strict=True)
+        return np.concatenate(places), np.concatenate(captions)
+
+
+@dataclass(frozen=True)
+class PanelRanks:
+    """What a panel of C captions adds to the rankings.
+
+    Args:
+        ahead_of_caption: (C,) images ahead of its positive, other positives not counted.
+        ahead_of_image: (N,) captions of the panel ahead of its positive.
         keys: (C, k) each caption's best non-positives, best first.
-        is_lost: (C,) whether these are not certain.
-        pairs: What may be among an image's best, with exact scores.
-        of_images: What the images look for.
+        is_uncertain: (C,) whether `keys` may miss some.
+        pairs: Those that may be among an image's best, with exact scores.
+        of_images: The images' cutoffs.
     """
 
     ahead_of_caption: np.ndarray
     ahead_of_image: np.ndarray
     keys: np.ndarray
-    is_lost: np.ndarray
+    is_uncertain: np.ndarray
     pairs: ScoredPairs
-    of_images: Seeking
+    of_images: Cutoffs
 
 
-class Panel:
-    """Some captions, to be held against all images.
+def screen_panel(
+    matrix: ScoreMatrix,
+    place: int,
+    positives: ScoredPairs,
+    of_images: Cutoffs,
+    k_caption: int,
+    *,
+    share: float | None = None,
+) -> PanelRanks:
+    """Screen a panel against all images, and score exactly the pairs that may matter.
 
     Args:
-        images: (N, D) float32.
-        held: (N, D) the same in float64, or `images` themselves where that is too much to hold.
-        screened: (N, D) the same in the screen's dtype, on its device.
-        vectors: (C, D) the captions', float32.
-        share: That they are of all captions.
-        positives: Those of the panel, with exact scores.
-        rows: Images of a block of scores.
+        matrix: The scores.
+        place: The panel's place in `matrix.panels`.
+        positives: Positive pairs of the panel, with exact scores.
+        of_images: The images' cutoffs.
+        k_caption: How many of the best images are wanted for each caption.
+        share: Share of the captions in this panel, to guess the images' cutoffs from it; None keeps the cutoffs.
     """
+    captions = matrix.texts[matrix.panels[place]]
+    captions64 = torch.from_numpy(captions.astype(np.float64))
+    n_images, width = len(matrix.images), len(captions)
+    gt_score = np.full(width, -np.inf, np.float32)
+    np.maximum.at(gt_score, positives.column, positives.score)
+    of_captions = Cutoffs(gt_score, k_caption, matrix.eps)
+    ahead_of_caption, ahead_of_image = np.zeros(width, np.int64), np.zeros(n_images, np.int64)
+    candidates = _Candidates(matrix.n_blocks, math.ceil(n_images / matrix.n_blocks) * width)
+    for block, scores in enumerate(_screened_blocks(matrix, captions, positives)):
+        images = slice(block, None, matrix.n_blocks)
+        if block == 0:
+            of_captions.guess(slice(None), scores.T, len(scores) / n_images)
+        if share is not None:
+            of_images.guess(images, scores, share)
+        ahead_of_caption += _ahead_of_deep(matrix, captions64, scores, block, of_captions, axis=0)
+        ahead_of_image[images] += _ahead_of_deep(matrix, captions64, scores, block, of_images, axis=1)
+        candidates.add(scores, block, of_captions.lowest(), of_images.lowest(images))
+        if k_caption and block + 1 in RAISED_AFTER and block + 1 < matrix.n_blocks:
+            candidates.raise_cutoffs(of_captions, (block + 1) / matrix.n_blocks)
+    pairs = candidates.joined()
+    return _ranked(matrix, captions64, pairs, of_captions, of_images, ahead_of_caption, ahead_of_image)
 
-    def __init__(
-        self,
-        images: np.ndarray,
-        held: np.ndarray | Tensor,
-        screened: Tensor,
-        vectors: np.ndarray,
-        share: float,
-        positives: ScoredPairs,
-        rows: int,
-    ) -> None:
-        self.images, self.held, self.screened, self.share = images, held, screened, share
-        self.quick = torch.from_numpy(vectors).to(screened)
-        self.exact = torch.from_numpy(vectors.astype(np.float64))
-        self.blocks = math.ceil(len(images) / rows)
-        block = positives.image % self.blocks
-        order = np.argsort(block, kind="stable")
-        self.positives = positives[order]
-        self.first_positive = np.searchsorted(block[order], np.arange(self.blocks + 1))
-        size = math.ceil(len(images) / self.blocks) * len(vectors)
-        self.scores = torch.empty(size)
-        self.masks = np.empty((2, size), bool)
-        self.is_selective = True  # whether few pairs lie above the lower of both sides' thresholds
 
-    def screen(self, block: int) -> np.ndarray:
-        """Scores of every `blocks`-th image with the panel, (r, C); -inf where positive."""
-        images = self.screened[block :: self.blocks]
-        scores = self.scores[: len(images) * len(self.quick)].view(len(images), len(self.quick))
+def _screened_blocks(matrix: ScoreMatrix, captions: np.ndarray, positives: ScoredPairs) -> Iterator[np.ndarray]:
+    """Yield the screened scores of each block with the captions, (r, C), -inf where positive; all share one buffer."""
+    n_blocks, screen_captions = matrix.n_blocks, torch.from_numpy(captions).to(matrix.screen_images)
+    block_of = positives.image % n_blocks
+    order = np.argsort(block_of, kind="stable")
+    positives = positives[order]
+    first_positive = np.searchsorted(block_of[order], np.arange(n_blocks + 1))
+    buffer = torch.empty(math.ceil(len(matrix.images) / n_blocks) * len(captions))
+    for block in range(n_blocks):
+        images = matrix.screen_images[block::n_blocks]
+        scores = buffer[: len(images) * len(captions)].view(len(images), len(captions))
         if scores.dtype == images.dtype and scores.device == images.device:
-            torch.mm(images, self.quick.T, out=scores)
+            torch.mm(images, screen_captions.T, out=scores)
         else:
-            scores.copy_(torch.mm(images, self.quick.T))
-        known = slice(*self.first_positive[block : block + 2])
-        scores = scores.numpy()
-        scores[self.positives.image[known] // self.blocks, self.positives.column[known]] = -np.inf
-        return scores
+            scores.copy_(torch.mm(images, screen_captions.T))
+        known = positives[slice(*first_positive[block : block + 2])]
+        scores.numpy()[known.image // n_blocks, known.column] = -np.inf
+        yield scores.numpy()
 
-    def look(self, of_images: Seeking, k_image: int, k_caption: int, *, is_first: bool) -> Found:
-        """Hold the panel against all images.
 
-        Args:
-            of_images: What the images look for.
-            k_image: How many of the best captions are sought for each image.
-            k_caption: How many of the best images for each caption.
-            is_first: Nothing is known yet of where an image's best begin; find out from this panel.
-        """
-        n_images, width = len(self.images), len(self.quick)
-        gt_score = np.full(width, -np.inf, np.float32)
-        np.maximum.at(gt_score, self.positives.column, self.positives.score)
-        of_captions = Seeking(gt_score, of_images.eps)
-        of_images = copy.deepcopy(of_images) if is_first else of_images
-        ahead_of_caption, ahead_of_image = np.zeros(width, np.int64), np.zeros(n_images, np.int64)
-        hits: list[ScoredPairs] = []
-        for block in range(self.blocks):
-            scores, images = self.screen(block), slice(block, None, self.blocks)
-            if block == 0:
-                of_captions.begin(slice(None), scores.T, k_caption, len(scores) / n_images)
-            if is_first:
-                of_images.begin(images, scores, k_image, self.share)
-            if len(deep := np.flatnonzero(of_captions.is_deep)):
-                at = np.arange(n_images)[images]
-                ahead_of_caption[deep] += self._count(scores[:, deep], at, deep, gt_score[deep], of_images.eps, axis=0)
-            if len(deep := np.flatnonzero(of_images.is_deep[images])):
-                at = block + self.blocks * deep
-                gt = of_images.gt_score[at, None]
-                ahead_of_image[at] += self._count(scores[deep], at, np.arange(width), gt, of_images.eps, axis=1)
-            hits.append(self._hits(scores, block, of_captions.threshold(), of_images.threshold(images)))
-            if k_caption and block + 1 in RAISED_AFTER and block + 1 < self.blocks:  # the last has nothing after it
-                wanted = rank_in_part(k_caption, (block + 1) / self.blocks)
-                seen = _joined(hits)
-                of_captions.raise_to(kth_score(seen.column, keys_of(seen.score), width, wanted))
-                self.is_selective = True  # perhaps: fewer lie above what was raised
-        return self._judged(_joined(hits), of_captions, of_images, ahead_of_caption, ahead_of_image, k_caption)
+def _ahead_of_deep(
+    matrix: ScoreMatrix, captions64: Tensor, scores: np.ndarray, block: int, cutoffs: Cutoffs, axis: int
+) -> np.ndarray:
+    """Count the candidates of a block along an axis that are ahead of each deep positive; 0 for other positives."""
+    image, column = np.arange(block, len(matrix.images), matrix.n_blocks), np.arange(scores.shape[1])
+    deep = np.flatnonzero(cutoffs.is_deep[image if axis else column])
+    count = np.zeros(scores.shape[1 - axis], np.int64)
+    if not len(deep):
+        return count
+    if axis:
+        image, scores = image[deep], scores[deep]
+        gt = cutoffs.gt_score[image, None]
+    else:
+        column, scores = deep, scores[:, deep]
+        gt = cutoffs.gt_score[column]
+    eps = np.float32(matrix.eps)
+    is_ahead = scores >= gt + eps
+    row, place = np.nonzero((scores >= gt - eps) & ~is_ahead)
+    exact = exact_scores(matrix.images, image[row], captions64, column[place])
+    is_ahead[row, place] = exact >= np.broadcast_to(gt, scores.shape)[row, place]
+    count[deep] = np.count_nonzero(is_ahead, axis=axis)
+    return count
 
-    def _count(self, scores: np.ndarray, image: np.ndarray, column: np.ndarray, gt: np.ndarray, eps: float, axis: int):
-        """Count along an axis who stands before the positives. `scores`: (a, b) of `image` (a,) and `column` (b,)."""
-        is_ahead = scores >= gt + np.float32(eps)
-        row, place = np.nonzero((scores >= gt - np.float32(eps)) & ~is_ahead)
-        exact = exact_scores(self.images, image[row], self.exact, column[place])
-        is_ahead[row, place] = exact >= np.broadcast_to(gt, scores.shape)[row, place]
-        return np.count_nonzero(is_ahead, axis=axis)
 
-    def _hits(self, scores: np.ndarray, block: int, of_captions: np.ndarray, of_images: np.ndarray) -> ScoredPairs:
-        """The pairs above either's threshold."""
+class _Candidates:
+    """The pairs of a panel above the cutoff of their image or of their caption."""
+
+    def __init__(self, n_blocks: int, block_size: int) -> None:
+        self.n_blocks = n_blocks
+        self.parts: list[ScoredPairs] = []
+        self.masks = np.empty((2, block_size), bool)
+        self.are_few = True  # whether few pairs are above the lower of both cutoffs
+
+    def add(self, scores: np.ndarray, block: int, of_captions: np.ndarray, of_images: np.ndarray) -> None:
+        """Add those of a block."""
         mask, other = self.masks[:, : scores.size].reshape(2, *scores.shape)
-        if self.is_selective:  # one comparison for both: captions take the images' lowest threshold for their own
+        if self.are_few:  # one comparison for both: with the lower of the caption's cutoff and all images'
             place = np.flatnonzero(np.greater_equal(scores, np.minimum(of_captions, of_images.min()), out=mask))
-            self.is_selective = len(place) < FEW * mask.size
-        if not self.is_selective:
+            self.are_few = len(place) < FEW * mask.size
+        if not self.are_few:
             np.greater_equal(scores, of_captions, out=mask)
             np.greater_equal(scores, of_images[:, None], out=other)
             place = np.flatnonzero(np.logical_or(mask, other, out=mask))
         row = place // scores.shape[1]
         column = place - row * scores.shape[1]
-        found = ScoredPairs(row, column, scores.ravel()[place])
-        if self.is_selective:
-            found = found[(found.score >= of_captions[column]) | (found.score >= of_images[row])]
-        image = block + self.blocks * found.image
-        return ScoredPairs(image.astype(np.int32), found.column.astype(np.int32), found.score)
+        pairs = ScoredPairs(row, column, scores.ravel()[place])
+        if self.are_few:
+            pairs = pairs[(pairs.score >= of_captions[column]) | (pairs.score >= of_images[row])]
+        image = block + self.n_blocks * pairs.image
+        self.parts.append(ScoredPairs(image.astype(np.int32), pairs.column.astype(np.int32), pairs.score))
 
-    def _judged(
-        self,
-        hits: ScoredPairs,
-        of_captions: Seeking,
-        of_images: Seeking,
-        ahead_of_caption: np.ndarray,
-        ahead_of_image: np.ndarray,
-        k: int,
-    ) -> Found:
-        """Score exactly what may matter, and count and rank."""
-        width, eps = len(self.quick), of_images.eps
-        may_be_kept = hits.score >= of_captions.least[hits.column]
-        if k:
-            kept = hits[may_be_kept]
-            limit = kth_score(kept.column, keys_of(kept.score), width, k) - np.float32(2 * eps)
-            may_be_kept &= hits.score >= limit[hits.column]
-        is_sought = hits.score >= of_images.least[hits.image]
-        sides = ((of_captions, hits.column, ahead_of_caption), (of_images, hits.image, ahead_of_image))
-        unsure = []
-        for seeking, query, ahead in sides:
-            is_ahead = hits.score >= seeking.is_ahead[query]
-            ahead += np.bincount(query[is_ahead], minlength=len(ahead))
-            unsure.append((hits.score >= seeking.may_be_ahead[query]) & ~is_ahead)
-        matters = np.flatnonzero(may_be_kept | is_sought | unsure[0] | unsure[1])
-        pairs = hits[matters]
-        exact = exact_scores(self.held, pairs.image, self.exact, pairs.column)
-        pairs = ScoredPairs(pairs.image, pairs.column, exact)
-        for (seeking, _, ahead), is_unsure, query in zip(sides, unsure, (pairs.column, pairs.image), strict=True):
-            is_ahead = is_unsure[matters] & (exact >= seeking.gt_score[query])
-            ahead += np.bincount(query[is_ahead], minlength=len(ahead))
-        kept = pairs[may_be_kept[matters]]
-        keys = best_keys(kept.column, keys_of(kept.score, kept.image), width, k)
-        return Found(
-            ahead_of_caption,
-            ahead_of_image,
-            keys,
-            of_captions.lost(keys),
-            pairs[is_sought[matters]],
-            of_images,
-        )
+    def joined(self) -> ScoredPairs:
+        names = ("image", "column", "score")
+        return ScoredPairs(*(np.concatenate([getattr(part, name) for part in self.parts]) for name in names))
+
+    def raise_cutoffs(self, of_captions: Cutoffs, share: float) -> None:
+        """Raise the captions' cutoffs after this share of the images."""
+        pairs, wanted = self.joined(), rank_in_part(of_captions.k, share)
+        of_captions.raise_to(kth_score(pairs.column, keys_of(pairs.score), len(of_captions.top_k), wanted))
+        self.are_few = True  # perhaps: fewer are above the raised cutoffs
 
 
-def _joined(parts: list[ScoredPairs]) -> ScoredPairs:
-    return ScoredPairs(
-        *(np.concatenate([vars(part)[name] for part in parts]) for name in ("image", "column", "score"))
-    )
+def _ranked(
+    matrix: ScoreMatrix,
+    captions64: Tensor,
+    pairs: ScoredPairs,
+    of_captions: Cutoffs,
+    of_images: Cutoffs,
+    ahead_of_caption: np.ndarray,
+    ahead_of_image: np.ndarray,
+) -> PanelRanks:
+    """Score exactly the pairs that may matter, and rank by these scores."""
+    width, k = len(captions64), of_captions.k
+    may_be_kept = pairs.score >= of_captions.top_k[pairs.column]
+    if k:
+        kept = pairs[may_be_kept]
+        limit = kth_score(kept.column, keys_of(kept.score), width, k) - np.float32(2 * matrix.eps)
+        may_be_kept &= pairs.score >= limit[pairs.column]
+    is_wanted = pairs.score >= of_images.top_k[pairs.image]
+    sides = ((of_captions, pairs.column, ahead_of_caption), (of_images, pairs.image, ahead_of_image))
+    unsure = []
+    for cutoffs, query, ahead in sides:
+        is_ahead, is_unsure = cutoffs.ahead(query, pairs.score)
+        ahead += np.bincount(query[is_ahead], minlength=len(ahead))
+        unsure.append(is_unsure)
+    matters = np.flatnonzero(may_be_kept | is_wanted | unsure[0] | unsure[1])
+    pairs = pairs[matters]
+    exact = exact_scores(matrix.images64, pairs.image, captions64, pairs.column)
+    pairs = ScoredPairs(pairs.image, pairs.column, exact)
+    for (cutoffs, _, ahead), is_unsure, query in zip(sides, unsure, (pairs.column, pairs.image), strict=True):
+        is_ahead = is_unsure[matters] & (exact >= cutoffs.gt_score[query])
+        ahead += np.bincount(query[is_ahead], minlength=len(ahead))
+    kept = pairs[may_be_kept[matters]]
+    keys = best_keys(kept.column, keys_of(kept.score, kept.image), width, k)
+    is_uncertain = of_captions.uncertain(keys)
+    return PanelRanks(ahead_of_caption, ahead_of_image, keys, is_uncertain, pairs[is_wanted[matters]], of_images)

@@ -1,8 +1,7 @@
-"""Read the JSON files that come with COCO and Flickr30K: captions of images that lie in a folder.
+"""Read a caption JSON of COCO (`images`, `annotations`) or of Karpathy (`dataset_coco.json`,
+`dataset_flickr30k.json`).
 
-In:  a COCO caption JSON (`images`, `annotations`) or one of Karpathy's (`dataset_coco.json`, `dataset_flickr30k.json`:
-     images with their sentences and a split), and the folder of the images.
-Out: a `Listing`. A row that does not fit the format is noted as a problem, not an error.
+A row that does not fit the format is collected as a problem and raises no error.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from repair_hf.runtime.options import UserError
 
 
 def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
-    """Read a caption JSON of COCO's own form or of Karpathy's, told apart by what is in it."""
+    """Read a caption JSON in COCO's or Karpathy's format, recognized by its content."""
     try:
         content = json.loads(file.read_bytes())
     except ValueError as error:
@@ -28,8 +27,8 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
         case {"images": [{"sentences": list()}, *_] as images}:
             return _karpathy(images, image_folder, problems)
     raise UserError(
-        f"{file} is no caption file; it needs the lists `images` and `annotations`, as COCO's, or `images` with `sentences` "
-        "and `split`, as Karpathy's."
+        f"{file} is no caption file; it needs the lists `images` and `annotations` (COCO), or `images` with "
+        "`sentences` and `split` (Karpathy)."
     )
 
 
@@ -40,8 +39,9 @@ def _coco(images: list, captions: list, image_folder: Path, problems: Problems) 
 
 
 def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
-    """COCO's images lie in folders of their own (`filepath`), or people put them all into one."""
-    named, captions, splits = [], [], []
+    """COCO's images lie in their own folders (`filepath`), or all in one folder."""
+    named, captions = [], []
+    splits: list[str | None] = []
     has_folder = {path: os.path.isdir(image_folder / path) for path in set(map(_filepath, images))}
     for place, image in enumerate(images):
         match image:

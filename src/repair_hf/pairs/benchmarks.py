@@ -1,10 +1,7 @@
-"""Benchmarks by name. A split of another size is another benchmark, and a number measured on it is not comparable.
+"""Check that a source holds a split of a benchmark: results on a split of another size are not comparable.
 
-In:  a benchmark's name, a split of it, and what a source holds for it.
-Out: nothing where the sizes are right, a refusal otherwise; for COCO30K the images that are drawn.
-
-Splits are Karpathy's. COCO's `restval` (30,504 images of val2014 that are in neither `val` nor `test`) is a split of its own; its train
-split has 82,783 images without and 113,287 with it. COCO30K is 29,000 of the former.
+Splits are Karpathy's. COCO's `restval` (30,504 images of val2014 that are in neither `val` nor `test`) is a split of
+its own; the train split has 82,783 images without it and 113,287 with it. COCO30K is 29,000 of the former.
 """
 
 from __future__ import annotations
@@ -12,17 +9,18 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from repair_hf.runtime.options import UserError
 
 
 class Size(NamedTuple):
-    """How large a split is.
+    """The size of a split.
 
     Args:
-        images: How many.
-        captions: How many, in each of the forms in which the split goes about; empty where it is not known.
+        images: How many images.
+        captions: How many captions, in each published version of the split; empty if unknown.
     """
 
     images: int
@@ -46,7 +44,7 @@ _COCO_ID = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d+)(?:\.\w+)?")
 
 
 def check_name(benchmark: str, split: str, *, with_restval: bool) -> str:
-    """The benchmark's own name of a split.
+    """Return the benchmark's own name of a split.
 
     Raises:
         UserError: If it has no such split.
@@ -59,86 +57,91 @@ def check_name(benchmark: str, split: str, *, with_restval: bool) -> str:
     return name
 
 
-def check_listed(benchmark: str, split: str, source: str, images: int, captions: int) -> None:
-    """Refuse a source that lists another number of images or captions.
+@dataclass(frozen=True)
+class BenchmarkSplit:
+    """A split of a benchmark, and the source that should hold it.
 
     Args:
-        benchmark: Its name.
-        split: As `check_name` gives it.
-        source: For the message.
-        images: How many it lists, before any is drawn or left out.
-        captions: How many these have.
+        benchmark: A key of `SIZES`.
+        split: As `check_name` returns it.
+        source: Name of the source in messages.
     """
-    size = SIZES["coco" if is_drawn(benchmark, split) else benchmark][split]
-    told = f"`{source}` lists {images:,} images with {captions:,} captions as {split}, and so is not `{benchmark}`"
-    remedy = "Give Karpathy's splits, or leave out `benchmark` to use the data under no name."
-    if images != size.images:
-        raise UserError(f"{told}: that has {size.images:,} images there. {remedy}")
-    if size.captions and captions not in size.captions:
-        raise UserError(f"{told}: that has {' or '.join(f'{n:,}' for n in size.captions)} captions there. {remedy}")
 
+    benchmark: str
+    split: str
+    source: str
 
-def check_captions(benchmark: str, split: str, source: str, lost: int) -> None:
-    """Refuse a split of which captions cannot be used.
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the split is a part of what a source lists."""
+        return (self.benchmark, self.split) == ("coco30k", "train")
 
-    Args:
-        benchmark: Its name.
-        split: As `check_name` gives it.
-        source: For the message.
-        lost: How many captions are empty, or no text.
-    """
-    if lost:
-        raise UserError(
-            f"`{source}` has {lost:,} captions of `{benchmark}` {split} that are empty or no text, and all of them count there. Mend them, "
-            "or leave out `benchmark` to use the rest under no name."
-        )
+    def check_listed(self, images: int, captions: int) -> None:
+        """Check the numbers of images and captions that the source lists, before any is drawn or left out.
 
+        Raises:
+            UserError: If the split has other numbers.
+        """
+        size = SIZES["coco" if self.is_drawn else self.benchmark][self.split]
+        listed = f"`{self.source}` lists {images:,} images with {captions:,} captions as {self.split}"
+        remedy = "Give Karpathy's splits, or leave out `benchmark` to use the data under no name."
+        if images != size.images:
+            expected = f"{size.images:,} images"
+        elif size.captions and captions not in size.captions:
+            expected = f"{' or '.join(f'{n:,}' for n in size.captions)} captions"
+        else:
+            return
+        raise UserError(f"{listed}, and so is not `{self.benchmark}`: that has {expected} there. {remedy}")
 
-def check_whole(benchmark: str, split: str, source: str, wanted: Sequence[str], found: Sequence[str]) -> None:
-    """Refuse a split of which images are missing, or cannot be used.
+    def check_captions(self, unusable: int) -> None:
+        """Check that no caption is empty or not a text.
 
-    Args:
-        benchmark: Its name.
-        split: As `check_name` gives it.
-        source: For the message.
-        wanted: Ids of its images.
-        found: Ids of those that can be used.
-    """
-    there = set(found)
-    if lacking := [image_id for image_id in wanted if image_id not in there]:
-        shown = ", ".join(ascii(image_id) for image_id in lacking[:SHOWN])
-        more = ", ..." if len(lacking) > SHOWN else ""
-        raise UserError(
-            f"`{source}` lacks {len(lacking):,} of the {len(wanted):,} images of `{benchmark}` {split}, missing or not to be used: "
-            f"{shown}{more}. Complete `image_folder`, or leave out `benchmark` to use the rest under no name."
-        )
+        Raises:
+            UserError: If there are any.
+        """
+        if unusable:
+            name = f"`{self.benchmark}` {self.split}"
+            raise UserError(
+                f"`{self.source}` has {unusable:,} captions of {name} that are empty or no text. "
+                "Repair them, or leave out `benchmark` to use the rest under no name."
+            )
 
+    def check_images(self, wanted: Sequence[str], usable: Sequence[str]) -> None:
+        """Check that all images of the split, given by id, can be used.
 
-def is_drawn(benchmark: str, split: str) -> bool:
-    """Whether the split is a part of what a source lists."""
-    return (benchmark, split) == ("coco30k", "train")
+        Raises:
+            UserError: If some are missing or cannot be decoded.
+        """
+        there = set(usable)
+        if missing := [image_id for image_id in wanted if image_id not in there]:
+            shown = ", ".join(ascii(image_id) for image_id in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
+            name = f"`{self.benchmark}` {self.split}"
+            raise UserError(
+                f"`{self.source}` lacks {len(missing):,} of the {len(wanted):,} images of {name}: {shown}. They are "
+                "missing or cannot be decoded. Complete `image_folder`, or leave out `benchmark` to use the rest."
+            )
 
 
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:
-    """The images of COCO30K, of those of Karpathy's train split without restval.
+    """Draw the images of COCO30K from those of Karpathy's train split without restval.
 
     Args:
-        image_ids: COCO's numbers (`57870`) or its file names (`COCO_train2014_000000057870.jpg`); both give the same images.
+        image_ids: COCO's numbers (`57870`) or file names (`COCO_train2014_000000057870.jpg`); both give the same
+            images.
 
     Raises:
         UserError: If an id is neither.
     """
     numbers = {_coco_number(image_id): image_id for image_id in image_ids}
-    return {
-        numbers[number] for number in random.Random(SEED).sample(sorted(numbers), SIZES["coco30k"]["train"].images)
-    }
+    drawn = random.Random(SEED).sample(sorted(numbers), SIZES["coco30k"]["train"].images)
+    return {numbers[number] for number in drawn}
 
 
 def _coco_number(image_id: str) -> int:
     found = _COCO_ID.fullmatch(image_id)
     if found is None:
         raise UserError(
-            f"COCO30K is drawn by COCO's image ids, and {image_id!r} is none. Give Karpathy's dataset_coco.json, or a dataset with "
-            "a column `image_id` (57870) or `filename` (COCO_train2014_000000057870.jpg)."
+            f"COCO30K is drawn by COCO's image ids, and {image_id!r} is none. Give Karpathy's dataset_coco.json, or a "
+            "dataset with a column `image_id` (57870) or `filename` (COCO_train2014_000000057870.jpg)."
         )
     return int(found[1])

@@ -1,10 +1,7 @@
-"""The image files behind a dataset: are they whole, does every reader see the same in them, have they changed.
+"""Check image files, convert images to RGB, and digest their content.
 
-In:  a dataset with a column of images.
-Out: per image what is wrong with it, if anything; images in plain RGB; a digest of their content.
-
-A broken file must be found before hours are spent, and finding it must not cost as much as decoding all of them: a
-PNG's checksums are read, and a JPEG is decoded to its smallest version.
+Broken files must be found early, without decoding every image: of a PNG the checksums are read, and a JPEG is decoded
+to its smallest version.
 """
 
 from __future__ import annotations
@@ -26,25 +23,33 @@ import PIL.ImageOps
 from datasets import Dataset, Image
 from tqdm.auto import tqdm
 
-# What Pillow raises for a file that it cannot decode; SyntaxError comes from broken PNG chunks, TypeError and AttributeError from tags
-# of another type than they should have.
+# Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
+# tags of the wrong type.
 UNDECODABLE = (
-    OSError, SyntaxError, ValueError, EOFError, TypeError, AttributeError, struct.error, zlib.error, PIL.Image.DecompressionBombError,
-)  # fmt: skip
-# What photographs and drawings come in. Pillow knows more; of that, EPS starts another program.
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+    PIL.Image.DecompressionBombError,
+)
+# Pillow knows more formats; EPS among them starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MAX_BYTES = 64 * 2**20
-MAX_PIXELS = 2**28 // 3  # a quarter of a gigabyte once decoded, however small the file
-THREADS = 8  # opening files waits for the disk more than for the processor
+MAX_PIXELS = 2**28 // 3  # 256 MB when decoded
+THREADS = 8  # opening files waits mostly for the disk
 
 
 class Inspection(NamedTuple):
-    """What a look at one image told.
+    """The result of checking one image.
 
     Args:
         problem: A kind of problem, or None.
-        is_transparent: Whether something behind it would show through.
-        is_deep: Whether its greys are finer than 8 bits.
+        is_transparent: Whether a background would show through.
+        is_deep: Whether it has grey values of more than 8 bits.
     """
 
     problem: str | None
@@ -53,7 +58,7 @@ class Inspection(NamedTuple):
 
 
 def inspect_images(images: Dataset, within: Sequence[Path] | None = None) -> list[Inspection]:
-    """Look at each image of the column `image`; files must lie within these folders, or anywhere if there are none."""
+    """Check each image of the column `image`. Files must lie in one of the folders `within`, if these are given."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
@@ -66,7 +71,7 @@ def inspect_images(images: Dataset, within: Sequence[Path] | None = None) -> lis
 
 
 def redraw(images: Dataset, rows: set[int]) -> Dataset:
-    """Write the images at `rows` anew as `in_rgb` has them, so that every reader sees the same."""
+    """Replace the images at `rows` by their `in_rgb` versions, so that every reader sees the same pixels."""
 
     def draw(row: dict, index: int) -> dict:
         if index not in rows:
@@ -81,7 +86,7 @@ def redraw(images: Dataset, rows: set[int]) -> Dataset:
 
 
 def in_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
-    """A picture of any mode in RGB: on white where it shows through, as image processors do, and with deep greys scaled."""
+    """Convert an image of any mode to RGB, with a white background if it is transparent and greys scaled to 8 bits."""
     image = in_8_bits(image)
     if not is_transparent(image):
         return image.convert("RGB")
@@ -90,10 +95,11 @@ def in_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Scale greys of 16 or 32 bits to 8, where Pillow's `convert` would cut them off at 255 and turn the picture white.
+    """Scale grey values of 16 or 32 bits to 8, where Pillow's `convert` would clip them at 255 and turn the image
+    white.
 
-    Black to white is 0 to 65535 for integers and 0 to 1 for floats, whatever of it the picture uses; one that goes beyond spans its
-    own range. A picture of another mode is returned as it is.
+    Black to white is 0 to 65535 for integers and 0 to 1 for floats. An image beyond this range is scaled by its own
+    range. Images of other modes are returned unchanged.
     """
     if not is_deep(image):
         return image
@@ -104,17 +110,17 @@ def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
         low, high = float(values.min()), float(values.max())
     greys = np.rint((values - low) * (255 / (high - low or 1.0))).astype(np.uint8)
     if is_transparent(image):
-        greys[values == image.info["transparency"]] = 255  # laid on white
+        greys[values == image.info["transparency"]] = 255  # white background
     return PIL.Image.fromarray(greys)
 
 
 def is_transparent(image: PIL.Image.Image) -> bool:
-    """Whether something behind a picture would show through."""
+    """Whether a background would show through an image."""
     return "A" in image.getbands() or image.info.get("transparency") is not None
 
 
 def is_deep(image: PIL.Image.Image) -> bool:
-    """Whether a picture's greys are finer than 8 bits."""
+    """Whether an image has grey values of more than 8 bits."""
     return image.mode.startswith(("I", "F"))
 
 
@@ -122,7 +128,7 @@ def open_image(source: bytes | str) -> PIL.Image.Image:
     """Open an image file, or its bytes, without decoding it yet.
 
     Raises:
-        OSError: If it is too large, or of no format of ours. Of what else may come, see `UNDECODABLE`.
+        OSError: If it is too large, or not in one of `FORMATS`. For other errors see `UNDECODABLE`.
     """
     size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
     if size > MAX_BYTES:
@@ -135,10 +141,10 @@ def open_image(source: bytes | str) -> PIL.Image.Image:
 
 
 def decode_small(source: bytes | str, least: int) -> PIL.Image.Image:
-    """Decode an image, upright; a JPEG at a half, a quarter or an eighth of its size where it stays large enough.
+    """Decode an image, upright. Decode a JPEG at 1/2, 1/4 or 1/8 of its size if it stays large enough.
 
-    Its decoder does that at a fraction of the work. Only a scale that divides both sides is taken: else the picture would
-    shrink by a little more or less than its sides say, and what is resized from it would lie beside its place.
+    This takes a fraction of the work. The scale must divide both sides: otherwise the image would shrink by a slightly
+    different factor, and shift after resizing.
 
     Args:
         source: A file, or its bytes.
@@ -151,13 +157,13 @@ def decode_small(source: bytes | str, least: int) -> PIL.Image.Image:
         width, height = image.size
         for scale in (8, 4, 2):
             if min(width, height) >= scale * least and width % scale == height % scale == 0:
-                image.draft(None, (width // scale, height // scale))  # of another format nothing happens
+                image.draft(None, (width // scale, height // scale))  # no effect on other formats
                 break
         return PIL.ImageOps.exif_transpose(image)
 
 
 def content_digest(images: Dataset, column: str = "image") -> str:
-    """Name the content of a column of images: their bytes or, of files, size and time of change."""
+    """Digest the content of a column of images: their bytes or, of files, path, size and modification time."""
     digest = hashlib.sha256()
     for some in _references(images, column):
         for reference in some:
@@ -172,7 +178,7 @@ def content_digest(images: Dataset, column: str = "image") -> str:
 
 
 def _references(images: Dataset, column: str) -> Iterator[list[dict | None]]:
-    """The images some at a time, as `{"bytes": ..., "path": ...}`."""
+    """Yield the images in batches, as `{"bytes": ..., "path": ...}`."""
     encoded = images.select_columns([column]).cast_column(column, Image(decode=False))
     for some in encoded.iter(batch_size=256):
         yield some[column]
@@ -184,20 +190,20 @@ def _open(reference: dict) -> PIL.Image.Image:
 
 def _inspect(reference: dict | None, within: Sequence[Path] | None) -> Inspection:
     if reference is None or (reference["bytes"] is None and not os.path.isfile(reference["path"] or "")):
-        return Inspection("missing_image")  # also an address: nothing is fetched because a data file names it
+        return Inspection("missing_image")  # also a URL: nothing is downloaded
     if within is not None and reference["bytes"] is None:
         path = Path(reference["path"]).resolve()
         if not any(path.is_relative_to(folder) for folder in within):
-            return Inspection("outside_folder")  # data from elsewhere must not pick files of this machine
+            return Inspection("outside_folder")  # downloaded data must not read other files of this machine
     try:
         with _open(reference) as image:
             shows_through, has_deep_greys = is_transparent(image), is_deep(image)
             if image.format == "PNG":
                 image.verify()
             else:
-                image.draft("L", (1, 1))  # of a JPEG the smallest version that it can decode to; nothing elsewhere
+                image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
                 image.load()
-                PIL.ImageOps.exif_transpose(image, in_place=True)  # as every decoder does; it trips over broken tags
+                PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags, as decoding would
     except UNDECODABLE:
         return Inspection("corrupt_image")
     return Inspection(None, shows_through, has_deep_greys)

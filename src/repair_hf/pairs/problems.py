@@ -1,8 +1,4 @@
-"""Rows that cannot be used: counted by kind, with the first examples of each.
-
-In:  one call per bad row.
-Out: a `Problem` per kind, to be told as warnings or, where the user is strict, as one refusal.
-"""
+"""Rows that cannot be used: counted by kind, with the first examples of each."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import dataclass
 
 EXAMPLES = 3
 
-# Kind -> what there is one of, and what there are several of.
+# Kind -> singular and plural description.
 KINDS = {
     "malformed_row": ("row that is not of the source's format", "rows that are not of the source's format"),
     "no_split": (

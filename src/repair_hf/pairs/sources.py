@@ -1,8 +1,6 @@
-"""Read image-caption data from a folder of one's own, or from a dataset.
+"""List the images and captions of a folder with `captions.jsonl`, or of a dataset.
 
-In:  a folder with `captions.jsonl`, or a dataset (Hub id, folder).
-Out: a `Listing`: ids, encoded images, raw captions and, where the source has them, splits. Nothing is decoded here,
-     and a row that does not fit the format is noted as a problem, not an error.
+No image is decoded here. A row that does not fit the format is collected as a problem and raises no error.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # of 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a source names, image by image.
+    """The images of a source with their raw captions and splits.
 
     Args:
         images: `image_id` and `image`, encoded.
         captions: The raw captions of each image.
-        splits: The source's own split of each image; None if it has no splits.
+        splits: The source's own split of each image; None if it has none.
     """
 
     images: Dataset
@@ -66,8 +64,8 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
     if parsed and all(row is None for _, row in parsed):
         first = lines[parsed[0][0] - 1][:100].decode("utf-8", "replace")
         raise UserError(
-            f"no line of {folder / 'captions.jsonl'} is of the form {FORM}, where `captions` is a list, also of one, and `split` may be "
-            f"left out; the first is {ascii(first)}."
+            f"no line of {folder / 'captions.jsonl'} is of the form {FORM}, where `captions` is a list and `split` "
+            f"may be left out; the first is {ascii(first)}."
         )
     rows = []
     for number, row in parsed:
@@ -88,15 +86,15 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
 def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_column: str) -> Listing:
     """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
 
-    A column `image_id` names the images, else one `filename`: rows of one name are one image with all their captions, unless
-    splits give the name to different images, which are then named by split and name. A row without a name is an image of its own,
-    named by split and row. A column `split` tells the splits of a dataset that is all in one; a lone split named `train` is what
-    `datasets` calls data without splits, and counts as such.
+    A column `image_id`, or else `filename`, names the images. Rows of the same name are one image with all their
+    captions, unless splits use the name for different images, which are then named by split and name. A row without a
+    name is an image of its own, named by split and row. A column `split` gives the splits of a dataset that has only
+    one. A lone split named `train` counts as no splits, because `datasets` uses that name for data without splits.
     """
     parts = _load(source)
-    wanted = (
-        {name: parts[name] for name in splits if name in parts} if splits[0] in parts and len(parts) > 1 else parts
-    )
+    wanted = parts
+    if splits[0] in parts and len(parts) > 1:
+        wanted = {name: parts[name] for name in splits if name in parts}
     for part in wanted.values():
         _check_columns(source, part, image_column, caption_column)
     rows = concatenate_datasets(
@@ -118,7 +116,7 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
     if id_column is not None:
         given = rows[id_column][:]
         ids = [own if name in (None, "") else str(name) for own, name in zip(ids, given, strict=True)]
-        ids = ids if of_rows is None else _told_apart(ids, of_rows, images)
+        ids = ids if of_rows is None else _distinct(ids, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     is_list = rows.features[caption_column] not in TEXTS
     captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
@@ -127,7 +125,7 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
 
 
 def fetched_into(source: str) -> list[Path] | None:
-    """The folders that hold all of a dataset of the Hub; None for what lies on this machine, where files may be anywhere."""
+    """Return the folders that hold a dataset of the Hub; None for local data, whose files may lie anywhere."""
     if Path(source).exists():
         return None
     caches = (config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH, config.EXTRACTED_DATASETS_PATH, HF_HUB_CACHE)
@@ -137,7 +135,7 @@ def fetched_into(source: str) -> list[Path] | None:
 def _json_row(line: bytes) -> dict | None:
     try:
         row = json.loads(line.decode("utf-8-sig"))
-    except ValueError:  # also where the bytes are no UTF-8
+    except ValueError:  # also if the bytes are not UTF-8
         return None
     match row:
         case {"image": str() as image, "captions": list()} if image and isinstance(row.get("split", ""), str):
@@ -146,25 +144,25 @@ def _json_row(line: bytes) -> dict | None:
 
 
 def is_outside(name: str) -> bool:
-    """Whether a name leads out of its folder: data from elsewhere must not pick files of this machine."""
+    """Whether a name leads out of its folder: downloaded data must not read other files of this machine."""
     path = PurePath(name)
     return path.is_absolute() or ".." in path.parts
 
 
 def _locate(folder: Path, name: str) -> Path:
     beside, below = folder / name, folder / "images" / name
-    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error, whatever the name is
+    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
 
 
 def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
-    """Image files by id, not opened yet."""
+    """List image files by id, without opening them."""
     named = list(named)
     images = [{"bytes": None, "path": str(path.absolute())} for _, path in named]
     return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
 
 
 def load_any(source: str) -> Dataset | DatasetDict:
-    """A dataset: by its id on the Hub, or of a folder, where `save_to_disk` wrote it or its data files lie."""
+    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
     is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
     return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
 
@@ -173,22 +171,17 @@ def _load(source: str) -> dict[str, Dataset]:
     folder = Path(source)
     if folder.is_file():
         raise UserError(
-            f"`{source}` is a file; only a caption JSON (.json) is read as one. Give the folder that it lies in: one with captions.jsonl, or "
-            "one of a dataset."
+            f"`{source}` is a file; only a caption JSON (.json) is read as one. Give the folder that it lies in: one "
+            "with captions.jsonl, or one of a dataset."
         )
     try:
         loaded = load_any(source)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        DatasetsError,
-    ) as error:  # no such dataset, no network, no data files, no config named, a script in place of data
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:  # no such dataset, no network, no config, ...
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        here = "" if folder.exists() else "is no file or folder here, and "
+        here = "" if folder.exists() else "is not a local file or folder, and "
         raise UserError(
-            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a COCO caption "
-            "JSON, or the Hub id or folder of a dataset."
+            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a COCO "
+            "caption JSON, or the Hub id or folder of a dataset."
         ) from error
     return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
 
@@ -196,13 +189,10 @@ def _load(source: str) -> dict[str, Dataset]:
 def _check_columns(source: str, rows: Dataset, image_column: str, caption_column: str) -> None:
     for option, column in (("image_column", image_column), ("caption_column", caption_column)):
         if column not in rows.features:
-            raise UserError(
-                f"`{source}` has no column `{column}`; it has {rows.column_names}. Name yours by `{option}`."
-            )
+            raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
     if not isinstance(rows.features[image_column], Image):
-        raise UserError(
-            f"Column `{image_column}` of `{source}` holds {rows.features[image_column]}; cast it to `datasets.Image()`."
-        )
+        kind = rows.features[image_column]
+        raise UserError(f"Column `{image_column}` of `{source}` holds {kind}; cast it to `datasets.Image()`.")
     caption = rows.features[caption_column]
     inner = caption.feature if isinstance(caption, List | LargeList) else caption
     if inner not in TEXTS:
@@ -216,14 +206,14 @@ def _columns(rows: Dataset, *needed: str) -> list[str]:
 
 
 def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
-    """A column of strings, of class labels or of other values, as strings."""
+    """Return a column of strings, class labels or other values as strings."""
     feature, values = rows.features[column], rows[column][:]
     name = feature.int2str if isinstance(feature, ClassLabel) else str
     return values if feature in TEXTS else [None if value is None else name(value) for value in values]
 
 
-def _told_apart(ids: list[str], splits: list[str | None], images: Dataset) -> list[str]:
-    """The ids, with the split before those that splits give to different images."""
+def _distinct(ids: list[str], splits: list[str | None], images: Dataset) -> list[str]:
+    """Put the split before ids that splits use for different images."""
     first: dict[str, dict[str | None, int]] = {}  # the row that each id has in each split
     for row, (image_id, split) in enumerate(zip(ids, splits, strict=True)):
         first.setdefault(image_id, {}).setdefault(split, row)
@@ -241,7 +231,7 @@ def _content(image: dict | None) -> bytes | str | None:
 
 
 def _grouped(listing: Listing) -> Listing:
-    """One image for each id: the first row's image and split, the captions of all rows."""
+    """Merge the rows of each id: the first row's image and split, the captions of all rows."""
     rows: dict[str, int] = {}
     captions: dict[str, list[Any]] = {}
     for row, image_id in enumerate(listing.images["image_id"][:]):

@@ -1,9 +1,6 @@
-"""A spaCy pipeline by name or folder: words with their tags, noun chunks. Words alone: NLTK's tokenizer.
+"""Load spaCy pipelines, which tag words and find noun chunks, and NLTK's word tokenizer.
 
-In:  the name of an installed spaCy model (`en_core_web_sm`), or a folder that holds one.
-Out: the pipeline, checked to do what its caller needs of it; a function from a text to its words.
-
-spaCy and NLTK are the extra `repair-hf[aro]`; spaCy's models are packages of their own, which no extra can bring.
+Both are in the extra `repair-hf[aro]`. spaCy's models are separate packages, which no extra can install.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 MODEL = "en_core_web_sm"
-NOUNS = frozenset({"NN", "NNS", "NNP", "NNPS"})  # tags of the Penn Treebank, which spaCy's English models use
+NOUNS = frozenset({"NN", "NNS", "NNP", "NNPS"})  # Penn Treebank tags, which spaCy's English models use
 ADJECTIVES = frozenset({"JJ", "JJR", "JJS"})
 
 
@@ -27,10 +24,10 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
 
     Args:
         name_or_folder: An installed model, or a folder.
-        noun_chunks: Whether its documents must have noun chunks, for which it needs a dependency parser.
+        noun_chunks: Whether noun chunks are needed, which takes a dependency parser.
 
     Raises:
-        UserError: If spaCy or the model is not installed, or the model does not do what is needed.
+        UserError: If spaCy or the model is not installed, or the model lacks a needed part.
 
     Example:
         >>> [(token.text, token.tag_) for token in load_parser()("a red ball")]
@@ -40,7 +37,7 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
         import spacy
     except ModuleNotFoundError as error:
         raise UserError(
-            "Words are tagged by spaCy, which is not installed: pip install 'repair-hf[aro]', then "
+            "spaCy is needed to tag words, and is not installed: pip install 'repair-hf[aro]', then "
             f"python -m spacy download {MODEL}."
         ) from error
     try:
@@ -58,7 +55,7 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
 
 
 def load_tokenizer() -> Callable[[str], list[str]]:
-    """NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files.
+    """Load NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files.
 
     Raises:
         UserError: If NLTK is not installed.
@@ -67,13 +64,13 @@ def load_tokenizer() -> Callable[[str], list[str]]:
         from nltk.tokenize import NLTKWordTokenizer
     except ModuleNotFoundError as error:
         raise UserError(
-            "Words are told apart by NLTK, which is not installed: pip install 'repair-hf[aro]'."
+            "NLTK is needed to tokenize words, and is not installed: pip install 'repair-hf[aro]'."
         ) from error
     return NLTKWordTokenizer().tokenize
 
 
 def _check(parser: Language, name: str, noun_chunks: bool) -> None:
-    """Try the pipeline on a phrase: what a model lacks shows as empty tags, not as an error."""
+    """Try the pipeline on a phrase: a missing part shows as empty tags, not as an error."""
     document = parser("a red ball on a table")
     needed, has_it = "tags", all(token.tag_ for token in document)
     if has_it and noun_chunks:
@@ -81,5 +78,5 @@ def _check(parser: Language, name: str, noun_chunks: bool) -> None:
     if not has_it:
         raise UserError(
             f"The spaCy model `{name}` has the parts {parser.pipe_names}, and none that gives words {needed}; "
-            f"take an English model that has one, such as {MODEL}."
+            f"use an English model that has one, such as {MODEL}."
         )

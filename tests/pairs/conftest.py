@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def folder(pairs_folder, tmp_path) -> Path:
+    """A copy of `pairs_folder` that a test may change."""
+    shutil.copytree(pairs_folder, tmp_path / "data")
+    return tmp_path / "data"

@@ -1,0 +1,184 @@
+"""Every kind of bad row is reported and left out, and sources that cannot be loaded raise an error."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import PIL.Image
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, Features, Image, Value
+
+from repair_hf.pairs.dataset import Problem, load_pairs
+from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import as_dataset, kinds, rows_of, write
+
+
+def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
+    rows = rows_of(folder)
+    (folder / "red_circle.png").unlink()
+    (folder / "red_square.png").write_bytes((folder / "red_square.png").read_bytes()[:-20])
+    (folder / "red_triangle.png").write_bytes(b"not an image")
+    rows[3]["captions"] = []
+    rows[4]["captions"] = [" ", None]
+    rows[5]["captions"] = ["", "what is left"]
+    rows += [rows[6], {"image": "/etc/hostname", "captions": ["x"]}, {"image": "../a.png", "captions": ["x"]}]
+    rows += [{"image": "absent.png", "captions": ["x"]}, {"image": "x" * 5000, "captions": ["x"]}]
+    rows += ["{torn", '{"image": 3, "captions": []}', '{"image": "a.png", "captions": "a"}', "", "[1]"]
+    with caplog.at_level(logging.WARNING):
+        pairs = load_pairs(write(folder, rows), split="all")
+    assert kinds(pairs) == {
+        "malformed_row": 4,
+        "duplicate_id": 1,
+        "outside_folder": 2,
+        "missing_image": 3,
+        "corrupt_image": 2,
+        "empty_caption": 3,
+        "image_without_captions": 2,
+    }
+    examples = {problem.kind: problem.examples for problem in pairs.problems}
+    assert examples["malformed_row"] == ("line 18", "line 19", "line 20")
+    assert examples["empty_caption"] == ("green_square.png#0", "green_square.png#1", "green_triangle.png#0")
+    assert pairs.images["image_id"][:] == [row["image"] for row in rows[5:12]]
+    assert pairs.captions[0] == {"caption_id": "green_triangle.png#1", "caption": "what is left", "image_index": 0}
+    assert "left out 2 images that cannot be decoded ('red_square.png', 'red_triangle.png')" in caplog.text
+
+
+def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
+    images = [{"id": k, "file_name": row["image"]} for k, row in enumerate(rows_of(pairs_folder))]
+    annotations = [{"id": k, "image_id": k, "caption": f"caption {k}"} for k in range(12)]
+    images += [
+        {"id": 0, "file_name": "other.png"},
+        {"id": 99, "file_name": "absent.png"},
+        {"id": 98},
+        {"id": 97, "file_name": "../x.png"},
+    ]
+    annotations += [
+        {"id": 0, "image_id": 5, "caption": "again"},
+        {"id": 50, "image_id": 77, "caption": "whose?"},
+        {"id": 51, "image_id": 3},
+    ]
+    annotations += [{"id": 52, "image_id": 3, "caption": " "}, {"id": 53, "image_id": 99, "caption": "of nothing"}]
+    file = tmp_path / "captions.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    pairs = load_pairs(file, image_folder=pairs_folder, split="all")
+    assert kinds(pairs) == {
+        "malformed_row": 2,
+        "duplicate_id": 2,
+        "outside_folder": 1,
+        "unknown_image": 1,
+        "missing_image": 1,
+        "empty_caption": 1,
+    }
+    assert len(pairs.images) == len(pairs.captions) == 12
+
+
+def test_bad_rows_of_a_dataset(tmp_path):
+    good = PIL.Image.new("RGB", (8, 8), "red")
+    features = Features({"image": Image(), "caption": Value("string")})
+    images = [
+        good,
+        None,
+        {"bytes": b"broken", "path": None},
+        {"bytes": None, "path": "http://127.0.0.1:1/x.png"},
+        good,
+    ]
+    data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c", "d", None]}, features=features)
+    pq.write_table(data.data.table, tmp_path / "data.parquet")
+    pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
+    assert kinds(pairs) == {"missing_image": 2, "corrupt_image": 1, "empty_caption": 1, "image_without_captions": 1}
+    assert pairs.images["image_id"][:] == ["train-0000000"]
+
+
+def test_images_without_a_split_among_others_with_one(folder):
+    rows = rows_of(folder)
+    pairs = load_pairs(write(folder, [rows[0] | {"split": "train"}, rows[1]]))
+    assert (len(pairs.images), kinds(pairs)) == (1, {"no_split": 1})
+
+
+def test_strict_refuses(folder):
+    assert load_pairs(folder, split="all", strict=True).problems == ()
+    (folder / "red_circle.png").unlink()
+    with pytest.raises(UserError, match=r"has 1 image that does not exist \('red_circle.png'\). Repair them"):
+        load_pairs(folder, split="all", strict=True)
+
+
+def test_images_of_other_splits_are_not_looked_at(folder):
+    rows = rows_of(folder)
+    (folder / "red_circle.png").unlink()
+    write(folder, [rows[0] | {"split": "test"}, rows[1] | {"split": "train"}])
+    assert load_pairs(folder, strict=True).images["image_id"][:] == ["red_square.png"]
+
+
+def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkeypatch):
+    """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
+    paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
+    rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
+    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda source: rows)
+    assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
+    with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images named by an absolute path"):
+        load_pairs("me/photos", split="all")
+
+
+def test_a_problem_shows_names_escaped():
+    problem = Problem("missing_image", 5, ("\x1b[31mred.png", "b.png"))
+    assert str(problem) == "5 images that do not exist ('\\x1b[31mred.png', 'b.png', ...)"
+
+
+@pytest.fixture(scope="module")
+def sources(pairs_folder, tmp_path_factory) -> Path:
+    """A folder of sources that cannot be loaded, and the good folder `good`."""
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "good").symlink_to(pairs_folder)
+    (folder / "list.json").write_text("[]")
+    (folder / "torn.json").write_text("{")
+    for name, lines in (
+        ("empty", ""),
+        ("no images", json.dumps({"image": "x.png", "captions": ["a"]})),
+        ("other form", '\n{"image": "0.png", "caption": "a \\u00e9"}\n{"image": "1.png"}\n'),
+    ):
+        (folder / name).mkdir()
+        (folder / name / "captions.jsonl").write_text(lines)
+    (folder / "script").mkdir()
+    (folder / "script" / "script.py").touch()
+    data = as_dataset(pairs_folder)
+    data.rename_column("caption", "text").save_to_disk(folder / "renamed")
+    Dataset.from_dict({"image": ["a.png"], "caption": ["a"]}).save_to_disk(folder / "paths")
+    numbers = data.select_columns(["image"]).add_column("caption", list(range(12)))
+    numbers.save_to_disk(folder / "numbers")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("empty", {}, "it is empty"),
+        ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
+        (
+            "other form",
+            {},
+            r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"',
+        ),
+        ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
+        ("good/captions.jsonl", {}, "is a file; only a caption JSON .* Give the folder that it lies in"),
+        ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
+        ("absent.json", {}, "absent.json` does not exist"),
+        ("list.json", {}, "`image_folder` must be the folder of the images"),
+        ("list.json", {"image_folder": "."}, "needs the lists `images` and `annotations`"),
+        ("torn.json", {"image_folder": "."}, "is not JSON"),
+        ("good", {"image_folder": "."}, r"`image_folder` \. is for a caption JSON"),
+        ("good", {"caption_column": "text"}, "`image_column` image and `caption_column` text are for a dataset"),
+        ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
+        ("paths", {}, "cast it to `datasets.Image"),
+        ("numbers", {}, "must hold a string or a list of strings"),
+    ],
+)
+def test_refuses(sources, source, options, message):
+    with pytest.raises(UserError, match=message):
+        load_pairs(sources / source, split="all", **options)
+
+
+def test_a_caption_column_of_another_name(sources):
+    assert len(load_pairs(sources / "renamed", caption_column="text", split="all").captions) == 24

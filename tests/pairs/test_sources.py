@@ -1,0 +1,180 @@
+"""Every kind of source gives the same pairs, with its own splits or splits by hash."""
+
+from __future__ import annotations
+
+import json
+
+import PIL.Image
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Image, concatenate_datasets
+
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import as_dataset, content, rows_of, write
+
+
+def test_folder(pairs_folder):
+    pairs = load_pairs(pairs_folder, split="all")
+    assert content(pairs) == {row["image"]: row["captions"] for row in rows_of(pairs_folder)}
+    assert pairs.captions[3] == {
+        "caption_id": "red_square.png#1",
+        "caption": "the picture shows one square, painted red",
+        "image_index": 1,
+    }
+    assert pairs.caption_image.tolist() == [k // 2 for k in range(24)]
+    assert pairs.captions_of(4) == [8, 9]
+    assert pairs.problems == ()
+    image = pairs.images[0]["image"]
+    assert (image.mode, image.size, image.getpixel((24, 20))) == ("RGB", (48, 40), (255, 0, 0))
+
+
+def test_folder_with_images_in_a_folder_of_their_own(folder):
+    (folder / "images").mkdir()
+    for file in folder.glob("*.png"):
+        file.rename(folder / "images" / file.name)
+    assert len(load_pairs(folder, split="all").images) == 12
+
+
+def test_coco(pairs_folder, tmp_path):
+    rows = rows_of(pairs_folder)
+    images = [{"id": 7 * k, "file_name": row["image"]} for k, row in enumerate(rows)]
+    annotations = [
+        {"id": 100 * k + place, "image_id": 7 * k, "caption": caption + "\n"}
+        for place in (0, 1)
+        for k, row in enumerate(rows)
+        for caption in [row["captions"][place]]
+    ]
+    file = tmp_path / "captions.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    pairs = load_pairs(file, image_folder=pairs_folder, split="all")
+    assert content(pairs) == content(load_pairs(pairs_folder, split="all"))
+    assert pairs.captions["caption_id"][:2] == ["red_circle.png#0", "red_circle.png#1"]
+
+
+@pytest.mark.parametrize("form", ["saved", "parquet folder", "strings with image_id"])
+def test_dataset(pairs_folder, tmp_path, form):
+    data = as_dataset(pairs_folder)
+    if form == "saved":
+        data.save_to_disk(tmp_path / "data")
+    elif form == "parquet folder":
+        (tmp_path / "data").mkdir()
+        data.to_parquet(tmp_path / "data" / "train.parquet")
+    else:
+        rows = [(name, row["image"], caption) for name, row in enumerate(data) for caption in row["caption"]]
+        columns = {
+            "image_id": [row[0] for row in rows],
+            "image": [row[1] for row in rows],
+            "caption": [row[2] for row in rows],
+        }
+        Dataset.from_dict(columns).save_to_disk(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", split="all")
+    assert list(content(pairs).values()) == [row["captions"] for row in rows_of(pairs_folder)]
+    named = [str(k) for k in range(12)] if form.startswith("strings") else [f"train-{k:07d}" for k in range(12)]
+    assert pairs.images["image_id"][:] == named
+    assert pairs.images[0]["image"].getpixel((24, 20)) == (255, 0, 0)
+
+
+def test_rows_of_a_dataset_without_ids_stay_apart(tmp_path):
+    image = PIL.Image.new("RGB", (8, 8))
+    Dataset.from_dict({"image": [image, image], "caption": ["a", "b"]}).save_to_disk(tmp_path / "data")
+    assert list(content(load_pairs(tmp_path / "data", split="all")).values()) == [["a"], ["b"]]
+
+
+def test_a_row_without_a_name_among_others_with_one_is_an_image_of_its_own(tmp_path):
+    colors = ("red", "green", "blue", "white", "red")
+    columns = {
+        "image": [PIL.Image.new("RGB", (8, 8), color) for color in colors],
+        "caption": list(colors),
+        "image_id": ["x", None, "", None, "x"],
+    }
+    Dataset.from_dict(columns).save_to_disk(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", split="all", strict=True)
+    assert content(pairs) == {
+        "x": ["red", "red"],
+        "train-0000001": ["green"],
+        "train-0000002": ["blue"],
+        "train-0000003": ["white"],
+    }
+
+
+@pytest.mark.parametrize("form", ["splits", "a column of splits"])
+def test_ids_that_are_numbered_in_each_split_name_different_images(tmp_path, form):
+    def part(split: str, colors: dict[int, str]) -> Dataset:
+        columns = {
+            "image": [PIL.Image.new("RGB", (8, 8), color) for color in colors.values()],
+            "caption": [f"{color} of {split}" for color in colors.values()],
+            "image_id": list(colors),
+        }
+        return Dataset.from_dict(columns | ({} if form == "splits" else {"split": [split] * len(colors)}))
+
+    parts = {"train": part("train", {0: "red", 1: "green", 2: "blue"}), "test": part("test", {0: "white", 2: "blue"})}
+    if form != "splits":
+        parts = {"train": concatenate_datasets(list(parts.values()))}
+    DatasetDict(parts).save_to_disk(tmp_path / "data")
+    pairs = load_pairs(tmp_path / "data", split="all", strict=True)
+    assert content(pairs) == {
+        "train/0": ["red of train"],
+        "1": ["green of train"],
+        "2": ["blue of train", "blue of test"],  # the same image
+        "test/0": ["white of test"],
+    }
+    assert [image.getpixel((0, 0)) for image in pairs.images["image"]][::3] == [(255, 0, 0), (255, 255, 255)]
+
+
+def test_a_folder_may_be_called_like_a_reader_of_datasets(pairs_folder, tmp_path, monkeypatch):
+    (tmp_path / "parquet").mkdir()
+    as_dataset(pairs_folder).to_parquet(tmp_path / "parquet" / "train.parquet")
+    (tmp_path / "other.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert len(load_pairs("parquet", split="all").images) == 12
+
+
+def test_own_splits(folder):
+    rows = rows_of(folder)
+    write(folder, [row | {"split": "test" if k < 3 else "train"} for k, row in enumerate(rows)])
+    assert len(load_pairs(folder).images) == 9
+    assert load_pairs(folder, split="test").images["image_id"][:] == [row["image"] for row in rows[:3]]
+    assert len(load_pairs(folder, split="all").images) == 12
+    with pytest.raises(UserError, match=r"no image in split `dev`; it has \['test', 'train'\]"):
+        load_pairs(folder, split="dev")
+
+
+def test_splits_by_hash_stay_when_images_come_and_go(tmp_path):
+    rows = [{"image": f"{k}.png", "captions": ["a"]} for k in range(300)]
+    for row in rows:
+        PIL.Image.new("RGB", (4, 4)).save(tmp_path / row["image"])
+    write(tmp_path, rows)
+    parts = {
+        split: set(load_pairs(tmp_path, split=split).images["image_id"]) for split in ("train", "validation", "test")
+    }
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 300
+    assert len(parts["train"]) > 200
+    assert min(map(len, parts.values())) > 15
+    write(tmp_path, rows[100:])
+    kept = {row["image"] for row in rows[100:]}
+    assert all(
+        set(load_pairs(tmp_path, split=split).images["image_id"]) == part & kept for split, part in parts.items()
+    )
+
+
+def test_splits_of_a_dataset(pairs_folder, tmp_path):
+    data = as_dataset(pairs_folder)
+    DatasetDict({"train": data.select(range(8)), "val": data.select(range(8, 12))}).save_to_disk(tmp_path / "two")
+    assert load_pairs(tmp_path / "two", split="val").images["image_id"][0] == "val-0000000"
+    assert len(load_pairs(tmp_path / "two").images) == 8
+    assert len(load_pairs(tmp_path / "two", split="all").images) == 12
+    names = ClassLabel(names=["test", "train"])
+    DatasetDict({"test": data.add_column("split", [0] * 5 + [1] * 7, feature=names)}).save_to_disk(tmp_path / "column")
+    assert len(load_pairs(tmp_path / "column", split="test").images) == 5
+    assert len(load_pairs(tmp_path / "column").images) == 7
+    concatenate_datasets([data] * 5).save_to_disk(tmp_path / "none")
+    assert 30 < len(load_pairs(tmp_path / "none").images) < 60
+
+
+def test_a_column_of_splits_may_hold_numbers(pairs_folder, monkeypatch):
+    rows = Dataset.from_dict(
+        {"image": [*map(str, pairs_folder.glob("*.png"))][:2], "caption": ["a", "b"], "split": [0, 1]}
+    )
+    rows = rows.cast_column("image", Image())
+    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda source: rows)
+    assert load_pairs(str(pairs_folder.parent), split="1").captions["caption"][:] == ["b"]
