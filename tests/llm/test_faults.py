@@ -1,4 +1,4 @@
-"""Every fault by name, in the shape of OpenAI's protocol and of Gemini's, over real HTTP: what the client makes of it."""
+"""What the client makes of every fault, in the shape of OpenAI's protocol and of Gemini's, over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -7,66 +7,20 @@ import json
 import time
 
 import pytest
-from faulty_server import (
-    FAULTS,
-    KEYS,
-    LASTING,
-    MODELS,
-    NOT_BILLED,
-    PASSING,
-    REFUSED,
-    UNUSABLE,
-    USABLE,
-    FaultyServer,
-    Script,
-)
-from pydantic import BaseModel
+from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNUSABLE, USABLE
+from provider_server import KEYS, MODELS, ProviderServer, Script
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import LOST, Journal
-from repair_hf.llm.retries import Retries
-
-QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
-GOOD = '{"valid": true, "reason": "it fits"}'
-QUICK = Retries(attempts=3, first_wait=0.01)
+from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
 
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 
 
-class Verdict(BaseModel):
-    valid: bool
-    reason: str
-
-
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch):
-    for name in KEYS.values():
-        monkeypatch.setenv(name, "none")
-
-
-@pytest.fixture(scope="module")
-def house():
-    """A server and an event loop for all: opening connections and clients takes longer than a question."""
-    with FaultyServer(Script(GOOD)) as server, asyncio.Runner() as runner:
-        yield server, runner
-
-
 @pytest.fixture
-def ask(house, tmp_path):
-    """Asks once, by a client and a journal of its own."""
-    server, runner = house
-
-    def run(shape, script, *, schema=Verdict, timeout=1.0):
-        async def main():
-            with Journal(tmp_path / "journal.jsonl") as journal:
-                base_url = server.base_url(shape)
-                chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, timeout=timeout, retries=QUICK)
-                return await chat.ask(QUESTION, stage="audit", direction="i2t", schema=schema)
-
-        server.answer = script
-        return runner.run(main())
-
-    return run
+def ask(ask):
+    """Asks once, in a shape; returns the answer."""
+    return lambda shape, script, **how: ask(script, shape=shape, client={"timeout": 1.0}, **how)[0]
 
 
 def kept(tmp_path, *, lost: bool = False) -> list[dict]:
@@ -192,7 +146,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
                 time.sleep(0.3)  # the whole process is busy: the client cannot see that the server hangs up
 
-    with FaultyServer(script, idle=0.1) as server:
+    with ProviderServer(script, idle=0.1) as server:
         asyncio.run(main(server.base_url(shape)))
     assert len(script.questions) == 2
 

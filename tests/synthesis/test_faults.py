@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from faulty_server import KEYS, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Question, Wire
+from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
+from provider_server import KEYS, MODELS, ProviderServer, Question, Wire
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import limits
@@ -138,7 +139,7 @@ def check(tmp_path, encoder, shape, *, images: int, failures: int) -> Faulty:
     pairs, failures = mined(encoder, tmp_path / "world", images=images, failures=failures)
     quiet = synthesize(pairs, encoder, failures, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
     provider = Faulty()
-    with FaultyServer(provider) as server:
+    with ProviderServer(provider) as server:
         base_url = server.base_url(shape)
         disturbed = synthesize(
             pairs, encoder, failures, tmp_path / "disturbed", MODELS[shape], base_url=base_url, timeout=TIMEOUT

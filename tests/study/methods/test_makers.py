@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from provider_server import ImageServer, png
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.budget import Budget, BudgetSpent
@@ -35,7 +36,6 @@ from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.scenes import holds
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.trainer import train
-from tests.synthesis.test_hosted import MODELS, SOON, ImageServer, png
 
 BASELINES = {name: method for name, method in load_methods().items() if isinstance(method, Baseline)}
 MAKERS = {maker.name: maker for method in BASELINES.values() for maker in method.parts.values()}
@@ -327,7 +327,7 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     server = ImageServer(lambda n: png())
 
     def draw(max_usd: float | None) -> list[dict]:
-        editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), retries=SOON, timeout=5.0)
+        editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.base_url("gemini"))
         maker, budget = MAKERS["stablerep"], Budget(max_usd)
 
         async def make(workshop: Workshop) -> list[dict[str, Any]]:
@@ -341,15 +341,13 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     def bills() -> list[dict]:
         return [json.loads(line) for line in (tmp_path / "images.jsonl").read_text().splitlines()]
 
-    try:
+    with server:
         for _ in range(2):  # the second run knows what the first has paid
             with pytest.raises(BudgetSpent, match="--max-usd 0.2"):
                 draw(0.2)
             assert len(server.asked) == len(bills()) == 5 and 0.15 < sum(bill["dollars"] for bill in bills()) <= 0.2
         assert len(draw(None)) == 20
         assert len(server.asked) == len(bills()) == len(set(pairs.captions["caption"]))  # equal captions are one image
-    finally:
-        server.close()
 
 
 @pytest.mark.slow
