@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from repair_hf.llm.retries import Retries
+from repair_hf.llm.failures import Retries
 
 QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
 GOOD = '{"valid": true, "reason": "it fits"}'

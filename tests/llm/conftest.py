@@ -9,6 +9,7 @@ from provider_server import KEY, KEYS, MODELS, ProviderServer, Script
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
+from repair_hf.llm.sending import RequestOptions
 from tests.llm.asking import QUESTION, QUICK, Verdict
 
 
@@ -30,11 +31,11 @@ def with_chat(house, tmp_path):
     """Runs a coroutine function of a client, which has the test's journal; the server answers by the script."""
     server, runner = house
 
-    def run(script, work, model=None, *, shape="openai", **options):
+    def run(script, work, model=None, *, shape="openai", budget=None, **options):
         async def main():
             with Journal(tmp_path / "journal.jsonl") as journal:
-                how = {"base_url": server.base_url(shape), "retries": QUICK} | options
-                return await work(ChatModel(model or MODELS[shape], journal=journal, **how))
+                how = {"options": RequestOptions(**{"retries": QUICK} | options), "base_url": server.base_url(shape)}
+                return await work(ChatModel(model or MODELS[shape], journal=journal, budget=budget, **how))
 
         server.answer = script
         return runner.run(main())

@@ -9,11 +9,11 @@ import pytest
 from provider_server import ProviderServer, Wire, png, said
 
 from repair_hf.llm.batches import Batches
-from repair_hf.llm.budget import Budget, BudgetSpent, guess_tokens
+from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel, Deferred
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import Journal
-from repair_hf.llm.tokens import count_tokens
+from repair_hf.llm.tokens import count_tokens, guess_tokens
 from repair_hf.runtime.run_folder import RunStopped
 
 MODEL = "openai/gpt-4o-mini"

@@ -12,6 +12,7 @@ from provider_server import KEYS, MODELS, ProviderServer, Script
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import LOST, Journal
+from repair_hf.llm.sending import RequestOptions
 from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
 
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
@@ -141,7 +142,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
 
     async def main(base_url: str):
         with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, retries=QUICK)
+            chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, options=RequestOptions(retries=QUICK))
             for sample in range(2):
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
                 time.sleep(0.3)  # the whole process is busy: the client cannot see that the server hangs up
@@ -155,7 +156,9 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
 def test_a_server_that_is_not_there(shape, tmp_path):
     async def main():
         with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = ChatModel(MODELS[shape], journal=journal, base_url="http://127.0.0.1:9/v1", retries=QUICK)
+            chat = ChatModel(
+                MODELS[shape], journal=journal, base_url="http://127.0.0.1:9/v1", options=RequestOptions(retries=QUICK)
+            )
             await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict)
 
     with pytest.raises(ProviderError, match=r"failed 3 times in a row.*Cannot connect to host 127\.0\.0\.1:9"):

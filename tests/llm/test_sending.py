@@ -14,9 +14,9 @@ from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel, ProviderError, UnparsedAnswer
 from repair_hf.llm.cost import paid_in
+from repair_hf.llm.failures import Retries
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.retries import Retries
 from repair_hf.records.columns import REASONS
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
@@ -80,9 +80,8 @@ def good(_: Counted) -> str:
 def billed(**usage: int) -> Wire:
     """A good answer that is billed in another way; without arguments, not at all."""
     body = said("openai", "yes")
-    return Wire(
-        body=body | {"usage": body["usage"] | usage} if usage else {k: v for k, v in body.items() if k != "usage"}
-    )
+    body["usage"] = body["usage"] | usage if usage else None
+    return Wire(body=body)
 
 
 def of_type(outcomes: list, kind: type) -> list:
@@ -106,12 +105,12 @@ def test_circuit_stops_a_run_whose_requests_fail(crowd):
     server = Counted(lambda server: BROKEN)
     outcomes = crowd(server, 100, limits=Limits(16), retries=Retries(attempts=100, first_wait=0.01))
     stops = of_type(outcomes, RunStopped)
-    assert stops and "failed or brought answers of no use" in str(stops[0]) and "boom" in str(stops[0])
+    assert stops and "failed or brought unusable answers" in str(stops[0]) and "boom" in str(stops[0])
 
 
 def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_a_rerun_does_not_trip_over_them(crowd):
     outcomes = crowd(Counted(lambda server: ""), 100, limits=Limits(4))
-    assert "answers of no use" in str(of_type(outcomes, RunStopped)[0])
+    assert "unusable answers" in str(of_type(outcomes, RunStopped)[0])
     kept = len(of_type(outcomes, UnparsedAnswer))
     server = Counted(good)
     outcomes = crowd(server, 100, limits=Limits(4))

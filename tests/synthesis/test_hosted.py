@@ -19,10 +19,9 @@ from provider_server import ImageServer, edited, png
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.failures import ProviderError
+from repair_hf.llm.failures import ProviderError, Retries
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.llm.retries import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates

@@ -29,6 +29,7 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.sending import RequestOptions
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.toyworld.server import ChatServer
 
@@ -82,7 +83,12 @@ def measure(*, requests: int, concurrency: int, latency: float, image_bytes: int
 
     async def one_round(whole_first: bool) -> Round:
         with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
-            chat = ChatModel(MODEL, journal=journal, base_url=base_url, limits=Limits(concurrency), timeout=TIMEOUT)
+            chat = ChatModel(
+                MODEL,
+                journal=journal,
+                base_url=base_url,
+                options=RequestOptions(timeout=TIMEOUT, limits=Limits(concurrency)),
+            )
             ways, rates = {"bare": _bare(base_url), "whole": _whole(chat)}, {}
             for way in reversed(ways) if whole_first else ways:
                 gc.collect()  # what the one has left behind is not the other's to clear away

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from repair_hf.llm.provider import PassingFailure, ProviderError, Reply
-from repair_hf.llm.retries import Retries, _wait, insist
+from repair_hf.llm.failures import PassingFailure, ProviderError, Retries, _wait, insist
+from repair_hf.llm.provider import Reply
 from repair_hf.runtime.run_folder import RunStopped
 
 REPLY = Reply("text", "stop", 1, 1, None, "m")
