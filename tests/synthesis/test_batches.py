@@ -449,7 +449,7 @@ def test_batches_that_are_out_are_not_asked_again_in_another_way(tmp_path):
         batches.defer(Question("k", request(), "audit", "i2t"))
         refuse_if_waiting(tmp_path)
         asyncio.run(batches.submit())
-    with pytest.raises(UserError, match="1 batches .* give --batch"):
+    with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
         refuse_if_waiting(tmp_path)
 
 

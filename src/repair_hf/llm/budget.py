@@ -39,14 +39,10 @@ class Hold:
         """
         try:
             received = await reply
-        except PassingFailure as failure:
-            if failure.may_be_billed:
+        except (PassingFailure, asyncio.CancelledError) as failure:  # a cancelled request may still be answered
+            if not isinstance(failure, PassingFailure) or failure.may_be_billed:
                 self.paid = worst()
                 lose(self.paid or None)
-            raise
-        except asyncio.CancelledError:  # given up in flight: the provider may still answer and bill it
-            self.paid = worst()
-            lose(self.paid or None)
             raise
         if received.dollars is None:
             received = replace(received, at_most=worst())

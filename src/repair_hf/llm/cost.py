@@ -139,7 +139,7 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
     except litellm.exceptions.ModelNotMappedError:
         return None
     listed = prices["input_cost_per_token"], prices["output_cost_per_token"]
-    # LiteLLM returns 0 for some models without a price, and for prices listed in tiers. Only Ollama's models are free.
+    # LiteLLM returns 0 for some models without a price, and for prices listed in tiers. Ollama's models are free.
     is_listed = "input_cost_per_token" in litellm.model_cost.get(prices["key"], {})
     if not any(listed) and not is_listed and prices["litellm_provider"] != "ollama":
         return None

@@ -67,9 +67,9 @@ def text_tokens(text: str) -> int:
 def image_tokens(model: str, width: int, height: int) -> int:
     """Count the tokens of an image of this size in pixels.
 
-    Gemini: a single tile up to 384 pixels, else tiles with two thirds of the shorter side. OpenAI: tiles of 512
-        pixels, or
-    patches of 32 for small models. Others: patches of 28, as in Claude and Qwen-VL.
+    - Gemini: a single tile up to 384 pixels, else tiles with two thirds of the shorter side.
+    - OpenAI: tiles of 512 pixels, or patches of 32 for small models.
+    - Others: patches of 28, as in Claude and Qwen-VL.
     """
     name = model.lower()
     if "gemini" in name or name.startswith("world/"):
