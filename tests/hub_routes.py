@@ -57,9 +57,9 @@ class Routes:
     def info(self, kinds: str, name: str, revision: str | None = None) -> None:
         repo, sha, files = self._commit(KINDS[kinds], name, revision or "main")
         siblings = [{"rfilename": path} for path in sorted(files)]
-        told = {"id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": [], "downloads": 0}
+        reply = {"id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": [], "downloads": 0}
         self.send_json(
-            told | {"likes": 0, "gated": False, "disabled": False, "lastModified": "2026-01-01T00:00:00.000Z"}
+            reply | {"likes": 0, "gated": False, "disabled": False, "lastModified": "2026-01-01T00:00:00.000Z"}
         )
 
     def create(self) -> None:
@@ -71,12 +71,12 @@ class Routes:
             raise Refused(403, f"You don't have the rights to create a repo under {owner}")
         kind, name = asked.get("type", "model"), f"{owner}/{asked['name']}"
         prefix = "" if kind == "model" else f"{kind}s/"
-        told = {"url": f"{self.hub.url}/{prefix}{name}", "name": name, "id": name}
+        reply = {"url": f"{self.hub.url}/{prefix}{name}", "name": name, "id": name}
         if (kind, name) in self.hub.repos:
-            return self.send_json(told | {"error": "You already created this repo"}, 409)
+            return self.send_json(reply | {"error": "You already created this repo"}, 409)
         first = hashlib.sha1(f"{kind} {name}".encode()).hexdigest()
         self.hub.repos[kind, name] = Repo(asked.get("visibility") == "private", [(first, {".gitattributes": b""})])
-        self.send_json(told)
+        self.send_json(reply)
 
     def preupload(self, kinds: str, name: str, revision: str) -> None:
         repo = self._repo(KINDS[kinds], name, write=True)
@@ -93,10 +93,10 @@ class Routes:
         self._repo("dataset" if kinds else "model", name, write=True)
         objects = []
         for asked in json.loads(self.body)["objects"]:
-            told = asked | {"authenticated": True}
+            reply = asked | {"authenticated": True}
             if asked["oid"] not in self.hub.stored:  # of what is there, `actions` must be left out
-                told["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{asked['oid']}", "header": {}}}
-            objects.append(told)
+                reply["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{asked['oid']}", "header": {}}}
+            objects.append(reply)
         self.send_json({"transfer": "basic", "objects": objects})
 
     def store(self, oid: str) -> None:
@@ -155,10 +155,10 @@ class Routes:
             parts = path[len(start) :].split("/")
             folders |= {start + "/".join(parts[:n]) for n in range(1, len(parts) if is_deep else min(len(parts), 2))}
             if len(parts) == 1 or is_deep:
-                told = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
+                reply = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
                 if path.endswith(LARGE):
-                    told["lfs"] = {"oid": _sha256(content), "size": len(content), "pointerSize": 130}
-                listed.append(told)
+                    reply["lfs"] = {"oid": _sha256(content), "size": len(content), "pointerSize": 130}
+                listed.append(reply)
         if folder and not listed and not folders:
             raise Refused(404, f"{folder} does not exist", "EntryNotFound")
         self.send_json(

@@ -26,7 +26,7 @@ def _quota(shape: Shape, text: str) -> Wire:
 
 
 def _retry_delay(shape: Shape, text: str) -> Wire:
-    """Too much a minute; the wait stands in Gemini's body, in no header."""
+    """Too many requests a minute; Gemini names the wait in the body, not in a header."""
     message = "You exceeded your current quota, please check your plan and billing details."
     if shape == "openai":
         return Wire(429, error(shape, 429, "Rate limit reached", "rate_limit_exceeded"), {"Retry-After": "0.3"})
@@ -90,9 +90,9 @@ PASSING: dict[str, Fault] = {
     "web page": lambda shape, text: Wire(body=b"<html>502 Bad Gateway</html>"),
     "error with status 200": lambda shape, text: Wire(body=error("openai", 200, "The upstream is busy.")),
 }
-# Of those, the ones that came with a status which says that nothing was answered: nobody bills them.
+# Of those, the ones with a status that shows that nothing was answered, so nothing is billed.
 NOT_BILLED = ("429", "429 with Retry-After", "429 with a wait in the body", "500", "503", "504", "529")
-# What the model said is of no use; asked once more, it may be.
+# The answer is unusable; a second one may not be.
 UNUSABLE: dict[str, Fault] = {
     "empty choices": _empty_choices,
     "empty content": lambda shape, text: Wire(body=said(shape, "")),

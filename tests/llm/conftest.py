@@ -20,16 +20,16 @@ def _keys(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def house():
+def provider_and_loop():
     """A server and an event loop for a whole module: opening connections and clients takes longer than a question."""
     with ProviderServer(Script("")) as server, asyncio.Runner() as runner:
         yield server, runner
 
 
 @pytest.fixture
-def with_chat(house, tmp_path):
+def with_chat(provider_and_loop, tmp_path):
     """Runs a coroutine function of a client, which has the test's journal; the server answers by the script."""
-    server, runner = house
+    server, runner = provider_and_loop
 
     def run(script, work, model=None, *, shape="openai", budget=None, **options):
         async def main():

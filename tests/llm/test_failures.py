@@ -13,7 +13,7 @@ REPLY = Reply("text", "stop", 1, 1, None, "m")
 
 
 def sender(*outcomes):
-    """Sends into the void: raises or gives back its outcomes in turn, and counts."""
+    """Raises or returns the outcomes in turn; returns those that are left, too."""
     left = list(outcomes)
 
     async def send() -> Reply:

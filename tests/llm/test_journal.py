@@ -178,9 +178,9 @@ def test_kill_loses_no_answer_that_was_put(tmp_path):
     os.kill(writer.pid, signal.SIGKILL)
     rest = writer.stdout.read().splitlines()
     writer.wait()
-    told = int(rest[-1]) if rest else 50
+    last = int(rest[-1]) if rest else 50
     with Journal(path) as journal:
-        assert told + 1 <= len(journal) <= told + 2
+        assert last + 1 <= len(journal) <= last + 2
         assert all(entry.text == "word " * 5000 for entry in journal)
 
 

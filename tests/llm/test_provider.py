@@ -36,14 +36,14 @@ both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 
 
 @pytest.fixture
-def send(house):
-    """Sends one request; gives back the reply and what the server was asked."""
-    server, runner = house
+def send(provider_and_loop):
+    """Sends one request; returns the reply and what the server was asked."""
+    server, runner = provider_and_loop
 
     def run(shape, answer, model=None, **parameters):
         server.answer = script = Script(answer)
         model = model or MODELS[shape]
-        provider = LiteLLM(model, base_url=server.base_url(shape), timeout=5.0)
+        provider = LiteLLM(model, base_url=server.base_url(shape), timeout=60.0)
         request = {"model": model, "messages": MESSAGES, "temperature": 0.0, "max_tokens": 50, "seed": 3, **parameters}
         reply = runner.run(provider(request))
         (question,) = script.questions  # neither LiteLLM nor an SDK asks again
@@ -75,11 +75,6 @@ def test_several_answers_to_one_request(shape, send):
     assert 3 in (question.body.get("n"), question.body.get("generationConfig", {}).get("candidate_count"))
     assert reply.text == "It fits." and reply.others == (("It fits.", "stop"), ("It fits.", "stop"))
     assert reply.completion_tokens == 100
-
-
-@both_shapes
-def test_fewer_answers_than_asked_for(shape, send):
-    assert send(shape, "It fits.", n=3)[0].others == ()
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,6 @@ def test_max_calls_holds_for_the_folder(crowd):
     assert server.came == 10
 
 
-def test_failed_attempts_are_no_calls(crowd):
-    server = Counted(lambda server: BROKEN if server.came % 2 else good(server))
-    assert crowd(server, 20, budget=Budget(max_calls=10)).count("yes") == 10 == server.answered
-
-
 def test_max_usd_holds_for_the_folder(crowd):
     server = Counted(good)
     outcomes = crowd(server, 60, limits=Limits(16), budget=Budget(max_usd=20.9 * BILL))

@@ -205,7 +205,7 @@ class ChatModel:
         self._unread.add(question.key)
 
     async def drain(self) -> None:
-        """Wait for the answers in flight and cancel the questions that were not sent. Call it when a run stops early."""
+        """Wait for the answers in flight and cancel the questions that were not sent: for a run that stops early."""
         pending = list(self._pending.values())
         for task in set(pending) - self._sender.on_wire:
             task.cancel()

@@ -168,9 +168,9 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
     if isinstance(error, litellm.ContentPolicyViolationError) or (status == 400 and _FILTERED.search(everything)):
         return Blocked(reason)
     if _BAD_KEY.search(reason) or status in (401, 403):
-        return ProviderError(f"{model} lets nobody in with this key: {reason}")
+        return ProviderError(f"{model} does not accept the API key: {reason}")
     if status == 402 or _NO_CREDIT.search(everything) or (status == 400 and _NO_CREDIT_400.search(reason)):
-        return ProviderError(f"{model} wants to be paid first, or its quota is used up: {reason}")
+        return ProviderError(f"{model} has no credit left, or its quota is used up: {reason}")
     if status in (408, 409, 429) or status >= 500 or _UNREADABLE in reason:
         may_be_billed = status in _GUESSED and _may_be_answered(error)
         return PassingFailure(reason, _named_wait(error), is_rate_limit=status == 429, may_be_billed=may_be_billed)

@@ -20,9 +20,7 @@ from transformers import (
     AutoProcessor,
     GenerationConfig,
     LogitsProcessor,
-    LogitsProcessorList,
     StoppingCriteria,
-    StoppingCriteriaList,
 )
 
 from repair_hf.llm.provider import ProviderError, Reply
@@ -131,10 +129,8 @@ class LocalModel:
         said = self._model.generate(
             **inputs,
             generation_config=self._settings(batch[0].request["max_tokens"]),
-            logits_processor=LogitsProcessorList(
-                [_Draws([question.request for question in batch], self._model.device)]
-            ),
-            stopping_criteria=StoppingCriteriaList([_CalledOff([question.answered.done for question in batch])]),
+            logits_processor=[_Draws([question.request for question in batch], self._model.device)],
+            stopping_criteria=[_CalledOff([question.answered.done for question in batch])],
         )
         start = inputs["input_ids"].shape[1]
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
