@@ -99,10 +99,8 @@ def second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer)
     return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
 
 
-def _shape(node: Any) -> Any:
+def _shape(node: dict[str, Any]) -> dict[str, Any]:
     """Reduce a JSON schema to what strict mode supports: all properties required, no others allowed."""
-    if not isinstance(node, dict):
-        return node
     kept = {name: value for name, value in node.items() if name in _SHAPE}
     for name in ("properties", "$defs"):  # their keys are our names, not keywords
         if name in kept:
