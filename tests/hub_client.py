@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hub_server import Hub
+if TYPE_CHECKING:
+    from hub_server import Hub
 
 
 class Client:

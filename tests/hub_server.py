@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+from hub_client import Client
 from hub_routes import ROUTES, Refused, Repo, Routes
+
+__all__ = ["Client", "Fault", "Hub"]
 
 
 @dataclass

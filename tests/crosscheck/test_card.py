@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hub_client import Client
-from hub_server import Hub
+from hub_server import Client, Hub
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder

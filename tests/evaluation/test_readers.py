@@ -9,8 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict, Image
-from hub_client import Client
-from hub_server import Hub
+from hub_server import Client, Hub
 from PIL import Image as Picture
 
 from repair_hf.cli.main import main

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from hub_client import Client
-from hub_server import Fault, Hub
+from hub_server import Client, Fault, Hub
 
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from repair_hf.runtime.options import UserError
