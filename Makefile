@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-page style quality crosscheck clean
+.PHONY: help demo bench test test-slow test-page style quality crosscheck clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -24,15 +24,19 @@ test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromi
 	.venv-page/bin/python -m pytest -rs tests/people
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
-	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/bench/test_evaluate.py
+	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks
 
-style: .venv/ready  ## Put the code into shape.
+bench: .venv/ready  ## Time mining, embedding, evaluation, training and the LLM client at small sizes.
+	for part in mine embed evaluate train llm; do echo "$$part"; $(BIN)/python benchmarks/$$part.py || exit 1; done
+
+style: .venv/ready  ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-quality: .venv/ready  ## Check the shape without touching it.
+quality: .venv/ready  ## Check style, line lengths and types; changes nothing.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean:  ## Remove .venv and caches; runs/ stays.
 	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build *.egg-info

@@ -1,10 +1,6 @@
 """Recall@K, mean reciprocal rank and median rank of retrieval, for Hugging Face `evaluate`.
 
-In:  each query's scores of all candidates, and which candidates are right; or (configuration `ranks`) each query's rank.
-Out: `R@K` for each K, `MRR`, `median_rank`, `n_queries`.
-
-The file stands by itself, as a Space wants it: it needs `evaluate` and NumPy, and not the package beside which it lies. The definitions are
-those of `repair-hf evaluate`, and a test holds them to its ranks.
+The file needs `evaluate` and NumPy only, so that it runs as a Space. A test compares it with `repair-hf evaluate`.
 """
 
 from __future__ import annotations
@@ -16,13 +12,14 @@ import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Recall@K, mean reciprocal rank and median rank over a full ranking. R@K is the share of queries with any right candidate among their first K,
-as papers on image-text retrieval report it; MRR the mean of 1 / rank of a query's best right candidate. A tie counts against the right one.
+Recall@K, mean reciprocal rank and median rank over a full ranking. R@K is the share of queries with any right
+candidate among their first K, as papers on image-text retrieval report it. MRR is the mean of 1 / rank of a query's
+best right candidate. Ties are ranked pessimistically.
 """
 _INPUTS = """
 Args:
-    predictions: Each query's scores of its candidates, higher is better; in the configuration `ranks` the rank of each query's best right
-        candidate, from 1.
+    predictions: Each query's scores of its candidates, higher is better. In the configuration `ranks`: the rank of
+        each query's best right candidate, from 1.
     references: Each query's right candidates, as places in its scores. Not in the configuration `ranks`.
     ks: The K of each Recall@K.
 
@@ -37,8 +34,8 @@ Examples:
     {'R@1': 0.5, 'MRR': 0.6666666666666666, 'median_rank': 2.0, 'n_queries': 2}
 """
 _CITATION = """
-@book{manning2008introduction, title={Introduction to Information Retrieval}, author={Manning, Christopher D. and Raghavan, Prabhakar and
-Sch{\\"u}tze, Hinrich}, publisher={Cambridge University Press}, year={2008}}
+@book{manning2008introduction, title={Introduction to Information Retrieval}, author={Manning, Christopher D. and
+Raghavan, Prabhakar and Sch{\\"u}tze, Hinrich}, publisher={Cambridge University Press}, year={2008}}
 """
 KS = (1, 5, 10)
 

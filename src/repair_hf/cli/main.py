@@ -42,7 +42,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agreement": ("repair_hf.cli.agreement", "Count what people said: of the audit, the edits, and each other."),
     "export": ("repair_hf.cli.export", "Write a retriever in the format of open_clip, and so of CLIP_benchmark."),
     "push": ("repair_hf.cli.push", "Send records or a model to the Hugging Face Hub, with a card."),
-    "bench": ("repair_hf.cli.bench", "Measure how fast the parts are on this machine."),
     "completion": ("repair_hf.cli.completion", "Print what lets a shell complete these words at the Tab key."),
     "env": ("repair_hf.cli.env", "Print versions and devices, for a bug report."),
 }

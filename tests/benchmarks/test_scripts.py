@@ -1,0 +1,59 @@
+"""Each benchmark runs at a tiny size and prints a row for each of its ways; how fast they are is not tested."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
+TRAIN = "--batch 8 --corpus 40 --steps 1 --repeat 1"
+
+
+def run(script: str, words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), *words.split()],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "script, words, rows",
+    [
+        ("mine", "--images 40 --texts 200 --dim 16 --k 3 --repeat 1", MINE),
+        ("embed", "--images 3 --texts 20 --batch 4 --repeat 1 --rows ours cached", ("loop", "ours", "cached")),
+        ("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 2", ("ours", "ours, no intervals")),
+        ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
+        ("train", f"{TRAIN} --rows vanilla", ("run_clip", "vanilla")),
+    ],
+)
+def test_a_row_for_each_way(script, words, rows):
+    lines = run(script, words).splitlines()
+    for row in rows:
+        assert any(line.startswith(row) and any(letter.isdigit() for letter in line) for line in lines), lines
+
+
+@pytest.mark.skipif(importlib.util.find_spec("clip_benchmark") is None, reason="needs clip-benchmark: make crosscheck")
+def test_evaluation_gives_the_recalls_of_clip_benchmark():
+    lines = run("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 1").splitlines()
+    differences = [float(line.split()[-1]) for line in lines[2:5]]
+    assert len(differences) == 3 and max(differences) < 1e-6
+
+
+@pytest.mark.slow
+def test_what_each_training_row_encodes():
+    rows = "run_clip vanilla grids neighbours"
+    lines = run("train", f"--batch 16 --corpus 64 --steps 2 --repeat 1 --rows {rows} chunks eager").splitlines()
+    images = {line.split()[0]: float(line.split()[4]) for line in lines[1:7]}
+    assert images["run_clip"] == images["vanilla"] == 1
+    assert 2 < images["neighbours"] < images["grids"] < 3 and images["eager"] == images["grids"]
