@@ -142,12 +142,13 @@ class ProviderServer:
     Attributes:
         batches: The batch API; its `delay` is how long a batch takes.
         fetched: Paths that were asked for by GET.
+        hangups: Released once for each connection that was closed.
     """
 
     def __init__(self, answer: Answer, *, idle: float | None = None) -> None:
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.front, self._http.idle = self, idle
-        self.answer, self.fetched = answer, []
+        self.answer, self.fetched, self.hangups = answer, [], threading.Semaphore(0)
         self.batches = BatchService(self._batch_row, lambda body: None)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
@@ -215,6 +216,10 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     front: ProviderServer
     idle: float | None
+
+    def shutdown_request(self, request) -> None:
+        super().shutdown_request(request)
+        self.front.hangups.release()
 
     def handle_error(self, request, client_address) -> None:
         """Clients go away, and connections are broken here on purpose."""

@@ -71,7 +71,7 @@ def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
 def test_a_wait_that_the_provider_names_is_kept(name, shape, ask):
     start = time.monotonic()
     ask(shape, Script(FAULTS[name](shape, GOOD), GOOD))
-    assert 0.3 <= time.monotonic() - start < 5
+    assert 0.29 < time.monotonic() - start < 60
 
 
 @both_shapes
@@ -144,7 +144,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
             chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, options=RequestOptions(retries=QUICK))
             for sample in range(2):
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
-                time.sleep(0.3)  # the whole process is busy: the client cannot see that the server hangs up
+                assert server.hangups.acquire(timeout=60)  # blocks the loop: the client cannot see the hang-up
 
     with ProviderServer(script, idle=0.1) as server:
         asyncio.run(main(server.base_url(shape)))
