@@ -32,6 +32,7 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.sending import RequestOptions
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.toyworld.server import ChatServer
 
@@ -88,8 +89,8 @@ async def _rounds(args) -> list[dict[str, Rate]]:
     with _server(args.latency) as base_url:
         for number in range(args.repeat + 1):
             with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
-                limits = Limits(args.concurrency)
-                chat = ChatModel(MODEL, journal=journal, base_url=base_url, limits=limits, timeout=TIMEOUT)
+                options = RequestOptions(timeout=TIMEOUT, limits=Limits(args.concurrency))
+                chat = ChatModel(MODEL, journal=journal, base_url=base_url, options=options)
                 ways, rates = {"bare": _bare(base_url), "client": _client(chat)}, {}
                 for way in reversed(ways) if number % 2 else ways:
                     questions = [_question(next(numbers), image) for _ in range(args.requests)]

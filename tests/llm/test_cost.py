@@ -118,7 +118,7 @@ def test_price_of_an_image(model, dollars):
 
 
 def test_all_runs_of_a_folder_are_paid_for(tmp_path):
-    """One process, then two, and an image editor at a provider; what stands in none of the places is nothing."""
+    """One process, then two, and a hosted image editor; a line that was cut off does not count."""
     places = [("journal", 0, 1), ("journal", 0, 2), ("journal", 1, 2), ("images", 0, 1)]
     for number, (name, process, processes) in enumerate(places):
         where = ("edit", "t2i") if name == "images" else ("audit", "i2t")

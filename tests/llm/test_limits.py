@@ -9,14 +9,13 @@ import pytest
 from repair_hf.llm import limits as limits_module
 from repair_hf.llm.failures import PassingFailure
 from repair_hf.llm.limits import Circuit, Limits, _Pace
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
 TOO_MANY = PassingFailure("slow down", is_rate_limit=True)
 
 
 def take(limits: Limits, requests: int, *, seconds: float = 0.0, tokens: int = 0, took: int = 0) -> list[float]:
-    """Sends so many requests at once through the limits; gives back when each was admitted, in seconds from the start."""
+    """Sends so many requests at once through the limits; returns when each was admitted, in seconds from the start."""
     admitted = []
 
     async def one() -> None:
@@ -220,21 +219,8 @@ def test_limits_outlive_an_event_loop():
     assert len(take(limits, 4)) == 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"concurrency": 0}, "`concurrency` must be at least 1, got 0"),
-        ({"requests_per_minute": 0}, "`requests_per_minute` must be at least 1, got 0"),
-        ({"tokens_per_minute": -5}, "`tokens_per_minute` must be at least 1, got -5"),
-    ],
-)
-def test_limits_that_are_none(arguments, words):
-    with pytest.raises(UserError, match=words):
-        Limits(**arguments)
-
-
 def noted(circuit: Circuit, outcomes: str) -> int:
-    """Notes attempts, `.` a good one and `x` a failure; gives back after how many the circuit broke, or how many there were."""
+    """Notes attempts, `.` good, `x` a failure; returns after how many the circuit broke, or how many there were."""
     for number, outcome in enumerate(outcomes, start=1):
         try:
             circuit.note("boom" if outcome == "x" else None)
@@ -261,15 +247,13 @@ def test_circuit(outcomes, broken_after):
 def test_circuit_that_puts_up_with_all_or_with_nothing():
     assert noted(Circuit(1.0), "x" * 1000) == 1000
     assert noted(Circuit(0.0), "." * 60 + "x") == 61
-    with pytest.raises(UserError, match="`max_error_rate` is a share between 0 and 1, got 1.5"):
-        Circuit(1.5)
 
 
 def test_circuit_says_why():
     circuit = Circuit(0.5)
     with pytest.raises(
         RunStopped,
-        match=r"50 of the last 50 requests.*--max-error-rate 0.5; the last one: no such thing.*same command",
+        match=r"50 of the last 50 requests.*--max-error-rate 0.5 allows; the last one: no such thing.*same command",
     ):
         for _ in range(50):
             circuit.note("no such thing")

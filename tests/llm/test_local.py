@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
+import shutil
 from collections import Counter
 
 import pytest
 import torch
-from PIL import Image
+from provider_server import png
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.local import LocalModel, _Draws
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.audit import Verdict
 
 
@@ -32,9 +33,7 @@ def batches(model, monkeypatch) -> list[int]:
 
 
 def url(color: str) -> str:
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 30), color).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return "data:image/png;base64," + base64.b64encode(png((40, 30), color)).decode()
 
 
 def request(text: str, *colors: str, seed: int = 0, temperature: float = 0.0, max_tokens: int = 12) -> dict:
@@ -142,29 +141,23 @@ def test_a_batch_that_nobody_waits_for_is_given_up(model, monkeypatch):
     assert asyncio.run(work()).completion_tokens == 12
 
 
-def test_a_fault_reaches_all_who_wait(model, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (RuntimeError("the model broke"), RuntimeError, "the model broke"),
+        (torch.OutOfMemoryError("CUDA"), RunStopped, "2 requests in a batch; lower --concurrency"),
+    ],
+)
+def test_a_fault_reaches_all_who_wait(fault, kind, words, model, monkeypatch):
     def fail(batch):
-        raise RuntimeError("the model broke")
+        raise fault
 
     monkeypatch.setattr(model, "_answer", fail)
-    with pytest.raises(RuntimeError, match="the model broke"):
-        ask(model, request("a"), request("b"))
-
-
-def test_memory_that_runs_out_stops_the_run_with_a_remedy(model, monkeypatch):
-    from repair_hf.runtime.run_folder import RunStopped
-
-    def fail(batch):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(model, "_answer", fail)
-    with pytest.raises(RunStopped, match="2 requests in a batch; go on with a lower --concurrency"):
+    with pytest.raises(kind, match=words):
         ask(model, request("a"), request("b"))
 
 
 def test_id_names_the_weights(model, vlm_folder, tmp_path):
-    import shutil
-
     copy = shutil.copytree(vlm_folder, tmp_path / vlm_folder.name)
     assert LocalModel(str(copy), batch_size=1).id == model.id
     settings = (copy / "generation_config.json").read_text()
@@ -180,8 +173,6 @@ def test_what_is_no_such_model_is_a_users_mistake(what, clip_folder, tmp_path):
 
 
 def test_a_model_without_a_chat_template_cannot_be_asked(vlm_folder, tmp_path):
-    import shutil
-
     copy = shutil.copytree(vlm_folder, tmp_path / "untuned")
     (copy / "chat_template.jinja").unlink()
     with pytest.raises(UserError, match="has no chat template"):

@@ -11,29 +11,35 @@ import pytest
 from repair_hf.llm import prompts
 
 URL = "data:image/png;base64,AAAA"
-BLANKS = {
-    "audit_i2t": {"query_image": URL, "ground_truth_caption": "a dog", "false_positive_caption": "a cat"},
-    "audit_i2t_grouped": {
-        "query_image": URL,
-        "ground_truth_caption": "a dog",
-        "false_positive_captions": ["a cat", "two cats"],
-    },
-    "audit_t2i": {"query_caption": "a dog", "ground_truth_image": URL, "false_positive_image": URL},
-    "instruct_i2t": {"query_image": URL, "false_positive_caption": "a cat"},
-    "instruct_t2i": {"query_caption": "a dog", "false_positive_image": URL},
-    "edit_i2t": {"query_image": URL, "false_positive_caption": "a cat", "edit_instruction": "replace 'cat'"},
-}
-SHOWN = {
-    "audit_i2t": ["Query image:", URL, 'Ground-truth caption: "a dog"\nFalse-positive caption: "a cat"'],
-    "audit_i2t_grouped": [
-        "Query image:",
-        URL,
-        'Ground-truth caption: "a dog"\nFalse-positive caption 1: "a cat"\nFalse-positive caption 2: "two cats"',
-    ],
-    "audit_t2i": ['Query caption: "a dog"', "Ground-truth image:", URL, "False-positive image:", URL],
-    "instruct_i2t": ["Query image:", URL, 'False-positive caption: "a cat"'],
-    "instruct_t2i": ['Query caption: "a dog"', "False-positive image:", URL],
-    "edit_i2t": ["Query image:", URL, 'False-positive caption: "a cat"\nEdit instruction: "replace \'cat\'"'],
+QUERY, CAPTION = {"query_image": URL}, {"false_positive_caption": "a cat"}
+TRUTH = {"ground_truth_caption": "a dog"}
+# What fills each prompt, and what its user message shows.
+CASES = {
+    "audit_i2t": (
+        QUERY | TRUTH | CAPTION,
+        ["Query image:", URL, 'Ground-truth caption: "a dog"\nFalse-positive caption: "a cat"'],
+    ),
+    "audit_i2t_grouped": (
+        QUERY | TRUTH | {"false_positive_captions": ["a cat", "two cats"]},
+        [
+            "Query image:",
+            URL,
+            'Ground-truth caption: "a dog"\nFalse-positive caption 1: "a cat"\nFalse-positive caption 2: "two cats"',
+        ],
+    ),
+    "audit_t2i": (
+        {"query_caption": "a dog", "ground_truth_image": URL, "false_positive_image": URL},
+        ['Query caption: "a dog"', "Ground-truth image:", URL, "False-positive image:", URL],
+    ),
+    "instruct_i2t": (QUERY | CAPTION, ["Query image:", URL, 'False-positive caption: "a cat"']),
+    "instruct_t2i": (
+        {"query_caption": "a dog", "false_positive_image": URL},
+        ['Query caption: "a dog"', "False-positive image:", URL],
+    ),
+    "edit_i2t": (
+        QUERY | CAPTION | {"edit_instruction": "replace 'cat'"},
+        ["Query image:", URL, 'False-positive caption: "a cat"\nEdit instruction: "replace \'cat\'"'],
+    ),
 }
 
 
@@ -41,24 +47,25 @@ def shown(messages: list[dict]) -> list[str]:
     return [part["text"] if part["type"] == "text" else part["image_url"]["url"] for part in messages[1]["content"]]
 
 
-@pytest.mark.parametrize("name", BLANKS)
+@pytest.mark.parametrize("name", CASES)
 def test_shows_each_thing_under_its_label(name):
-    system, user = prompts.chat(name, **BLANKS[name])
+    blanks, expected = CASES[name]
+    system, user = prompts.chat(name, **blanks)
     assert (system["role"], user["role"]) == ("system", "user")
-    assert shown([system, user]) == SHOWN[name]
+    assert shown([system, user]) == expected
     assert "{query" not in system["content"] and "-----" not in system["content"]
 
 
-@pytest.mark.parametrize("name", [name for name in BLANKS if name != "edit_i2t"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
 def test_asks_for_the_very_keys_that_are_parsed(name):
     keys = {"audit": ("gt_reason", "gt_valid", "fp_reason", "fp_too_similar"), "instruct": ("edit_instruction",)}
-    last_line = prompts.chat(name, **BLANKS[name])[0]["content"].splitlines()[-1]
+    last_line = prompts.chat(name, **CASES[name][0])[0]["content"].splitlines()[-1]
     assert all(f'"{key}": ' in last_line for key in keys[name.split("_")[0]])
 
 
 def test_leaves_out_an_image_that_is_not_attached():
-    messages = prompts.chat("edit_i2t", **BLANKS["edit_i2t"] | {"query_image": None})
-    assert shown(messages) == SHOWN["edit_i2t"][2:]
+    blanks, expected = CASES["edit_i2t"]
+    assert shown(prompts.chat("edit_i2t", **blanks | {"query_image": None})) == expected[2:]
 
 
 HOSTILE = [
@@ -109,7 +116,7 @@ NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):
-    shipped = {path.name for path in files(prompts).iterdir() if path.name.endswith(".md")}
+    shipped = {path.name for path in (files("repair_hf.llm") / "templates").iterdir() if path.name.endswith(".md")}
     assert shipped == {f"{name}.md" for name in (*prompts.NAMES, *NOT_OF_A_RECORD)}
     before, read = prompts.prompt_digest(), prompts._read
     for changed in prompts.NAMES:

@@ -6,7 +6,7 @@ import io
 import pytest
 from PIL import Image
 
-from repair_hf.llm.tokens import count_tokens, image_tokens, text_tokens
+from repair_hf.llm.tokens import PromptSize, count_tokens, guess_tokens, image_tokens, text_tokens
 
 GEMINI = "gemini/gemini-2.5-flash"
 
@@ -49,3 +49,18 @@ def test_messages_count_their_texts_and_their_images():
     texts = text_tokens(rules) + text_tokens(question)
     assert 90 < texts < 120
     assert count_tokens(GEMINI, messages) == pytest.approx(texts + 1032, abs=10)
+
+
+def test_prompt_size_is_a_bound_and_learns():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+    messages = [
+        {"role": "system", "content": "You are a careful auditor of captions. " * 20},
+        {"role": "user", "content": [{"type": "text", "text": "What do you see?"}, picture, picture]},
+    ]
+    guess, prompts = guess_tokens(messages), PromptSize()
+    assert 160 + 2 * 1290 < guess < 5000  # 140 tokens by GPT's tokenizer, and two pictures as Gemini bills them
+    assert prompts.bound(guess) == guess
+    prompts.learn(guess, guess // 2)
+    assert prompts.bound(guess) == guess
+    prompts.learn(guess, guess * 3)
+    assert prompts.bound(guess) == guess * 3

@@ -21,10 +21,9 @@ from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.cost import token_price
-from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.failures import PassingFailure, Retries
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
-from repair_hf.llm.retries import Retries
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import save_records
@@ -340,7 +339,7 @@ def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path
     with ChatServer(reply) as server:
         with pytest.raises(RunStopped, match="1 batches"):
             synthesize(world, tmp_path, server.base_url)
-        with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*hands the rest in again"):
+        with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*submits the rest again"):
             synthesize(world, tmp_path, server.base_url)
         assert (tmp_path / "journal.jsonl").read_text() == ""
         is_sorry = True
@@ -360,7 +359,7 @@ def test_batches_of_another_model_are_collected_first(tmp_path):
         batches = Batches("openai/gpt-4o", tmp_path, base_url=server.base_url)
         batches.defer(Question("k", request(), "audit", "i2t", 0.25))
         asyncio.run(batches.submit())
-        with pytest.raises(UserError, match="batches of openai/gpt-4o that were handed in.*give --llm openai/gpt-4o"):
+        with pytest.raises(UserError, match="submitted batches of openai/gpt-4o.*Give --llm openai/gpt-4o"):
             Batches("openai/gpt-4o-mini", tmp_path, base_url=server.base_url)
 
 
@@ -439,7 +438,7 @@ def test_large_batches_are_cut(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "anthropic/claude-sonnet-4-5"])
 def test_a_provider_without_batches_is_named(model, tmp_path):
-    with pytest.raises(UserError, match=re.escape(f"--batch: {model} has no batch API that LiteLLM reaches")):
+    with pytest.raises(UserError, match=re.escape(f"--batch: LiteLLM supports no batch API for {model}")):
         Batches(model, tmp_path)
 
 
@@ -450,7 +449,7 @@ def test_batches_that_are_out_are_not_asked_again_in_another_way(tmp_path):
         batches.defer(Question("k", request(), "audit", "i2t"))
         refuse_if_waiting(tmp_path)
         asyncio.run(batches.submit())
-    with pytest.raises(UserError, match="1 batches .* give --batch"):
+    with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
         refuse_if_waiting(tmp_path)
 
 

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from faulty_server import KEYS, MODELS, PASSING, REFUSED, UNUSABLE, USABLE, FaultyServer, Question, Wire
+from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
+from provider_server import KEYS, MODELS, ProviderServer, Question, Wire
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
+from repair_hf.llm.failures import Retries
 from repair_hf.llm.journal import Journal, read_entries
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.retries import Retries
+from repair_hf.llm.sending import RequestOptions
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.synthesis.pipeline import Synthesizer
@@ -105,10 +107,13 @@ def mined(encoder: DualEncoder, folder: Path, *, images: int, failures: int) -> 
     return pairs, found.select([*at["t2i"][: failures // 2], *at["i2t"][: failures // 2]])
 
 
-def synthesize(pairs, encoder, failures, folder: Path, model: str, **chat) -> tuple[list[dict], list[dict]]:
+def synthesize(
+    pairs, encoder, failures, folder: Path, model: str, *, timeout=300.0, **chat
+) -> tuple[list[dict], list[dict]]:
     """Records and dropped failures, without images."""
     with Journal(folder / "journal.jsonl") as journal:
-        chat = ChatModel(model, journal=journal, retries=Retries(first_wait=0.01), limits=Limits(CONCURRENCY), **chat)
+        options = RequestOptions(timeout=timeout, limits=Limits(CONCURRENCY), retries=Retries(first_wait=0.01))
+        chat = ChatModel(model, journal=journal, options=options, **chat)
         saved = Synthesizer(pairs, encoder, chat, Editor()).run(failures, folder)
     return tuple(dataset.remove_columns(images_of(dataset)).to_list() for dataset in saved)
 
@@ -138,7 +143,7 @@ def check(tmp_path, encoder, shape, *, images: int, failures: int) -> Faulty:
     pairs, failures = mined(encoder, tmp_path / "world", images=images, failures=failures)
     quiet = synthesize(pairs, encoder, failures, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
     provider = Faulty()
-    with FaultyServer(provider) as server:
+    with ProviderServer(provider) as server:
         base_url = server.base_url(shape)
         disturbed = synthesize(
             pairs, encoder, failures, tmp_path / "disturbed", MODELS[shape], base_url=base_url, timeout=TIMEOUT

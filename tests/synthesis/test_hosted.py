@@ -9,19 +9,19 @@ import json
 import re
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import datasets
 import pytest
 from PIL import Image
+from provider_server import ImageServer, edited, png
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.failures import ProviderError
+from repair_hf.llm.failures import ProviderError, Retries
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.llm.retries import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
@@ -32,72 +32,9 @@ from repair_hf.toyworld.server import ChatServer, Response
 
 KEY = "planted-key-0123456789"
 MODELS = {"openai": "openai/gpt-image-1", "gemini": "gemini/gemini-2.5-flash-image"}
-PRICES = {"openai": 0.01383, "gemini": 0.038781}  # of what the server below says it used
+PRICES = {"openai": 0.01383, "gemini": 0.038781}  # of what `provider_server.edited` says it used
 SOON = Retries(attempts=4, first_wait=0.01, longest_wait=0.02)
 both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
-
-
-def png(size=(64, 48), colour="red") -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, colour).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-class ImageServer:
-    """`script` is asked for the answer to each request: a PNG, None (refused without an error) or (status, body, headers)."""
-
-    def __init__(self, script) -> None:
-        self.script, self.asked, self.lock = script, [], threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"house": self}))
-        self._http.daemon_threads = True
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def base_url(self, shape: str) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}/{'v1' if shape == 'openai' else 'v1beta'}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    house: ImageServer
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        with self.house.lock:
-            self.house.asked.append((self.path, dict(self.headers), data))
-            answer = self.house.script(len(self.house.asked))
-        if isinstance(answer, tuple):
-            return self._send(*answer)
-        body = _gemini(answer) if "generateContent" in self.path else _openai(answer)
-        self._send(200, body, {})
-
-    def _send(self, status, body, headers) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args) -> None: ...
-
-
-def _openai(image: bytes | None) -> dict:
-    details = {"image_tokens": 290, "text_tokens": 10}
-    usage = {"input_tokens": 300, "output_tokens": 272, "total_tokens": 572, "input_tokens_details": details}
-    return {"created": 1, "data": [{"b64_json": base64.b64encode(image).decode()}] if image else [], "usage": usage}
-
-
-def _gemini(image: bytes | None) -> dict:
-    usage = {"promptTokenCount": 270, "candidatesTokenCount": 1290, "totalTokenCount": 1560,
-             "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}]}  # fmt: skip
-    if image is None:
-        return {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 270}}
-    parts = [{"text": "here"}, {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(image).decode()}}]
-    return {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}], "usageMetadata": usage}
 
 
 def sent(data: bytes) -> tuple[bytes, str]:
@@ -118,15 +55,8 @@ def _keys(monkeypatch):
 
 @pytest.fixture
 def serve():
-    servers = []
-
-    def start(script) -> ImageServer:
-        servers.append(ImageServer(script))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with ExitStack() as servers:
+        yield lambda script: servers.enter_context(ImageServer(script))
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +169,7 @@ def test_what_is_no_picture_is_no_candidate(serve, sources, tmp_path):
 
 
 def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tmp_path):
-    server = serve(lambda n: (200, _openai(None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}, {}))
+    server = serve(lambda n: (200, edited("openai", None) | {"data": [{"url": "http://127.0.0.1:9/a.png"}]}, {}))
     with pytest.raises(ProviderError, match="sends the address of an image, which is not followed"):
         make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
     assert len(server.asked) == 1 and not list(tmp_path.rglob("*.none"))
@@ -271,7 +201,7 @@ def test_images_that_are_lost_on_their_way_count(serve, sources, tmp_path):
 
 
 def test_an_image_whose_price_the_provider_does_not_tell_counts_as_the_most_it_may_cost(serve, sources, tmp_path):
-    untold = {name: value for name, value in _openai(png()).items() if name != "usage"}
+    untold = {name: value for name, value in edited("openai", png()).items() if name != "usage"}
     server, bound = serve(lambda n: (200, untold, {})), HostedEditor(MODELS["openai"]).price_bound
     with pytest.raises(BudgetSpent):
         make(server, "openai", sources, tmp_path, [(0, "red")], count=8, budget=Budget(max_usd=3.5 * bound))

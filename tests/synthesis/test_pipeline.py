@@ -20,6 +20,7 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.prompts import prompt_digest
 from repair_hf.llm.provider import Reply
+from repair_hf.llm.sending import RequestOptions
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.records.dataset import save_records, summarize
@@ -86,7 +87,9 @@ def failures(pairs, encoder) -> Dataset:
 def synthesize(pairs, encoder, failures, folder: Path, *, provider=None, editor=None, concurrency: int = 4, **options):
     provider = provider or Asked()
     with Journal(folder / "journal.jsonl") as journal:
-        chat = ChatModel("world/oracle", journal=journal, provider=provider, limits=Limits(concurrency))
+        chat = ChatModel(
+            "world/oracle", journal=journal, provider=provider, options=RequestOptions(limits=Limits(concurrency))
+        )
         synthesizer = Synthesizer(pairs, encoder, chat, editor or Editor(), **options)
         records, dropped = synthesizer.run(failures, folder)
     return records, dropped, synthesizer
@@ -292,7 +295,7 @@ def test_runs_inside_a_running_event_loop(pairs, encoder, failures, whole, tmp_p
 
 def test_one_chat_model_serves_several_runs(pairs, encoder, failures, whole, tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel("world/oracle", journal=journal, provider=Asked(), limits=Limits(2))
+        chat = ChatModel("world/oracle", journal=journal, provider=Asked(), options=RequestOptions(limits=Limits(2)))
         synthesizer = Synthesizer(pairs, encoder, chat, Editor())
         few = failures.select(range(20))
         synthesizer.run(few, tmp_path / "first")

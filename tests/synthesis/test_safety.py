@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from faulty_server import KEYS, MODELS, FaultyServer, Question, Wire, error
 from PIL import Image
+from provider_server import KEYS, MODELS, Question, Wire, error
+from provider_server import ProviderServer as FaultyServer
 from pyarrow.parquet import read_table
 
 from repair_hf.cli.main import main

@@ -1,8 +1,7 @@
-"""Answers: what to ask for, and from what a model said to what was asked for, or to the reason why it cannot be used.
+"""Read and validate the answers of an LLM.
 
-In:  the pydantic model that an answer must fill (or none, for plain text); the text of an answer, and why the model stopped.
-Out: the form to ask for, and how to ask once more; the filled model, or the text, else `UnparsedAnswer` or `RefusedAnswer`. An empty,
-     cut-off or malformed answer is never a verdict, whatever form was asked for: not every provider holds its model to it.
+Every answer is checked against its schema, because not every provider enforces the requested format. An empty, cut-off
+or malformed answer never counts as a verdict.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from repair_hf.llm.journal import Entry
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-# What the strict form of the OpenAI protocol knows of JSON schema. The rest (lengths, patterns) is checked when the answer has come;
-# titles and descriptions would be instructions beside the prompt.
+# Keywords of JSON schema that the strict mode of the OpenAI protocol supports. The rest (lengths, patterns) is checked
+# in the answer; titles and descriptions would add instructions to the prompt.
 _SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs")
 
-MORE_ROOM = 4  # an answer that was cut off is asked for again with so many times the tokens
+MORE_ROOM = 4  # factor for `max_tokens` when an answer was cut off
 
 _OBJECT_BEGINS = re.compile(r'\{\s*"')
 
@@ -32,46 +31,46 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class AnswerError(Exception):
-    """An answer that cannot be used: the fault of one row, which is dropped with `drop_reason`; the run goes on."""
+    """An answer is unusable: its row is dropped with `drop_reason`, and the run goes on."""
 
     drop_reason: str
 
 
 class UnparsedAnswer(AnswerError):
-    """Empty, cut off, or not in the form that was asked for."""
+    """The answer is empty, cut off, or does not match the schema."""
 
     drop_reason = "llm_unparsed"
 
 
 class RefusedAnswer(AnswerError):
-    """The model or the provider's filter declined to answer."""
+    """The model, or the provider's filter, refused to answer."""
 
     drop_reason = "llm_refused"
 
 
 class FailedAnswer(AnswerError):
-    """None came: every attempt at the request failed."""
+    """No answer came: every attempt at the request failed."""
 
     drop_reason = "llm_failed"
 
 
 @cache
 def response_format(schema: type[BaseModel]) -> dict[str, Any]:
-    """The form of answers that fill `schema`, as the OpenAI protocol asks for it. Equal for equal schemas; do not change it."""
+    """Return the `response_format` of the OpenAI protocol for a schema. It is cached: do not modify it."""
     shape = _shape(schema.model_json_schema())
     return {"type": "json_schema", "json_schema": {"name": schema.__name__, "strict": True, "schema": shape}}
 
 
 def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
-    """What an answer says.
+    """Read an answer.
 
     Args:
         text: The answer as it came.
         finish: Why the model stopped.
-        schema: What the JSON object in the text must fill, its types taken strictly; None for plain text.
+        schema: Pydantic model of the JSON object in the text, with strict types; None for plain text.
 
     Raises:
-        AnswerError: If the answer cannot be used.
+        AnswerError: If the answer is unusable.
     """
     if finish in ("content_filter", "refusal", "rejected"):
         raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
@@ -83,12 +82,12 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
 
 
 def request_seed(seed: int, sample: int, *, attempt: int) -> int:
-    """A 31-bit number, which is what providers take, that differs between samples and between attempts."""
+    """Return a 31-bit seed (what providers accept) that differs between samples and between attempts."""
     return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
 
 
 def second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
-    """The request that follows one whose answer was of no use."""
+    """Return the request that follows an unusable answer."""
     if entry.finish == "length":
         return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
     if not entry.text.strip():
@@ -100,12 +99,10 @@ def second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer)
     return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
 
 
-def _shape(node: Any) -> Any:
-    """A JSON schema without what the strict form does not know; every property required, none beside them allowed."""
-    if not isinstance(node, dict):
-        return node
+def _shape(node: dict[str, Any]) -> dict[str, Any]:
+    """Reduce a JSON schema to what strict mode supports: all properties required, no others allowed."""
     kept = {name: value for name, value in node.items() if name in _SHAPE}
-    for name in ("properties", "$defs"):  # their keys are names of ours, not of JSON schema
+    for name in ("properties", "$defs"):  # their keys are our names, not keywords
         if name in kept:
             kept[name] = {key: _shape(value) for key, value in kept[name].items()}
     if "items" in kept:
@@ -118,7 +115,7 @@ def _shape(node: Any) -> Any:
 
 
 def _parse(text: str, schema: type[Schema]) -> Schema:
-    """Of all JSON objects in the text, exactly one must be what was asked for: of two that differ, neither can be trusted."""
+    """Validate the JSON objects in the text. Exactly one must match: of two that differ, neither can be trusted."""
     found: list[Schema] = []
     faults: list[str] = []
     for piece in _objects(text):
@@ -139,13 +136,13 @@ def _parse(text: str, schema: type[Schema]) -> Schema:
 
 
 def _objects(text: str) -> Iterator[str]:
-    """The outermost JSON objects of a text, wherever they stand: alone, in a code fence, amid prose."""
+    """Yield the outermost JSON objects of a text: alone, in a code fence, or within prose."""
     at = text.find("{")
     while at >= 0:
         try:
             _, end = _decode(text, at)
         except (json.JSONDecodeError, RecursionError):
-            if _OBJECT_BEGINS.match(text, at):  # cut off or malformed: what lies inside it is no answer by itself
+            if _OBJECT_BEGINS.match(text, at):  # cut off or malformed: an object inside it is no answer
                 return
             end = at + 1
         else:

@@ -1,12 +1,10 @@
-"""Batches: questions that are handed in together and answered within a day, at half the price.
+"""Batches of questions that a provider answers within a day, at half the price.
 
-In:  questions that the journal cannot answer.
-Out: nothing at once (`Deferred`); in a later run the answers, for the journal.
-
-A batch goes through: a draft (its requests, on disk), its intent (a state file), its file at the provider, the batch made of that file
-(the state file holds the ids of both as they come), its answers in the journal. A run may die between any two of them. A file without a
-batch's id is looked up among the provider's batches before anything else is sent, so that no batch is handed in twice, and what was paid
-for is collected by whichever run comes next.
+One run submits questions (`Deferred`), a later run collects the answers into the journal. The steps of a batch: a
+draft with its requests on disk, a state file, its file at the provider, the batch created from that file (the state
+file holds both ids), its answers in the journal. A run may die between any two steps. The next run then looks for a
+file without a batch among the provider's batches before it sends anything, so no batch is submitted twice and no paid
+answer is lost.
 """
 
 from __future__ import annotations
@@ -20,33 +18,32 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from repair_hf.llm.batch_api import Answered, BatchAPI, BatchRefused
-from repair_hf.llm.failures import PassingFailure, ProviderError
+from repair_hf.llm.failures import PassingFailure, ProviderError, Retries
 from repair_hf.llm.provider import Reply
-from repair_hf.llm.retries import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped, write_atomically
 
 logger = logging.getLogger(__name__)
 
-MOST_REQUESTS = 20_000  # of one batch; the providers' limits are 50,000 and 200 MB, or more
+MOST_REQUESTS = 20_000  # per batch; providers allow at least 50,000 requests and 200 MB
 MOST_BYTES = 100 * 2**20
 
 
 class Deferred(Exception):
-    """The answer comes with a batch, in a later run: neither the row's fault nor the run's end."""
+    """The answer comes with a batch, in a later run."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One request that nobody has answered yet.
+    """A request without an answer yet.
 
     Args:
-        key: Its name in the journal.
-        request: What the provider would be sent; empty where its answer has come.
-        stage: What it is for; for the accounts.
-        direction: `i2t` or `t2i`; for the accounts.
-        dollars: What it may cost at worst, at the price of batches; what the budget sets aside for it.
-        guess: How many tokens its prompt was taken for; its bill corrects the guesses to come. 0 where that is not on record.
+        key: Key in the journal.
+        request: Request in the OpenAI chat format; empty once its answer has come.
+        stage: Stage under which the cost is counted.
+        direction: `i2t` or `t2i`, under which the cost is counted.
+        dollars: Worst case at the price of batches, which the budget sets aside.
+        guess: Guessed tokens of the prompt, which its bill corrects; 0 if not on record.
     """
 
     key: str
@@ -62,7 +59,7 @@ Keep = Callable[[Question, Reply], None]
 
 @dataclass
 class _Batch:
-    """A batch at the provider, or on its way there; what its state file holds."""
+    """A batch that is submitted or about to be: the content of its state file."""
 
     name: str
     model: str
@@ -72,16 +69,17 @@ class _Batch:
 
 
 class Batches:
-    """What one run hands in and a later one collects.
+    """Submits batches in one run and collects them in a later one.
 
     Args:
         model: LiteLLM model id.
-        folder: Where drafts and states are kept. One run at a time may use it.
-        base_url: Of a custom endpoint.
-        retries: How long to believe in a provider that fails.
+        folder: Folder of drafts and state files. Only one run at a time may use it.
+        base_url: URL of a custom endpoint.
+        retries: How long to keep retrying a failing provider.
 
     Raises:
-        UserError: If LiteLLM reaches no batch API of the model's provider, or the folder holds batches of another model.
+        UserError: If LiteLLM supports no batch API of the model's provider, or the folder holds batches of another
+            model.
     """
 
     def __init__(
@@ -91,34 +89,34 @@ class Batches:
         self._api = BatchAPI(model, base_url=base_url, retries=retries or Retries())
         self._drafts: list[_Draft] = []
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob("*.jsonl"):  # of a run that died before it handed them in
+        for left in self.folder.glob("*.jsonl"):  # of a run that died before it submitted them
             left.unlink()
         states = [json.loads(path.read_text(encoding="ascii")) for path in sorted(self.folder.glob("*.json"))]
         self._open = {state["name"]: _Batch(**{"model": model} | state) for state in states}
         if others := {batch.model for batch in self._open.values()} - {model}:
             other = min(others)
             raise UserError(
-                f"{self.folder}: batches of {other} that were handed in are not collected yet: give --llm {other} to collect them first. "
-                f"To give them up, delete {self.folder}."
+                f"{self.folder}: submitted batches of {other} are not collected yet. "
+                f"Give --llm {other} to collect them first; to give them up, delete {self.folder}."
             )
         self._held = {key for batch in self._open.values() for key in batch.questions}
 
     @property
     def waiting(self) -> int:
-        """How many requests are with the provider, or about to be."""
+        """Number of requests that are submitted, or about to be."""
         return len(self._held)
 
     @property
     def promised(self) -> float:
-        """What the requests that are with the provider may cost at worst, in dollars."""
+        """Worst case of the submitted requests, in dollars."""
         return sum(dollars for batch in self._open.values() for _, _, dollars, *_ in batch.questions.values())
 
     def holds(self, key: str) -> bool:
-        """Whether the answer to this request comes with a batch that is deferred or handed in already."""
+        """Return whether a batch holds this request already."""
         return key in self._held
 
     def defer(self, question: Question) -> None:
-        """Keep a question for the next batch, unless a batch already holds it."""
+        """Add a question to the next batch, unless a batch holds it already."""
         if self.holds(question.key):
             return
         line = self._api.line(question.key, question.request)
@@ -128,14 +126,14 @@ class Batches:
         self._held.add(question.key)
 
     async def collect(self, keep: Keep) -> None:
-        """Fetch what has been answered meanwhile. Call it before the first `defer`.
+        """Fetch the answers of finished batches. Call it before the first `defer`.
 
         Args:
-            keep: Writes an answer into the journal, unless it is there already: a run may have died while it collected. Raises
-                `ProviderError` if what it says is not this question's fault.
+            keep: Writes an answer into the journal, unless it is there already. Raises `ProviderError` if the answer
+                shows a fault that does not concern this question alone.
 
         Raises:
-            ProviderError: If the provider did not accept a batch or its requests; what it did answer is kept all the same.
+            ProviderError: If the provider did not accept a batch or its requests; the answers it gave are kept.
         """
         faults: list[ProviderError] = []
         for batch in list(self._open.values()):
@@ -154,36 +152,37 @@ class Batches:
                 faults += self._settle(batch, answers, keep)
         if faults:
             raise ProviderError(
-                f"{faults[0]} ({len(faults)} such faults.) Every answer so far is kept; the same command hands the rest in again."
+                f"{faults[0]} ({len(faults)} such faults.) Every answer so far is kept; "
+                "the same command submits the rest again."
             )
 
     async def submit(self) -> None:
-        """Hand in what was deferred."""
+        """Submit the deferred questions."""
         while self._drafts:
             draft = self._drafts.pop(0)
             batch = _Batch(secrets.token_hex(8), self.model, questions=draft.questions)
             self._open[batch.name] = batch
-            self._save(batch)  # before anything is sent: see the top of this file
+            self._save(batch)  # before anything is sent: see the module's docstring
             batch.file = await self._api.upload(batch.name, draft.finish())
             self._save(batch)
             batch.id = await self._api.hand_in(batch.file)
             self._save(batch)
-            logger.info("%s: handed in batch %s of %d requests.", self.model, batch.id, len(batch.questions))
+            logger.info("%s: submitted batch %s of %d requests.", self.model, batch.id, len(batch.questions))
 
     def stopped(self) -> RunStopped:
-        """What to end a run with that can go on only when the provider has answered."""
+        """Return the exception that ends a run until the provider has answered."""
         return RunStopped(
-            f"{self.waiting:,} requests are with {self.model} in {len(self._open)} batches, to be answered within a day. "
-            "The same command collects what is answered by then, and goes on."
+            f"{self.waiting:,} requests are with {self.model} in {len(self._open)} batches, to be answered within a "
+            "day. The same command collects the answers and goes on."
         )
 
     def _settle(self, batch: _Batch, answers: list[Answered], keep: Keep) -> list[ProviderError]:
-        """Keep a batch's answers and forget the batch: what it did not answer may be asked again."""
-        faults = []
-        # rejections last: where something is answered, they are the faults of their own requests
+        """Keep a batch's answers and forget the batch; its unanswered requests may be asked again."""
+        faults: list[ProviderError] = []
+        # rejections last: if the provider answered others, each concerns its own request
         for answer in sorted(answers, key=Answered.is_rejection):
             if answer.key not in batch.questions:
-                logger.warning("Batch %s answers a request that is not ours; it is left alone.", batch.id)
+                logger.warning("Batch %s answers a request that is not ours; it is ignored.", batch.id)
             elif answer.reply is not None:
                 try:
                     keep(Question(answer.key, {}, *batch.questions[answer.key]), answer.reply)
@@ -191,7 +190,7 @@ class Batches:
                     faults.append(fault)
             elif isinstance(answer.fault, PassingFailure):
                 logger.info("Batch %s: a request failed and is asked again: %s", batch.id, answer.fault)
-            else:
+            elif answer.fault is not None:
                 faults.append(answer.fault)
         self._close(batch)
         return faults
@@ -209,20 +208,20 @@ class Batches:
 
 
 def refuse_if_waiting(folder: str | Path) -> None:
-    """Check that no batch is out before its questions are asked in another way.
+    """Check that no submitted batch is left before its questions are asked in another way.
 
     Raises:
-        UserError: If one is.
+        UserError: If one is left.
     """
     if states := list(Path(folder).glob("*.json")):
         raise UserError(
-            f"{folder}: {len(states)} batches that were handed in are not collected yet, and asking anew would pay for them twice: "
-            f"give --batch to collect them. To give them up, delete {folder}."
+            f"{folder}: {len(states)} submitted batches are not collected yet, and asking again would pay for them "
+            f"twice. Give --batch to collect them; to give them up, delete {folder}."
         )
 
 
 class _Draft:
-    """Requests on disk that were not handed in yet: with their images they would not fit in memory."""
+    """Requests on disk that are not submitted yet: with their images they would not fit in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"draft-{secrets.token_hex(4)}.jsonl"
@@ -237,7 +236,7 @@ class _Draft:
         self.questions[question.key] = [question.stage, question.direction, question.dollars, question.guess]
 
     def finish(self) -> bytes:
-        """The requests, which leave the disk."""
+        """Return the requests and delete the file."""
         self._file.close()
         lines = self.path.read_bytes()
         self.path.unlink()

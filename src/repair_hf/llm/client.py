@@ -1,11 +1,7 @@
-"""A chat model by id: asks, remembers, checks, counts.
+"""A chat model by id, which answers from its journal first and from the provider otherwise.
 
-In:  messages in the OpenAI chat format, and what the answer must look like.
-Out: the answer, checked; from the journal where the same was asked before, else from the provider. What an answer cost is counted
-     by stage and direction.
-
-Who does what: `sending` gets a reply, `journal` remembers, `answers` reads and checks; this file joins them: one request for equal
-questions, one second attempt where an answer is of no use.
+Equal questions become one request, and an unusable answer gets one second attempt. Cost is counted by stage and
+direction.
 """
 
 from __future__ import annotations
@@ -28,14 +24,13 @@ from repair_hf.llm.answers import (
     second_attempt,
 )
 from repair_hf.llm.batches import Batches, Deferred, Question
-from repair_hf.llm.budget import Budget, BudgetSpent, guess_tokens
+from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.failures import FailedRequest, ProviderError, RejectedRequest
 from repair_hf.llm.journal import REJECTED, Entry, Journal, lost, request_key
-from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
-from repair_hf.llm.retries import Retries
-from repair_hf.llm.sending import Sender
+from repair_hf.llm.sending import RequestOptions, Sender
+from repair_hf.llm.tokens import guess_tokens
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
@@ -43,24 +38,21 @@ BATCH_SHARE = 0.5  # of the list price
 
 
 class ChatModel:
-    """A language model that answers from its journal first. Make and use it in one event loop.
+    """A language model that answers from its journal first. Create and use it in one event loop.
 
     Args:
-        model: LiteLLM model id, such as `gemini/gemini-2.5-flash`; `openai/NAME` with `base_url` for a server of that protocol.
-        journal: Where answers are kept. What it has paid counts as spent.
-        base_url: Of a custom endpoint.
-        timeout: Seconds until a request counts as failed.
-        retries: How long to believe in a provider that fails.
-        provider: Who answers instead of LiteLLM: a model that lives in this process, and costs nothing.
-        limits: How much may be asked at once and per minute.
+        model: LiteLLM model id, such as `gemini/gemini-2.5-flash`; `openai/NAME` with `base_url` for a compatible
+            server.
+        journal: Keeps the answers. What it has paid counts as spent.
+        base_url: URL of a custom endpoint.
+        options: How requests are sent.
+        provider: Answers instead of LiteLLM, at no cost: a model in this process.
         budget: What may be paid.
-        max_error_rate: The share of recent attempts that may fail or be of no use before the run stops.
-        batches: Takes the questions that the journal cannot answer, in place of asking them at once.
-        reasoning_effort: How much a model thinks first, in the OpenAI protocol's words; None leaves it to the provider.
+        batches: Takes the questions that the journal cannot answer, instead of asking them at once.
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
-        budget: What may be paid; whoever else costs money for the same run is to hold to it too.
+        budget: What may be paid; anything else that costs money in the same run must use it too.
 
     Raises:
         UserError: If the budget is in dollars and the model has no known price.
@@ -72,30 +64,22 @@ class ChatModel:
         *,
         journal: Journal,
         base_url: str | None = None,
-        timeout: float = 300.0,
-        retries: Retries | None = None,
+        options: RequestOptions | None = None,
         provider: Provider | None = None,
-        limits: Limits | None = None,
         budget: Budget | None = None,
-        max_error_rate: float = 0.5,
         batches: Batches | None = None,
-        reasoning_effort: str | None = None,
     ) -> None:
+        options = options or RequestOptions()
+        effort = options.reasoning_effort
         self.model, self.journal, self.batches = model, journal, batches
-        self._thinking_room = 0 if provider else thinking_room(model, reasoning_effort)
-        self._reasoning = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
+        self._thinking_room = 0 if provider else thinking_room(model, effort)
+        self._reasoning = {"reasoning_effort": effort} if effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
         self.budget = budget or Budget()
         self.budget.count(journal.dollars, journal.calls)
-        self._sender = Sender(
-            model,
-            provider or LiteLLM(model, base_url=base_url, timeout=timeout),
-            price=(0.0, 0.0) if provider else price_per_token(model),
-            retries=retries or Retries(),
-            limits=limits or Limits(),
-            budget=self.budget,
-            max_error_rate=max_error_rate,
-        )
+        price = (0.0, 0.0) if provider else price_per_token(model)
+        provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
+        self._sender = Sender(model, provider, price=price, options=options, budget=self.budget)
         self._pending: dict[str, asyncio.Task[Entry]] = {}
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
         self._is_draining = False
@@ -112,25 +96,22 @@ class ChatModel:
         sample: int = 0,
         seed: int = 0,
     ) -> Schema | str:
-        """Ask once and, where the answer is of no use, once more.
+        """Ask a question; if the answer is unusable, ask once more.
 
         Args:
             messages: The conversation so far, in the OpenAI chat format.
-            stage: What it is for; for the accounts only.
-            direction: `i2t` or `t2i`; for the accounts only.
-            schema: What the answer, a JSON object, must fill; None for plain text.
-            temperature: Of the model's draws.
-            max_tokens: Bound on the answer's length.
+            stage: Stage under which the cost is counted.
+            direction: `i2t` or `t2i`, under which the cost is counted.
+            schema: Pydantic model of the JSON answer, an instance of which is returned; None for plain text.
+            temperature: Sampling temperature.
+            max_tokens: Maximum length of the answer.
             sample: Which of several answers to the same messages.
-            seed: Fixes the draws, where the provider takes a seed.
-
-        Returns:
-            An instance of `schema`; without one, the text.
+            seed: Sampling seed, if the provider takes one.
 
         Raises:
-            AnswerError: If the answer cannot be used: the row's fault, the run goes on.
+            AnswerError: If the answer is unusable; the run goes on without this row.
             Deferred: If the answer comes with a batch.
-            RunStopped: If there is none: the run's end.
+            RunStopped: If the run cannot go on.
         """
         request = self._request(messages, temperature, max_tokens, request_seed(seed, sample, attempt=0))
         if schema is not None:
@@ -155,56 +136,58 @@ class ChatModel:
         max_tokens: int = 1024,
         seed: int = 0,
     ) -> list[str | AnswerError]:
-        """Ask for several texts in answer to the same messages; for each get the text, or why it cannot be used.
+        """Ask for several texts in answer to the same messages; return each text, or why it is unusable.
 
         Args:
-            messages: As in `ask`, like all that is not told here.
+            messages: As in `ask`, like the arguments that are not described here.
             samples: How many texts.
-            together: Ask for all in one request, which pays for the messages once. Those that do not come with it, or are of no
-                use, are asked for one by one.
-            stage: For the accounts only.
-            direction: For the accounts only.
-            temperature: Of the model's draws.
-            max_tokens: Bound on the length of each.
-            seed: Fixes the draws, where the provider takes a seed.
-
-        Raises:
-            Deferred: If the answers come with a batch.
-            RunStopped: If there are none: the run's end.
+            together: Ask for all in one request, which pays for the messages once. Texts that are missing from its
+                answer, or unusable, are asked for one by one.
+            stage: As in `ask`.
+            direction: As in `ask`.
+            temperature: As in `ask`.
+            max_tokens: As in `ask`, for each text.
+            seed: As in `ask`.
         """
-        found: dict[int, str | AnswerError] = {}
+        texts: dict[int, str | AnswerError] = {}
         if together and samples > 1:
             request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
-            with suppress(RefusedAnswer, FailedAnswer):  # by a server that knows no `n`
+            with suppress(RefusedAnswer, FailedAnswer):  # by a server that does not support `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
-                if entry.finish == REJECTED:
-                    raise RefusedAnswer(entry.text)
-                for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
-                    try:
-                        found[sample] = self._read(text, finish, None, is_new)
-                    except RefusedAnswer as refusal:
-                        found[sample] = refusal
-                    except UnparsedAnswer:
-                        continue  # a second attempt, below
+                texts = self._read_choices(entry, is_new)
         ask = partial(self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed)
-        missing = [sample for sample in range(samples) if sample not in found]
+        missing = [sample for sample in range(samples) if sample not in texts]
         asked = (ask(max_tokens=max_tokens, sample=sample) for sample in missing)
         for sample, answer in zip(missing, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
-                raise answer  # not the fault of what was asked
-            found[sample] = answer
-        return [found[sample] for sample in range(samples)]
+                raise answer
+            texts[sample] = answer
+        return [texts[sample] for sample in range(samples)]
+
+    def _read_choices(self, entry: Entry, is_new: bool) -> dict[int, str | AnswerError]:
+        """Read the texts of one answer, by number; leave out the unusable ones, which are asked for again."""
+        if entry.finish == REJECTED:
+            raise RefusedAnswer(entry.text)
+        texts: dict[int, str | AnswerError] = {}
+        for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
+            try:
+                texts[sample] = self._read(text, finish, None, is_new)
+            except RefusedAnswer as refusal:
+                texts[sample] = refusal
+            except UnparsedAnswer:
+                continue
+        return texts
 
     @property
     def dollars(self) -> float:
-        """What this run has paid, as far as prices are known."""
+        """US dollars that this run has paid, as far as prices are known."""
         return sum(use.dollars for use in self.usage.values())
 
     async def collect(self) -> None:
-        """Take in what batches have answered meanwhile; what is still with the provider counts as spent. Call it before the first question.
+        """Collect the answers of finished batches; the others count as spent. Call it before any question.
 
         Raises:
-            ProviderError: If the provider did not accept a batch or its requests; what it did answer is kept all the same.
+            ProviderError: If the provider did not accept a batch or its requests; the answers it gave are kept.
         """
         if self.batches is not None:
             await self.batches.collect(self._keep_collected)
@@ -214,7 +197,7 @@ class ChatModel:
         if self.journal.get(question.key) is not None:
             return
         if reply.finish == REJECTED and self.model not in self.journal.models:
-            raise ProviderError(reply.text)  # hardly the fault of this request alone
+            raise ProviderError(reply.text)  # probably not only this request is at fault
         if reply.dollars is None:
             reply = replace(reply, at_most=question.dollars)
         self.budget.count(self._keep(question, reply).spent, calls=1)
@@ -222,10 +205,7 @@ class ChatModel:
         self._unread.add(question.key)
 
     async def drain(self) -> None:
-        """Wait for the answers that are being paid for, and give up what was not sent. Call it where a run stops early.
-
-        Whoever waits for an answer that is given up is cancelled.
-        """
+        """Wait for the answers in flight and cancel the questions that were not sent: for a run that stops early."""
         pending = list(self._pending.values())
         for task in set(pending) - self._sender.on_wire:
             task.cancel()
@@ -240,7 +220,7 @@ class ChatModel:
         return {"model": self.model, "messages": messages, **sampling, **self._reasoning}
 
     async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> tuple[Entry, bool]:
-        """From the journal, from an equal request that is under way, or from the provider; and whether it was just paid for."""
+        """Get an answer from the journal, a request in flight or the provider; and whether it was just paid for."""
         key = request_key(request, sample)
         entry = self.journal.get(key)
         is_new = key in self._unread or (entry is None and key not in self._pending)
@@ -248,10 +228,10 @@ class ChatModel:
         if entry is None and is_new:
             self._begin(Question(key, request, stage, direction))
         if entry is None:
-            try:  # shielded: whoever waits may be cancelled, the answer is paid for all the same
+            try:  # shielded: the answer is paid for even if the caller is cancelled
                 entry = await asyncio.shield(self._pending[key])
             except RejectedRequest as error:
-                if self.model not in self.journal.models:  # hardly the fault of this request alone
+                if self.model not in self.journal.models:  # probably not only this request is at fault
                     raise
                 if is_new:
                     self._sender.circuit.note(str(error))
@@ -263,16 +243,16 @@ class ChatModel:
         return entry, is_new
 
     def _begin(self, question: Question) -> None:
-        """Ask what nobody has asked yet."""
+        """Send a question, or leave it to a batch."""
         if self.batches is not None:
             self._defer(question, self.batches)
-        if self._is_draining:  # an answer of no use has just come, and this is its second attempt
+        if self._is_draining:  # a second attempt, after an unusable answer
             raise asyncio.CancelledError
         task = self._pending[question.key] = asyncio.create_task(self._pay(question))
         task.add_done_callback(lambda task: self._settle(question.key, task))
 
     def _defer(self, question: Question, batches: Batches) -> NoReturn:
-        """Leave a question to the next batch. What the budget has no room for waits until those before it have their bills."""
+        """Add a question to the next batch; without room in the budget, it waits for the bills of those before it."""
         if not batches.holds(question.key):
             dollars = BATCH_SHARE * self._sender.worst_case(question.request)
             try:
@@ -291,8 +271,8 @@ class ChatModel:
         return self._keep(question, await self._sender.send(question.request, lose))
 
     def _keep(self, question: Question, reply: Reply) -> Entry:
-        place = {"stage": question.stage, "direction": question.direction}
-        return self._put(Entry(key=question.key, model=self.model, **place, **vars(reply)))
+        asked = {"key": question.key, "stage": question.stage, "direction": question.direction, "model": self.model}
+        return self._put(Entry(**asked | vars(reply)))
 
     def _put(self, entry: Entry) -> Entry:
         self.journal.put(entry)
@@ -300,12 +280,12 @@ class ChatModel:
         return entry
 
     def _read(self, text: str, finish: str, schema: type[Schema] | None, is_new: bool) -> Schema | str:
-        """What an answer says; of a new one the circuit learns whether it was of use."""
+        """Read an answer; if it is new, note in the circuit whether it is usable."""
         try:
             answer = read_answer(text, finish, schema)
         except AnswerError as fault:
             if is_new:
-                self._sender.circuit.note(f"an answer of no use: {fault}")
+                self._sender.circuit.note(f"an unusable answer: {fault}")
             raise
         if is_new:
             self._sender.circuit.note(None)
@@ -314,4 +294,4 @@ class ChatModel:
     def _settle(self, key: str, task: asyncio.Task) -> None:
         del self._pending[key]
         if not task.cancelled():
-            task.exception()  # marks it as seen, for nobody may be waiting any more
+            task.exception()  # marks it as retrieved: nobody may be waiting any more

@@ -1,8 +1,4 @@
-"""What answers cost: prices, what a run has used, what a run will need.
-
-In:  model ids, token counts, numbers of triplets.
-Out: US dollars by the list prices that LiteLLM ships; `Usage` per stage and direction; an `Estimate` before anything is paid.
-"""
+"""List prices in US dollars (from the list that LiteLLM ships), the usage of a run, and an estimate before it."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from repair_hf.llm.journal import Entry, bills, read_entries
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 
-# Tokens (in, out) that one mined triplet takes at each LLM stage, rejects included: the paper's 1,000 triplets per direction.
+# Tokens (in, out) per mined triplet and stage, rejects included: the paper's mean over 1,000 triplets per direction.
 PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
     "flickr30k": {
         ("audit", "i2t"): (707.3, 80.3),
@@ -33,21 +29,21 @@ PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
     },
 }
 PAPER_CANDIDATES = 3
-TOKENS_PER_IMAGE = 1_056  # of OpenAI's at medium quality and 1024 x 1024; Gemini's have a price each
+TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024; Gemini lists a price per image
 
 
 @dataclass
 class Usage:
-    """What one stage and direction has taken.
+    """What one stage and direction has used.
 
     Args:
         calls: Answers that the provider gave in this run.
-        replayed: Answers that were there already, from an earlier run or an equal request.
-        prompt_tokens: Of `calls`.
-        completion_tokens: Of `calls`.
-        dollars: Of `calls`, as far as prices are known; and what the answers that were lost on their way may have cost at most.
+        replayed: Answers from an earlier run or an equal request.
+        prompt_tokens: Prompt tokens of `calls`.
+        completion_tokens: Completion tokens of `calls`.
+        dollars: Price of `calls`, as far as known, and the worst case of lost answers.
         unpriced: How many of `calls` have no known price.
-        dollars_saved: What the replayed answers cost when they were asked for.
+        dollars_saved: What the replayed answers cost when they were paid for.
     """
 
     calls: int = 0
@@ -75,7 +71,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What one stage and direction will need; `dollars` is None where no price is known."""
+    """What one stage and direction will need; `dollars` is None if no price is known."""
 
     stage: str
     direction: str
@@ -88,7 +84,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a synthesis run will need, stage by stage and in all."""
+    """What a synthesis run will need, by stage and in total."""
 
     stages: tuple[StageCost, ...]
 
@@ -110,13 +106,13 @@ class Estimate:
 
     @property
     def dollars(self) -> float | None:
-        """Price of the LLM calls; None where no price is known. What an image editor costs is not in it."""
-        dollars = [stage.dollars for stage in self.stages]
-        return None if None in dollars else sum(dollars)
+        """Price of the LLM calls, without the image editor; None if no price is known."""
+        dollars = [stage.dollars for stage in self.stages if stage.dollars is not None]
+        return sum(dollars) if len(dollars) == len(self.stages) else None
 
 
 def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> float:
-    """US dollars for so many tokens, at the model's list price for ordinary (short, uncached) requests.
+    """Return the price of tokens in US dollars, at the list price of ordinary (short, uncached) requests.
 
     Raises:
         UserError: If no price is known for the model.
@@ -131,11 +127,11 @@ def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> f
 
 @cache
 def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] | None:
-    """US dollars per prompt token and per completion token; None if LiteLLM's price map does not hold the model.
+    """Return US dollars per prompt token and per completion token; None if LiteLLM lists no price.
 
     Args:
         model: LiteLLM model id.
-        batch: The price of the provider's batch API: half, where the map does not tell.
+        batch: Return the price of the provider's batch API: half, unless listed.
     """
     litellm = load_litellm()
     try:
@@ -143,7 +139,7 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
     except litellm.exceptions.ModelNotMappedError:
         return None
     listed = prices["input_cost_per_token"], prices["output_cost_per_token"]
-    # LiteLLM gives 0 for some models that it has no price of, and for those whose price it lists in tiers. Ollama's are free.
+    # LiteLLM returns 0 for some models without a price, and for prices listed in tiers. Ollama's models are free.
     is_listed = "input_cost_per_token" in litellm.model_cost.get(prices["key"], {})
     if not any(listed) and not is_listed and prices["litellm_provider"] != "ollama":
         return None
@@ -154,7 +150,7 @@ def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] |
 
 
 def price_per_image(model: str) -> float | None:
-    """US dollars for an image that a model makes, as far as LiteLLM's price map tells; what is sent to it comes on top."""
+    """Return the US dollars per generated image, without its prompt; None if LiteLLM lists no price."""
     prices = load_litellm().model_cost
     listed = prices.get(model) or prices.get(model.partition("/")[2], {})
     if "output_cost_per_image_token" in listed:
@@ -163,7 +159,7 @@ def price_per_image(model: str) -> float | None:
 
 
 def paid_in(folder: Path) -> dict[tuple[str, str], Usage]:
-    """What all runs in a folder have paid so far, by stage and direction: the LLM's answers, and the images of a provider."""
+    """Return what all runs in a folder have paid for answers and edited images, by stage and direction."""
     found: dict[tuple[str, str], Usage] = {}
     for entry in read_entries(bills(folder)):
         found.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
@@ -180,21 +176,21 @@ def estimate_cost(
     model: str | None = None,
     tokens_per_triplet: Mapping[tuple[str, str], tuple[float, float]] | None = None,
 ) -> Estimate:
-    """Count calls, tokens and dollars of a synthesis run before it starts.
+    """Estimate calls, tokens and dollars of a synthesis run.
 
-    The audit is paid for every mined triplet, the rest only for those that pass it. Without `kept_*` every triplet counts as kept:
-    with retained samples in place of mined triplets that is the paper's own counting (5 LLM calls per I2T sample; 2 LLM calls and
-    3 images per T2I sample).
+    Every mined triplet is audited; the other stages cost only for triplets that pass. Without `kept_*` every triplet
+    counts as kept, as in the paper, which counts retained samples (5 LLM calls per I2T sample; 2 LLM calls and 3
+    images per T2I sample).
 
     Args:
         i2t: Mined triplets whose query is an image.
         t2i: Mined triplets whose query is a caption.
         kept_i2t: How many of them are expected to pass the audit.
         kept_t2i: How many of them are expected to pass the audit.
-        candidates: M, edits per kept triplet.
-        model: LLM whose list price is asked for.
-        tokens_per_triplet: (in, out) by (stage, direction), per mined triplet, its share of rejects included. Those that the paper
-            measured on Flickr30K when omitted.
+        candidates: Number of edits per kept triplet (M).
+        model: LiteLLM model id, for its list price.
+        tokens_per_triplet: (in, out) by (stage, direction), per mined triplet, rejects included. By default those that
+            the paper measured on Flickr30K.
     """
     kept_i2t, kept_t2i = (i2t if kept_i2t is None else kept_i2t), (t2i if kept_t2i is None else kept_t2i)
     if not (0 <= kept_i2t <= i2t and 0 <= kept_t2i <= t2i):

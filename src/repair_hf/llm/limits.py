@@ -1,10 +1,8 @@
-"""Limits: how much a provider is asked at once, and when to stop asking.
+"""Rate limits of a provider, and the error rate at which a run stops.
 
-In:  what the user allows (requests at once, requests and tokens per minute, share of failures), and how each request went.
-Out: its turn for each request; `RunStopped` where too much fails.
-
-`Limits` asks less of a provider that says it is too much (429): it halves the number of requests at once, holds everything back for
-a while, and comes back slowly. `Circuit` ends a run whose requests fail, or whose answers are of no use, more often than is allowed.
+`Limits` bounds requests at once, requests per minute and tokens per minute. After a 429 it halves the requests at
+once, pauses all of them, and recovers slowly. `Circuit` stops a run whose requests fail, or whose answers are
+unusable, too often.
 """
 
 from __future__ import annotations
@@ -17,42 +15,35 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from repair_hf.llm.failures import PassingFailure
-from repair_hf.runtime.options import UserError
+from repair_hf.llm.failures import LATER, PassingFailure
 from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
 
-GROWTH = 0.25  # one request more at once for each four rounds of answers without a 429
-FIRST_PAUSE, LONGEST_PAUSE = (
-    0.5,
-    30.0,
-)  # seconds, after a 429 that names no wait; doubled by each that follows without an answer between
-LONGEST_NAMED_PAUSE = 120.0  # whoever is told to wait longer ends the run; nothing need be held back for the next
+GROWTH = 0.25  # one more request at once for every four rounds of answers without a 429
+# Seconds to pause after a 429 that names no wait; doubled by each further 429 before the next answer.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+LONGEST_NAMED_PAUSE = 120.0  # a provider that asks for more ends the run
 
-SLACK = 0.5  # seconds by which requests that came late may catch up with the pace
+SLACK = 0.5  # seconds that late requests may catch up
 MINUTE = 60.0
 
 
 @dataclass
 class Slot:
-    """One request's turn.
-
-    Args:
-        tokens: What it was expected to take of the tokens per minute; set it to what it took.
-    """
+    """One request's turn; set `tokens`, the expected number of tokens, to the number it took."""
 
     tokens: int
 
 
 class Limits:
-    """Turns for requests.
+    """Grants requests their turns, first come, first served.
 
     Args:
-        concurrency: Requests at once, at most; after a 429 fewer for a while.
-        requests_per_minute: No minute sees more; None for no limit.
-        tokens_per_minute: Likewise, prompts and answers together.
-        processes: How many processes share the limits, each of them keeping to its part.
+        concurrency: Maximum number of requests at once; after a 429 fewer for a while.
+        requests_per_minute: Maximum in any minute; None for no limit.
+        tokens_per_minute: Maximum in any minute, prompts and answers together; None for no limit.
+        processes: How many processes share the limits; each keeps to its part.
     """
 
     def __init__(
@@ -63,11 +54,6 @@ class Limits:
         *,
         processes: int = 1,
     ) -> None:
-        if concurrency < 1:
-            raise UserError(f"`concurrency` must be at least 1, got {concurrency}.")
-        for name, limit in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
-            if limit is not None and limit < 1:
-                raise UserError(f"`{name}` must be at least 1, got {limit}.")
         self.concurrency = max(concurrency // processes, 1)
         self._allowed = float(self.concurrency)
         self._requests = _Pace(requests_per_minute, processes)
@@ -79,14 +65,14 @@ class Limits:
 
     @asynccontextmanager
     async def slot(self, tokens: int) -> AsyncIterator[Slot]:
-        """Wait for a turn, and keep it while the request is under way. First come, first served."""
+        """Wait for a turn, and keep it while the request is in flight."""
         admitted = asyncio.get_running_loop().create_future()
         self._waiting.append((admitted, tokens))
         self._admit()
         try:
             await admitted
         except asyncio.CancelledError:
-            if not admitted.cancelled():  # admitted in the very moment in which it was given up
+            if not admitted.cancelled():  # admitted at the moment of the cancellation
                 self._leave()
             raise
         slot, began = Slot(tokens), time.monotonic()
@@ -107,7 +93,7 @@ class Limits:
         self._admit()
 
     def _admit(self) -> None:
-        """Let in whoever may go now, and come back when the next one may."""
+        """Admit the requests that may go now; set a timer for the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,7 +105,7 @@ class Limits:
                 self._timer = admitted.get_loop().call_later(opens - now, self._admit)
                 return
             self._waiting.popleft()
-            if admitted.done():  # given up
+            if admitted.done():  # cancelled
                 continue
             self._requests.take(1, now)
             self._tokens.take(tokens, now)
@@ -127,7 +113,7 @@ class Limits:
             admitted.set_result(None)
 
     def _slow_down(self, began: float, named_wait: float | None) -> None:
-        """After a 429. Those that were under way together are one warning, not many."""
+        """Ask less after a 429; several 429s from requests in flight together count once."""
         now = time.monotonic()
         self._closed_until = max(self._closed_until, now + min(named_wait or 0.0, LONGEST_NAMED_PAUSE))
         if began < self._slowed_at:
@@ -137,7 +123,7 @@ class Limits:
         if named_wait is None:
             self._closed_until = max(self._closed_until, now + self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        logger.info("Too many requests, says the provider: from here %d at once.", self._allowed)
+        logger.info("The provider reports too many requests: %d at once from now on.", self._allowed)
 
     def _speed_up(self) -> None:
         self._pause = FIRST_PAUSE
@@ -145,12 +131,7 @@ class Limits:
 
 
 class _Pace:
-    """So much per minute, spread evenly: whoever takes something moves the moment at which the next may.
-
-    Args:
-        per_minute: None for no limit.
-        processes: How many share it.
-    """
+    """A number per minute, spread evenly; `ready_at` is when the next request may go."""
 
     def __init__(self, per_minute: int | None, processes: int) -> None:
         self._seconds_each = 0.0 if per_minute is None else (MINUTE + SLACK) * processes / per_minute
@@ -163,31 +144,29 @@ class _Pace:
 
 
 class Circuit:
-    """Ends a run in which too much goes wrong.
+    """Stops a run in which too many attempts fail.
 
     Args:
-        max_error_rate: The share of failures that is put up with; 1 puts up with all.
-        window: How many of the latest attempts are looked at.
-        at_least: No verdict before so many.
+        max_error_rate: Highest tolerated share of failures; 1 tolerates all.
+        window: How many of the latest attempts count.
+        at_least: Minimum number of attempts before the run can stop.
     """
 
     def __init__(self, max_error_rate: float = 0.5, *, window: int = 200, at_least: int = 50) -> None:
-        if not 0 <= max_error_rate <= 1:
-            raise UserError(f"`max_error_rate` is a share between 0 and 1, got {max_error_rate}.")
         self.max_error_rate, self.at_least = max_error_rate, at_least
         self._latest: deque[bool] = deque(maxlen=max(window, at_least))
 
     def note(self, fault: str | None) -> None:
-        """Take note of one attempt: what went wrong, or None.
+        """Note one attempt: what went wrong, or None.
 
         Raises:
-            RunStopped: If too much has gone wrong of late.
+            RunStopped: If too many of the latest attempts failed.
         """
         self._latest.append(fault is not None)
         seen, failed = len(self._latest), sum(self._latest)
         if fault is None or seen < self.at_least or failed <= self.max_error_rate * seen:
             return
         raise RunStopped(
-            f"{failed} of the last {seen} requests failed or brought answers of no use, which is more than --max-error-rate "
-            f"{self.max_error_rate:g}; the last one: {fault}. Every answer so far is kept; run the same command again later."
+            f"{failed} of the last {seen} requests failed or brought unusable answers, more than --max-error-rate "
+            f"{self.max_error_rate:g} allows; the last one: {fault}. {LATER}"
         )

@@ -1,9 +1,4 @@
-"""LiteLLM, imported late and made quiet.
-
-In:  nothing.
-Out: the module `litellm`. Importing it takes seconds, and by default fetches a price list from the network: here it is told to use
-     the one that it ships with.
-"""
+"""Import LiteLLM late, without network and quietly. The import takes seconds."""
 
 from __future__ import annotations
 
@@ -13,20 +8,20 @@ from types import ModuleType
 
 
 def load_litellm() -> ModuleType:
-    """Import LiteLLM (once) without network and without its advice to the terminal."""
+    """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
     litellm.suppress_debug_info = True
     logger = logging.getLogger("LiteLLM")
-    if logger.level == logging.NOTSET:  # unless the user set LITELLM_LOG
+    if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
         logger.setLevel(logging.WARNING)  # at INFO it writes two lines per request
         logger.addFilter(_Once())
     return litellm
 
 
 class _Once(logging.Filter):
-    """Lets each text through once: of what it thinks of a model LiteLLM warns with every request."""
+    """Passes each text once: LiteLLM repeats its warnings about a model with every request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,18 +1,13 @@
 """A vision-language model of transformers as provider: nothing leaves the machine.
 
-In:  requests in the OpenAI chat format, from many tasks at once.
-Out: a `Reply` to each. Requests of one kind that wait at the same time are answered as one batch, padded on the left.
-
-Each answer has a temperature and a random generator of its own, so it depends on its own seed and not on who shares its batch (but for
-rounding: a batch is padded to its longest). Control tokens that stand in the messages are encoded as plain text: no caption can end its
-turn, or claim to be an image.
+Requests of one kind that wait at the same time are answered as one batch, padded on the left. Each answer has a
+temperature and a random generator of its own, so it does not depend on the rest of its batch (except for rounding).
+Control tokens in the messages are encoded as plain text: no caption can end its turn or pose as an image.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +15,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from PIL import Image
 from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
@@ -30,25 +24,26 @@ from transformers import (
 )
 
 from repair_hf.llm.provider import ProviderError, Reply
+from repair_hf.llm.tokens import content_parts, image_of
 from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import name_with_digest
 
-GATHERING = 0.01  # seconds in which further requests may join a batch: nothing beside the time of an answer
+GATHERING = 0.01  # seconds in which further requests may join a batch; an answer takes far longer
 
 
 class LocalModel:
-    """A vision-language model in this process, on its GPU or else on the CPU.
+    """A vision-language model in this process, on the GPU if there is one.
 
     Args:
         model: Hub id or folder of an image-text-to-text model whose processor has a chat template.
-        batch_size: Requests answered at once.
+        batch_size: Number of requests answered at once.
 
     Attributes:
-        id: Hub id, or a folder's name with a digest of its files.
+        id: Hub id, or the folder's name with a digest of its files.
 
     Raises:
-        UserError: If there is no such model.
+        UserError: If the model cannot be loaded.
     """
 
     def __init__(self, model: str, *, batch_size: int) -> None:
@@ -56,14 +51,14 @@ class LocalModel:
         settle_hub(model)
         try:
             self._processor = AutoProcessor.from_pretrained(model)
-            self._model = AutoModelForImageTextToText.from_pretrained(
+            self._model: Any = AutoModelForImageTextToText.from_pretrained(
                 model, dtype=torch.float32 if device.type == "cpu" else "auto", use_safetensors=True
             )
         except (OSError, ValueError, ImportError) as error:  # ImportError: some processors need torchvision
             raise UserError(
                 f"--llm {model}: no vision-language model could be loaded: {' '.join(str(error).split())[:300]} "
-                "Give a Hub id such as Qwen/Qwen2.5-VL-7B-Instruct (it needs torchvision), a folder, or a LiteLLM id such as "
-                "gemini/gemini-2.5-flash."
+                "Give a Hub id such as Qwen/Qwen2.5-VL-7B-Instruct (it needs torchvision), a folder, or a LiteLLM id "
+                "such as gemini/gemini-2.5-flash."
             ) from error
         if self._processor.chat_template is None:
             raise UserError(
@@ -93,7 +88,7 @@ class LocalModel:
             self._server = None
 
     def _next_batch(self) -> list[_Question]:
-        """Those who wait longest, of one kind."""
+        """Take the requests that wait longest, of one kind."""
         self._waiting = [question for question in self._waiting if not question.answered.done()]
         alike = [question for question in self._waiting if question.kind == self._waiting[0].kind]
         batch = alike[: self._batch_size]
@@ -102,17 +97,18 @@ class LocalModel:
 
     async def _answer_in_thread(self, batch: list[_Question]) -> None:
         loop = asyncio.get_running_loop()
+        replies: Sequence[Reply | Exception]
         try:
             replies = await loop.run_in_executor(self._thread, self._answer, batch)
         except torch.OutOfMemoryError as error:
             fault = ProviderError(
-                f"{self.id} ran out of memory with {len(batch)} requests in a batch; go on with a lower --concurrency. {error}"
+                f"{self.id} ran out of memory with {len(batch)} requests in a batch; lower --concurrency. {error}"
             )
             replies = [fault] * len(batch)
-        except Exception as error:  # whatever it is, those who wait must not wait for ever; it ends the run
+        except Exception as error:  # passed on to the waiting tasks, which would wait for ever otherwise
             replies = [error] * len(batch)
         for question, reply in zip(batch, replies, strict=True):
-            if question.answered.done():  # called off meanwhile
+            if question.answered.done():  # cancelled meanwhile
                 continue
             if isinstance(reply, Exception):
                 question.answered.set_exception(reply)
@@ -129,7 +125,7 @@ class LocalModel:
             return_tensors="pt",
             sanitize_control_tokens=True,
             processor_kwargs={"padding": True, "padding_side": "left"},
-        ).to(self._model.device, dtype=self._model.dtype)  # the dtype is for pixels only
+        ).to(self._model.device, dtype=self._model.dtype)  # the dtype applies to pixels only
         said = self._model.generate(
             **inputs,
             generation_config=self._settings(batch[0].request["max_tokens"]),
@@ -141,7 +137,7 @@ class LocalModel:
         return [self._reply(row[start:].tolist(), count) for row, count in zip(said, prompt_tokens, strict=True)]
 
     def _settings(self, max_tokens: int) -> GenerationConfig:
-        """Greedy: what is to be drawn at random, `_Draws` draws."""
+        """Decode greedily: `_Draws` does the sampling."""
         of_model = self._model.generation_config
         return GenerationConfig(
             max_new_tokens=max_tokens,
@@ -172,19 +168,20 @@ class LocalModel:
 class _Question:
     request: Mapping[str, Any]
     answered: asyncio.Future
+    # What must be equal in a batch: the number of images, because not every processor takes a mixture, and
+    # `max_tokens`.
     kind: tuple = field(init=False)
-    """What must be equal in a batch: images, for not every processor takes some conversations with and some without; room to answer."""
 
     def __post_init__(self) -> None:
-        parts = [part for message in self.request["messages"] for part in _parts(message)]
+        parts = [part for message in self.request["messages"] for part in content_parts(message)]
         self.kind = sum(part["type"] == "image_url" for part in parts), self.request["max_tokens"]
 
 
 class _Draws(LogitsProcessor):
-    """Turns the highest score of a row into a draw at the row's temperature, by noise from the row's own generator.
+    """Adds noise to the scores, so that greedy decoding samples each row at its temperature with its own generator.
 
-    The largest of `score / temperature + Gumbel noise` is distributed as a sample of the softmax, so rows can be drawn and rows can
-    be greedy in one batch, and no row's draw depends on another's.
+    The argmax of `score / temperature + Gumbel noise` is a sample of the softmax. So sampled and greedy rows share a
+    batch, and no row depends on another.
     """
 
     def __init__(self, requests: Sequence[Mapping[str, Any]], device: torch.device) -> None:
@@ -201,7 +198,7 @@ class _Draws(LogitsProcessor):
 
 
 class _CalledOff(StoppingCriteria):
-    """Ends a batch for which nobody waits any more."""
+    """Stops a batch when all its requests are cancelled."""
 
     def __init__(self, are_done: Sequence[Callable[[], bool]]) -> None:
         self.are_done = are_done
@@ -212,18 +209,12 @@ class _CalledOff(StoppingCriteria):
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict]:
-    """From the OpenAI chat format to that of transformers' templates."""
-    return [{"role": message["role"], "content": [_part(part) for part in _parts(message)]} for message in messages]
-
-
-def _parts(message: Mapping[str, Any]) -> list[dict]:
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    """Convert messages from the OpenAI chat format to that of transformers' templates."""
+    return [{"role": each["role"], "content": [_part(part) for part in content_parts(each)]} for each in messages]
 
 
 def _part(part: Mapping[str, Any]) -> dict:
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
-    _, _, data = part["image_url"]["url"].partition(";base64,")
-    with Image.open(io.BytesIO(base64.b64decode(data))) as image:  # encoded by `synthesis.sources`, limits and all
+    with image_of(part) as image:  # encoded by `synthesis.sources`, which checks its size
         return {"type": "image", "image": image.convert("RGB")}

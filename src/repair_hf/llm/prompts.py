@@ -1,12 +1,10 @@
-"""The prompts, one Markdown file per stage and direction, and how they become chat messages.
+"""Fill the prompt templates, one Markdown file per stage and direction, and build chat messages from them.
 
-In:  a prompt's name (`audit_i2t`) and what fills its blanks: captions as text, images as data URLs.
-Out: messages in the OpenAI chat format. A file holds the system message, a line of dashes, then one line per thing that the
-     user message shows. The rules come first and the case last, images before the captions that change from case to case, so that
-     a provider can reuse the beginning of a request.
+A template holds the system message, a line of dashes, then one line per caption or image of the user message. Rules
+come first, and images before captions, so that a provider can cache the beginning of a request.
 
-Captions come from strangers. They enter as JSON string literals on a line of their own, so that no caption can close its quotation
-marks, start a new line, pose as a label, or hold letters that a model reads and a person does not see.
+Captions are untrusted. They enter as JSON string literals on one line each, so that no caption can close its quotation
+marks, start a new line, imitate a label, or hold characters that a model reads and a person does not see.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ DRAW = "Fill this empty canvas with a new image, as natural as a photograph, of:
 FIT = "Make this true of the image, by as small a change as will do:"
 
 _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
-# What json.dumps leaves as it is: other line breaks and control characters, marks that turn the direction of writing, tags, which are
-# invisible, and halves of surrogate pairs, which cannot be sent at all.
+# What json.dumps does not escape: other line breaks and control characters, bidirectional marks, invisible tags, and
+# halves of surrogate pairs, which cannot be sent.
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
 
 
@@ -36,12 +34,12 @@ class _Template(NamedTuple):
 
 
 def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
-    """The messages of one request.
+    """Build the messages of one request, in the OpenAI chat format.
 
     Args:
-        name: Which prompt, such as `audit_i2t`.
-        blanks: What fills the prompt's blanks. A blank that ends in `_image` takes a data URL; any other takes a text,
-            which is quoted, or a list of texts: each gets a line, its label numbered from 1. A line whose blank is None is
+        name: Name of the template, such as `audit_i2t`.
+        blanks: Values of the template's blanks. A blank that ends in `_image` takes a data URL. Any other takes a
+            text, which is quoted, or a list of texts, whose lines are numbered from 1. A line whose blank is None is
             left out.
     """
     template = _template(name)
@@ -55,7 +53,7 @@ def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
             parts.append({"type": "image_url", "image_url": {"url": value}})
         else:
             text = _lines(label, value)
-            if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break between them
+            if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
                 parts[-1]["text"] += f"\n{text}"
             else:
                 parts.append({"type": "text", "text": text})
@@ -63,30 +61,30 @@ def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
 
 
 def draw_instruction(caption: str) -> str:
-    """Asks an image editor for a new image: its source is an empty canvas."""
+    """Return the instruction that draws a new image on an empty canvas."""
     return f"{DRAW} {quote(caption)}"
 
 
 def fit_instruction(caption: str) -> str:
-    """Asks an image editor to make a caption true of an image."""
+    """Return the instruction that makes a caption true of an image."""
     return f"{FIT} {quote(caption)}"
 
 
 def image_prompt(edit_instruction: str) -> str:
-    """What an image editing model is told."""
+    """Return the prompt of an image editing model."""
     if edit_instruction.startswith(DRAW):
-        return edit_instruction  # there is nothing to leave as it is
+        return edit_instruction  # an empty canvas holds nothing to preserve
     return _read("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
 
 
 def quote(text: str) -> str:
-    """`text` as a JSON string literal that takes one line whatever is in it."""
+    """Quote a text as a JSON string literal on one line."""
     return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
 
 
 @cache
 def prompt_digest(names: tuple[str, ...] = NAMES) -> str:
-    """Names the wording of some prompts; that of all of RePair's is kept with every record, so that records made by other words can be told apart."""
+    """Return a digest of some templates. Each record holds that of all RePair templates: the wording that made it."""
     return digest({name: _read(name) for name in names})
 
 
@@ -100,8 +98,8 @@ def _lines(label: str, value: str | list[str]) -> str:
 @cache
 def _template(name: str) -> _Template:
     system, user = _read(name).split("\n-----\n")
-    lines = (_LINE.fullmatch(line) for line in user.splitlines())
-    return _Template(system.strip(), tuple((line["label"], line["blank"]) for line in lines))
+    lines = [_LINE.fullmatch(line) for line in user.splitlines()]
+    return _Template(system.strip(), tuple((line["label"], line["blank"]) for line in lines if line))
 
 
 @cache

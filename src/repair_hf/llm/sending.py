@@ -1,47 +1,62 @@
-"""Sending: one request on its way to a reply, held back by limits and budget, insisted on, and watched by the circuit.
+"""Send one request until its reply comes, within the limits and the budget.
 
-In:  a request in the OpenAI chat format.
-Out: the reply; or what ends the run.
-
-A request has its place among those under way from its first attempt to its last, waits between them included: so a provider that is
-down is asked by few. Each single attempt waits for its turn by the limits, and sets aside what it may cost.
+A request keeps its place among those in flight from its first attempt to its last, waits included, so a provider that
+is down gets few requests. Each attempt waits for its turn by the limits and sets aside its worst case.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from repair_hf.llm.budget import Budget, PromptSize, guess_tokens
-from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.budget import Budget
+from repair_hf.llm.failures import PassingFailure, Retries, insist
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.provider import Provider, Reply
-from repair_hf.llm.retries import Retries, insist
-from repair_hf.llm.tokens import count_tokens
+from repair_hf.llm.tokens import PromptSize, count_tokens, guess_tokens
 from repair_hf.runtime.options import UserError
 
-# The circuit looks back over so many attempts at least, and over so many for each place: when a provider stumbles, all that is under
-# way fails at once, and `retries` must have the time to find out whether it comes back.
+# How many attempts the circuit looks back over: at least so many, and so many per request at once. When a provider
+# stumbles, everything in flight fails together, and the retries need time to find out whether it recovers.
 WINDOW, WINDOW_PER_PLACE = 200, 16
+
+
+@dataclass
+class RequestOptions:
+    """How requests are sent.
+
+    Args:
+        timeout: Seconds until a request counts as failed.
+        reasoning_effort: How much the model thinks first, in the words of the OpenAI protocol; None for the provider's
+            default.
+        limits: Requests at once and per minute.
+        retries: How long to keep retrying a failing provider.
+        max_error_rate: Share of recent attempts that may fail, or bring unusable answers, before the run stops.
+    """
+
+    timeout: float = 300.0
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    limits: Limits = field(default_factory=Limits)
+    retries: Retries = field(default_factory=Retries)
+    max_error_rate: float = 0.5
 
 
 class Sender:
     """Sends requests to one model.
 
     Args:
-        model: Whose name failures are told by.
-        provider: Who answers.
-        price: US dollars per prompt token and per completion token; None where no price is known.
-        retries: How long to believe in a provider that fails.
-        limits: How much may be asked at once and per minute.
+        model: Name of the model, for messages.
+        provider: Answers the requests.
+        price: US dollars per prompt token and per completion token; None if no price is known.
+        options: How requests are sent.
         budget: What may be paid.
-        max_error_rate: The share of recent attempts that may fail, or bring answers of no use.
 
     Attributes:
-        circuit: To be told of answers of no use; failed attempts it learns of here.
-        prompts: To be told of bills that come with batches; those of `send` it learns of here.
-        on_wire: Tasks whose request is with the provider, and may be paid already.
+        circuit: Learns here of failed attempts; the caller notes unusable answers.
+        prompts: Learns here from the bills of `send`; the caller adds those that come with batches.
+        on_wire: Tasks whose request is with the provider, and may be billed already.
 
     Raises:
         UserError: If the budget is in dollars and no price is known.
@@ -53,20 +68,20 @@ class Sender:
         provider: Provider,
         *,
         price: tuple[float, float] | None,
-        retries: Retries,
-        limits: Limits,
+        options: RequestOptions,
         budget: Budget,
-        max_error_rate: float,
     ) -> None:
         if budget.max_usd is not None and price is None:
             raise UserError(
-                f"`max_usd` cannot be kept: no list price is known for {model!r}. Set `max_calls` instead, which counts the LLM's answers, but no images."
+                f"`max_usd` cannot be kept: no list price is known for {model!r}. "
+                "Set `max_calls` instead, which counts the LLM's answers, but no images."
             )
-        self.circuit = Circuit(max_error_rate, window=max(WINDOW, WINDOW_PER_PLACE * limits.concurrency))
-        self.on_wire: set[asyncio.Task] = set()
-        self._model, self._provider, self._price = model, provider, price or (0.0, 0.0)
-        self._retries, self._limits, self._budget = retries, limits, budget
+        window = max(WINDOW, WINDOW_PER_PLACE * options.limits.concurrency)
+        self.circuit = Circuit(options.max_error_rate, window=window)
         self.prompts = PromptSize()
+        self.on_wire: set[asyncio.Task | None] = set()
+        self._model, self._provider, self._price = model, provider, price or (0.0, 0.0)
+        self._retries, self._limits, self._budget = options.retries, options.limits, budget
         self._has_served = False
         self._places_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
@@ -74,18 +89,19 @@ class Sender:
         """Send until a reply comes.
 
         Args:
-            request: In the OpenAI chat format.
-            lose: Told of each attempt whose answer was lost though it may be billed: what it cost at most, None without a price.
+            request: Request in the OpenAI chat format.
+            lose: Called for each answer that was lost but may be billed, with its worst case in dollars; None without
+                a price.
 
         Raises:
-            FailedRequest: If no attempt at this very request brings a reply, though others got theirs.
-            RunStopped: If no request gets a reply, if too much fails, or if the budget is spent.
+            FailedRequest: If every attempt at this request fails, though others are answered.
+            RunStopped: If no request is answered, too many fail, or the budget is spent.
         """
         async with self._places():
             return await insist(lambda: self._attempt(request, lose), self._retries, self._model, self._may_drop)
 
     def worst_case(self, request: dict[str, Any]) -> float:
-        """US dollars that a request may cost. Its tokens are counted, which takes milliseconds and teaches as much as a bill."""
+        """Return the US dollars that a request may cost, from counted tokens, which also correct later bounds."""
         if not any(self._price):
             return 0.0
         guess = guess_tokens(request["messages"])
@@ -105,7 +121,7 @@ class Sender:
                 self.prompts.learn(guess, reply.prompt_tokens)
                 return reply
         except PassingFailure as failure:
-            if not failure.is_rate_limit:  # the limits take care of those
+            if not failure.is_rate_limit:  # `Limits` handles these
                 self.circuit.note(str(failure))
             raise
 
@@ -124,7 +140,7 @@ class Sender:
         return self.prompts.bound(guess) * self._price[0] + answers * self._price[1]
 
     def _places(self) -> asyncio.Semaphore:
-        """Those of the running event loop: a semaphore serves one loop only, and each run of a synthesis has its own."""
+        """Return the semaphore of the running event loop: each run of a synthesis has a loop of its own."""
         loop = asyncio.get_running_loop()
         if self._places_of is None or self._places_of[0] is not loop:
             self._places_of = loop, asyncio.Semaphore(self._limits.concurrency)
@@ -132,5 +148,5 @@ class Sender:
 
 
 def _answer_tokens(request: dict[str, Any]) -> int:
-    """As many as the answers may have."""
+    """Return the maximum number of answer tokens."""
     return request["max_tokens"] * request.get("n", 1)

@@ -19,13 +19,21 @@ from functools import cached_property, partial
 from PIL import Image
 
 from repair_hf.llm.budget import Budget
-from repair_hf.llm.failures import Blocked, FailedRequest, PassingFailure, ProviderError, RejectedRequest, as_failure
+from repair_hf.llm.failures import (
+    Blocked,
+    FailedRequest,
+    PassingFailure,
+    ProviderError,
+    RejectedRequest,
+    Retries,
+    as_failure,
+    insist,
+)
 from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.prompts import image_prompt
 from repair_hf.llm.provider import Reply
-from repair_hf.llm.retries import Retries, insist
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
 

@@ -156,6 +156,7 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     from repair_hf.llm.budget import Budget
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.limits import Limits
+    from repair_hf.llm.sending import RequestOptions
     from repair_hf.runtime.processes import processes
 
     (place, name), count = find_usable_llm(options), processes().count
@@ -167,15 +168,17 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
         name,
         journal=journal,
         base_url=options.llm_base_url,
-        timeout=options.timeout,
-        provider=provider,
-        limits=Limits(
-            options.concurrency, options.requests_per_minute, options.tokens_per_minute, processes=_sharing(place)
+        options=RequestOptions(
+            timeout=options.timeout,
+            reasoning_effort=options.reasoning_effort,
+            limits=Limits(
+                options.concurrency, options.requests_per_minute, options.tokens_per_minute, processes=_sharing(place)
+            ),
+            max_error_rate=options.max_error_rate,
         ),
+        provider=provider,
         budget=Budget(options.max_usd, options.max_calls, processes=count),
-        max_error_rate=options.max_error_rate,
         batches=Batches(name, batches, base_url=options.llm_base_url) if options.batch else None,
-        reasoning_effort=options.reasoning_effort,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from provider_server import ImageServer, png
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
@@ -28,7 +29,6 @@ from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.scenes import holds
 from tests.study.methods.conftest import CountedEditor, CountedOracle
-from tests.synthesis.test_hosted import MODELS, SOON, ImageServer, png
 
 MAKERS = load_makers()
 # The paper's overhead table: calls of the LLM and of the image model for one sample.
@@ -202,7 +202,7 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     server = ImageServer(lambda n: png())
 
     def draw(max_usd: float | None) -> list[dict]:
-        editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), retries=SOON, timeout=5.0)
+        editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.base_url("gemini"))
         with Journal(tmp_path / "journal.jsonl") as journal:
             chat = ChatModel(oracle.MODEL, journal=journal, provider=CountedOracle(), budget=Budget(max_usd))
             context = MakerContext(pairs, encoder, chat, editor, tmp_path)
@@ -211,12 +211,10 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     def bills() -> list[dict]:
         return [json.loads(line) for line in (tmp_path / "images.jsonl").read_text().splitlines()]
 
-    try:
+    with server:
         for _ in range(2):  # the second run knows what the first has paid
             with pytest.raises(BudgetSpent, match="--max-usd 0.2"):
                 draw(0.2)
             assert len(server.asked) == len(bills()) == 5 and 0.15 < sum(bill["dollars"] for bill in bills()) <= 0.2
         assert len(draw(None)) == 20
         assert len(server.asked) == len(bills()) == len(set(pairs.captions["caption"]))  # equal captions are one image
-    finally:
-        server.close()

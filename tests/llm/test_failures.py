@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from repair_hf.llm.provider import PassingFailure, ProviderError, Reply
-from repair_hf.llm.retries import Retries, _wait, insist
+from repair_hf.llm.failures import PassingFailure, ProviderError, Retries, _wait, insist
+from repair_hf.llm.provider import Reply
 from repair_hf.runtime.run_folder import RunStopped
 
 REPLY = Reply("text", "stop", 1, 1, None, "m")
 
 
 def sender(*outcomes):
-    """Sends into the void: raises or gives back its outcomes in turn, and counts."""
+    """Raises or returns the outcomes in turn; returns those that are left, too."""
     left = list(outcomes)
 
     async def send() -> Reply:

@@ -1,0 +1,57 @@
+"""Keys for the providers, and a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from provider_server import KEY, KEYS, MODELS, ProviderServer, Script
+
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.sending import RequestOptions
+from tests.llm.asking import QUESTION, QUICK, Verdict
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch):
+    for name in [*KEYS.values(), "ANTHROPIC_API_KEY"]:
+        monkeypatch.setenv(name, KEY)
+
+
+@pytest.fixture(scope="module")
+def provider_and_loop():
+    """A server and an event loop for a whole module: opening connections and clients takes longer than a question."""
+    with ProviderServer(Script("")) as server, asyncio.Runner() as runner:
+        yield server, runner
+
+
+@pytest.fixture
+def with_chat(provider_and_loop, tmp_path):
+    """Runs a coroutine function of a client, which has the test's journal; the server answers by the script."""
+    server, runner = provider_and_loop
+
+    def run(script, work, model=None, *, shape="openai", budget=None, **options):
+        async def main():
+            with Journal(tmp_path / "journal.jsonl") as journal:
+                how = {"options": RequestOptions(**{"retries": QUICK} | options), "base_url": server.base_url(shape)}
+                return await work(ChatModel(model or MODELS[shape], journal=journal, budget=budget, **how))
+
+        server.answer = script
+        return runner.run(main())
+
+    return run
+
+
+@pytest.fixture
+def ask(with_chat):
+    """Asks once, by a client of its own; returns the answer and the usage."""
+
+    def run(script, *, model=None, shape="openai", schema=Verdict, client=None, **question):
+        async def work(chat):
+            answer = await chat.ask(QUESTION, stage="audit", direction="i2t", schema=schema, **question)
+            return answer, chat.usage["audit", "i2t"]
+
+        return with_chat(script, work, model, shape=shape, **(client or {}))
+
+    return run

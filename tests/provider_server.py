@@ -1,0 +1,282 @@
+"""A provider of LLMs and image editors on loopback, in the shape of OpenAI's protocol and in that of Gemini's.
+
+It answers, edits images, takes in batches, and fails in every way that `provider_faults` holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+from PIL import Image
+
+from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Response
+
+Shape = Literal["openai", "gemini"]
+MODELS: dict[Shape, str] = {"openai": "openai/some-model", "gemini": "gemini/gemini-2.5-flash"}
+KEY = "planted-key-0123456789"
+KEYS: dict[Shape, str] = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
+GEMINI_FINISH = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, whatever its shape; `headers` by lower-case name."""
+
+    path: str
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def shape(self) -> Shape:
+        return "openai" if self.path.startswith("/v1/") else "gemini"
+
+    @cached_property
+    def body(self) -> dict:
+        return json.loads(self.data)
+
+    @property
+    def messages(self) -> list[dict]:
+        """The messages, in OpenAI's shape."""
+        if self.shape == "openai":
+            return self.body["messages"]
+        system = [{"role": "system"} | self.body["system_instruction"]] if "system_instruction" in self.body else []
+        return [_message(content) for content in [*system, *self.body["contents"]]]
+
+    @property
+    def seed(self) -> int:
+        return (self.body if self.shape == "openai" else self.body["generationConfig"]).get("seed", 0)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What goes over the wire.
+
+    Args:
+        status: HTTP status.
+        body: Content of the response.
+        headers: Headers beside type and length.
+        ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response.
+        delay: Seconds before anything is sent.
+    """
+
+    status: int = 200
+    body: dict | bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    ending: Literal["whole", "reset", "cut", "silent"] = "whole"
+    delay: float = 0.0
+
+
+Answer = Callable[[Question], "str | list[str] | Wire"]
+
+
+def said(
+    shape: Shape, text: str | None | list[str | None], finish: str = "stop", *, refusal: str | None = None
+) -> dict:
+    """Return the body of an answer, or of several choices; 1000 tokens in, 100 out."""
+    texts = text if isinstance(text, list) else [text]
+    if shape == "openai":
+        more = {"refusal": refusal} if refusal else {}
+        messages = [{"role": "assistant", "content": text} | more for text in texts]
+        choices = [{"index": k, "message": message, "finish_reason": finish} for k, message in enumerate(messages)]
+        usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+        return {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
+    candidates = [
+        {"finishReason": GEMINI_FINISH[finish], "index": 0}
+        | ({} if text is None else {"content": {"role": "model", "parts": [{"text": text}]}})
+        for text in texts
+    ]
+    usage = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
+    return {"candidates": candidates, "usageMetadata": usage, "modelVersion": "gemini-2.5-flash"}
+
+
+def error(shape: Shape, status: int, message: str, code: str | None = None, details: list[dict] | None = None) -> dict:
+    """Return the body of an error; `code` is OpenAI's code or Gemini's status."""
+    if shape == "openai":
+        return {"error": {"message": message, "type": "invalid_request_error", "code": code}}
+    return {"error": {"code": status, "message": message, "status": code or "UNKNOWN", "details": details or []}}
+
+
+def edited(shape: Shape, image: bytes | None) -> dict:
+    """Return the body of an answer that holds an image, or of one that refuses to make it."""
+    data = base64.b64encode(image or b"").decode()
+    if shape == "openai":
+        details = {"image_tokens": 290, "text_tokens": 10}
+        usage = {"input_tokens": 300, "output_tokens": 272, "total_tokens": 572, "input_tokens_details": details}
+        return {"created": 1, "data": [{"b64_json": data}] if image else [], "usage": usage}
+    if image is None:
+        return {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 270}}
+    details = [{"modality": "IMAGE", "tokenCount": 1290}]
+    usage = {"promptTokenCount": 270, "candidatesTokenCount": 1290, "totalTokenCount": 1560}
+    parts = [{"text": "here"}, {"inlineData": {"mimeType": "image/png", "data": data}}]
+    return {
+        "candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}],
+        "usageMetadata": usage | {"candidatesTokensDetails": details},
+    }
+
+
+def png(size: tuple[int, int] = (64, 48), colour: str | tuple[int, int, int] = "red") -> bytes:
+    """Return the file of a picture of one colour."""
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class ProviderServer:
+    """Serves in the background while it is entered.
+
+    Args:
+        answer: Gets each request, in a thread of its connection; may be replaced.
+        idle: Seconds after which a connection that nobody uses is closed; None for never.
+
+    Attributes:
+        batches: The batch API; its `delay` is how long a batch takes.
+        fetched: Paths that were asked for by GET.
+        hangups: Released once for each connection that was closed.
+    """
+
+    def __init__(self, answer: Answer, *, idle: float | None = None) -> None:
+        self._http = _Server(("127.0.0.1", 0), _Handler)
+        self._http.front, self._http.idle = self, idle
+        self.answer, self.fetched, self.hangups = answer, [], threading.Semaphore(0)
+        self.batches = BatchService(self._batch_row, lambda body: None)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def base_url(self, shape: Shape = "openai") -> str:
+        """Return what to give a client as the endpoint."""
+        return f"http://127.0.0.1:{self._http.server_port}/{'v1' if shape == 'openai' else 'v1beta'}"
+
+    def respond(self, question: Question) -> Wire:
+        answer = self.answer(question)
+        return answer if isinstance(answer, Wire) else Wire(body=said(question.shape, answer))
+
+    def _batch_row(self, body: dict) -> Response:
+        wire = self.respond(Question(ENDPOINT, {}, json.dumps(body).encode()))
+        return Response(wire.status, wire.body, wire.headers)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+class ImageServer(ProviderServer):
+    """Edits images.
+
+    Args:
+        script: Gets the number of each request; returns a PNG, None (no image, no error) or (status, body, headers).
+
+    Attributes:
+        asked: Path, headers and body of each request.
+    """
+
+    def __init__(self, script: Callable[[int], bytes | None | tuple[int, dict | bytes, dict[str, str]]]) -> None:
+        super().__init__(self._edit)
+        self.script, self.asked, self._lock = script, [], threading.Lock()
+
+    def _edit(self, question: Question) -> Wire:
+        with self._lock:
+            self.asked.append((question.path, question.headers, question.data))
+            image = self.script(len(self.asked))
+        return Wire(*image) if isinstance(image, tuple) else Wire(body=edited(question.shape, image))
+
+
+class Script:
+    """An answer function that gives its answers in turn, the last one for ever, and keeps what it was asked."""
+
+    def __init__(self, *answers: str | list[str] | Wire | Callable[[], str]) -> None:
+        self.answers, self.questions = list(answers), []
+
+    @property
+    def bodies(self) -> list[dict]:
+        return [question.body for question in self.questions]
+
+    def __call__(self, question: Question) -> str | list[str] | Wire:
+        self.questions.append(question)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer() if callable(answer) else answer
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    front: ProviderServer
+    idle: float | None
+
+    def shutdown_request(self, request) -> None:
+        super().shutdown_request(request)
+        self.front.hangups.release()
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients go away, and connections are broken here on purpose."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        self.timeout = self.server.idle
+        super().setup()
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        taken = self.server.front.batches.post(self.path, self.headers["Content-Type"], data)
+        if taken is not None:
+            return self._send(Wire(taken.status, taken.body, taken.headers))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self._send(self.server.front.respond(Question(self.path, headers, data)))
+
+    def do_GET(self) -> None:
+        self.server.front.fetched.append(self.path)
+        found = self.server.front.batches.get(self.path)
+        self._send(Wire(found.status, found.body, found.headers))
+
+    def _send(self, wire: Wire) -> None:
+        body = wire.body if isinstance(wire.body, bytes) else json.dumps(wire.body).encode()
+        time.sleep(wire.delay)
+        self.close_connection = wire.ending != "whole"
+        if wire.ending == "silent":
+            return
+        self.send_response(wire.status)
+        for name, value in {"Content-Type": "application/json", **wire.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if wire.ending == "whole" else body[: len(body) // 2])
+        if wire.ending == "reset":  # closing throws away what was not received, and says so
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            time.sleep(0.02)
+            self.connection.close()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+def _message(content: dict) -> dict:
+    """Turn a message of Gemini's into one of OpenAI's."""
+    role = {"model": "assistant"}.get(content["role"], content["role"])
+    parts = [_part(part) for part in content["parts"]]
+    return {"role": role, "content": parts if role == "user" else parts[0]["text"]}
+
+
+def _part(part: dict) -> dict:
+    if "text" in part:
+        return {"type": "text", "text": part["text"]}
+    data = part["inline_data"]
+    return {"type": "image_url", "image_url": {"url": f"data:{data['mime_type']};base64,{data['data']}"}}
