@@ -205,7 +205,7 @@ def test_a_folder_without_records_is_the_users_mistake(tmp_path):
     ("spoil", "complaint"),
     [
         (lambda r: r.remove_columns(["fp_id", "edit_text"]), r"lack the columns \['fp_id', 'edit_text'\]"),
-        (lambda r: r.cast_column("seed", Value("string")), "types of their own.*seed"),
+        (lambda r: r.cast_column("seed", Value("string")), "other types.*seed"),
         (lambda r: r.map(lambda row: {"direction": "both"}), r"`direction` of \['both'\]"),
         (
             lambda r: r.map(lambda row: {"edit_text": None}, features=FEATURES),

@@ -27,7 +27,7 @@ from repair_hf.study.products import (
 )
 from repair_hf.study.setting import Knobs
 from repair_hf.study.variants import _sum_up, has_edit, mirror_failures, share_of_records, shares_answers
-from repair_hf.synthesis.inheriting import inherit
+from repair_hf.synthesis.reuse import inherit
 from repair_hf.synthesis.models import EditorOptions, LLMOptions
 
 METHODS = load_methods()

@@ -163,10 +163,10 @@ def test_the_process_ends_with_a_killed_parent(tmp_path):
         textwrap.dedent("""
         import os, signal, sys
         from types import SimpleNamespace
-        from repair_hf.synthesis.candidates import _executor
+        from repair_hf.synthesis.editor_queue import start_executor
 
         if __name__ == "__main__":
-            executor = _executor(SimpleNamespace(own_process=True))
+            executor = start_executor(SimpleNamespace(own_process=True))
             print(executor.submit(os.getpid).result(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         """)

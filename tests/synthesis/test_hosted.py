@@ -27,7 +27,7 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture
-from repair_hf.synthesis.stream import work_through
+from repair_hf.synthesis.workers import work_through
 from repair_hf.toyworld.server import ChatServer, Response
 
 KEY = "planted-key-0123456789"

@@ -18,6 +18,7 @@ from repair_hf.synthesis.models import (
     open_chat,
     open_editor,
 )
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -122,7 +123,7 @@ def test_options_reach_the_editor():
         ({"batch": True, "llm": "world/oracle"}, "got --llm world/oracle, which answers at once"),
         (
             {"reasoning_effort": "none", "llm": "world/oracle"},
-            "is told to a provider, and --llm world/oracle has none",
+            "needs a provider, and --llm world/oracle has none",
         ),
         ({"llm": "transformers:no/such-model"}, "no vision-language model could be loaded"),
         ({"llm": "litellm:no/such-model"}, "names no provider"),
@@ -142,29 +143,23 @@ def test_the_toy_world_has_one_editor():
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("type", "options", "complaint"),
     [
-        ({"concurrency": 0}, "`concurrency` must be more than 0, got 0"),
-        ({"requests_per_minute": 0}, "`requests_per_minute` must be more than 0"),
-        ({"timeout": -1.0}, "`timeout` must be more than 0, got -1"),
-        ({"max_error_rate": 1.5}, "`max_error_rate` is a share between 0 and 1, got 1.5"),
-        ({"max_usd": -1.0}, "`max_usd` must not be negative"),
-        ({"llm": "openai/gpt-4o", "malformed_rate": 0.1}, "faults of the toy world's oracle"),
+        (LLMOptions, {"concurrency": 0}, "`concurrency` must be at least 1, got 0"),
+        (LLMOptions, {"requests_per_minute": 0}, "`requests_per_minute` must be at least 1, got 0"),
+        (LLMOptions, {"timeout": -1.0}, "`timeout` must be above 0, got -1"),
+        (LLMOptions, {"max_error_rate": 1.5}, "`max_error_rate` must be at least 0 and at most 1, got 1.5"),
+        (LLMOptions, {"max_usd": -1.0}, "`max_usd` must be at least 0, got -1"),
+        (LLMOptions, {"llm": "openai/gpt-4o", "malformed_rate": 0.1}, "faults of the toy world's oracle"),
+        (EditorOptions, {"editor_size": 32}, "`editor_size` must be at least 64, got 32"),
+        (EditorOptions, {"editor_steps": 0}, "`editor_steps` must be at least 1, got 0"),
+        (EditorOptions, {"editor": "some/editor", "drift": 0.1}, "faults of the toy world's editor"),
+        (SynthesisOptions, {"candidates": 0}, "`candidates` must be at least 1, got 0"),
+        (SynthesisOptions, {"workers": 0}, "`workers` must be at least 1, got 0"),
+        (SynthesisOptions, {"image_side": 31}, "`image_side` must be at least 32, got 31"),
     ],
 )
-def test_impossible_llm_options(options, complaint):
+def test_impossible_options(type, options, complaint):
+    needed = {LLMOptions: {"llm": "world/oracle"}, EditorOptions: {"editor": "world"}, SynthesisOptions: {}}
     with pytest.raises(UserError, match=complaint):
-        LLMOptions(**{"llm": "world/oracle"} | options)
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"editor_size": 32}, "`editor_size` must be at least 64 pixels, got 32"),
-        ({"editor_steps": 0}, "`editor_steps` must be more than 0"),
-        ({"editor": "some/editor", "drift": 0.1}, "faults of the toy world's editor"),
-    ],
-)
-def test_impossible_editor_options(options, complaint):
-    with pytest.raises(UserError, match=complaint):
-        EditorOptions(**{"editor": "world"} | options)
+        type(**needed[type] | options)

@@ -32,7 +32,7 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.variants import Variants, has_edit
-from repair_hf.synthesis.inheriting import inherit, is_inherited
+from repair_hf.synthesis.reuse import inherit, is_inherited
 from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from repair_hf.study.methods.context import Workshop
-from repair_hf.synthesis.selection import choose_captions
+from repair_hf.synthesis.selection import select_captions
 from repair_hf.synthesis.sources import open_picture
 
 CANDIDATES = 3
@@ -23,7 +23,7 @@ def nearest_captions(workshop: Workshop, candidates: Sequence[tuple[int, Sequenc
     """Of each caption's candidates the one nearest to it. Where all say what it says, it is dropped."""
     originals, texts = [workshop.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
     chosen = []
-    for (row, some), choice in zip(candidates, choose_captions(workshop.encoder, originals, texts), strict=True):
+    for (row, some), choice in zip(candidates, select_captions(workshop.encoder, originals, texts), strict=True):
         if choice.candidate is None:
             workshop.drop(row, "no_op", "no candidate changed anything")
         else:

@@ -10,8 +10,9 @@ from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Journal
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.synthesis.estimate import estimate_run
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.pipeline import Synthesizer
-from repair_hf.synthesis.rehearsal import Protocol, estimate_run
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
@@ -28,10 +29,16 @@ def mined(clip_folder, tmp_path_factory):
     return pairs, encoder, rows
 
 
-def estimated(mined, *, measured=None, price=(1e-6, 1e-5), image_price=0.5, **protocol) -> dict:
+def estimated(mined, *, measured=None, price=(1e-6, 1e-5), image_price=0.5, **options) -> dict:
     pairs, _, failures = mined
     estimate = estimate_run(
-        pairs, failures.to_list(), Protocol(MODEL, **protocol), price=price, image_price=image_price, measured=measured
+        pairs,
+        failures.to_list(),
+        MODEL,
+        SynthesisOptions(**options),
+        price=price,
+        image_price=image_price,
+        measured=measured,
     )
     return {(stage.stage, stage.direction): stage for stage in estimate.stages}
 
@@ -53,9 +60,9 @@ def test_without_a_measurement_every_failure_is_repaired(mined):
 
 def test_options_that_ask_less_are_counted_as_less(mined):
     default = estimated(mined)
-    grouped = estimated(mined, grouped=True)["audit", "i2t"]
+    grouped = estimated(mined, grouped_audit=True)["audit", "i2t"]
     assert grouped.llm_calls == 12 and grouped.prompt_tokens < 0.5 * default["audit", "i2t"].prompt_tokens
-    together = estimated(mined, together=True)["edit", "i2t"]
+    together = estimated(mined, candidates_in_one_request=True)["edit", "i2t"]
     assert together.llm_calls == 36 and together.prompt_tokens == pytest.approx(
         default["edit", "i2t"].prompt_tokens / 3
     )
@@ -69,7 +76,7 @@ def test_what_is_not_audited_is_not_counted_as_audited(grouped, mined):
     """Nor does a share of failures that an audit in the same folder has passed count."""
     usual = {("audit", "i2t"): 20_000, ("instruct", "i2t"): 10_000, ("audit", "t2i"): 40, ("instruct", "t2i"): 20}
     measured = {place: Usage(calls=calls, prompt_tokens=100 * calls) for place, calls in usual.items()}
-    found = estimated(mined, audited=False, grouped=grouped, measured=measured)
+    found = estimated(mined, audited=False, grouped_audit=grouped, measured=measured)
     assert {place: (stage.llm_calls, stage.image_calls) for place, stage in found.items()} == {
         ("audit", "i2t"): (0, 0),
         ("instruct", "i2t"): (36, 0),

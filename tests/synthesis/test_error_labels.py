@@ -10,7 +10,7 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import open_journal
 from repair_hf.llm.prompts import NAMES, prompt_digest
 from repair_hf.llm.provider import Reply
-from repair_hf.synthesis.labelling import ask_about, label_images
+from repair_hf.synthesis.error_labels import ask_about, label_images
 from repair_hf.toyworld import instructions
 
 RECORD = {
