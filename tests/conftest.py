@@ -39,7 +39,7 @@ SHAPES = ("circle", "square", "triangle")
 # Files that start processes or run whole pipelines: begun first, or one worker would still be at the last when the other is through.
 LONG = (
     "commands/test_demo.py commands/test_run.py synthesis/test_kill.py test_hub.py test_distributed.py synthesis/test_processes.py "
-    "llm/test_faults.py synthesis/test_stream.py bench/test_train.py bench/test_mine.py analysis/test_report.py"
+    "llm/test_faults.py synthesis/test_workers.py bench/test_train.py bench/test_mine.py analysis/test_report.py"
 ).split()
 
 

@@ -21,7 +21,7 @@ from repair_hf.synthesis.sources import SourceImages, open_picture
 
 
 class Painter:
-    """Paints the whole image: the instruction is the colour, the seed decides a shade. Refuses `nothing`, dies of `death`."""
+    """Paints the whole image in the colour of the instruction; the seed decides a shade. Refuses `nothing`."""
 
     def __init__(self, id: str = "painter", *, own_process: bool = False, batch_size: int = 2) -> None:
         self.id, self.own_process, self.batch_size = id, own_process, batch_size
@@ -29,8 +29,6 @@ class Painter:
 
     def edit(self, sources, instructions, seeds):
         self.calls.append(instructions)
-        if "death" in instructions:
-            raise MemoryError("no memory for this image")
         return [
             [None if word == "nothing" else self._paint(source, word, seed) for seed in row]
             for source, word, row in zip(sources, instructions, seeds, strict=True)
@@ -41,12 +39,6 @@ class Painter:
         image.putpixel((0, 0), (seed % 256, seed // 256 % 256, 0))
         image.info["scene"] = f"a {colour} surface — {seed}"
         return image
-
-
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    paths = sorted(map(str, pairs_folder.glob("*.png")))
-    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
 
 
 def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
@@ -137,24 +129,22 @@ def test_an_editor_may_refuse(sources, tmp_path):
     assert refused == [None] * 3 and None not in painted and made == 3
     editor = Painter()
     ((refused, _), made, found) = make(editor, sources, tmp_path, [(0, "nothing"), (1, "red")])
-    assert (
-        refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []
-    )  # a rerun comes out like the first run
+    assert refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []  # as in the first run
 
 
-def test_a_broken_editor_ends_the_run(sources, tmp_path):
-    with pytest.raises(MemoryError, match="no memory for this image"):
-        make(Painter(), sources, tmp_path, [(0, "red"), (1, "death"), (2, "red")])
-
-
-class Killed(Painter):
+class Dying(Painter):
     def edit(self, sources, instructions, seeds):
-        os.kill(os.getpid(), signal.SIGKILL)
+        if self.own_process:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError("no memory for this image")
 
 
-def test_a_dead_process_is_explained(sources, tmp_path):
-    with pytest.raises(RunStopped, match="process ended"):
-        make(Killed(own_process=True), sources, tmp_path, [(0, "red")])
+@pytest.mark.parametrize(
+    ("own_process", "error", "complaint"), [(False, MemoryError, "no memory"), (True, RunStopped, "process ended")]
+)
+def test_a_broken_editor_ends_the_run(own_process, error, complaint, sources, tmp_path):
+    with pytest.raises(error, match=complaint):
+        make(Dying(own_process=own_process), sources, tmp_path, [(0, "red"), (1, "red")])
 
 
 def test_the_process_ends_with_a_killed_parent(tmp_path):

@@ -129,12 +129,6 @@ def serve():
         server.close()
 
 
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    paths = sorted(map(str, pairs_folder.glob("*.png")))
-    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
-
-
 def make(server, shape, sources, folder: Path, jobs, *, count=2, budget=None, model=None, **options):
     editor = HostedEditor(
         model or MODELS[shape], base_url=server.base_url(shape), retries=SOON, timeout=5.0, **options

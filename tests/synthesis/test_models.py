@@ -121,10 +121,7 @@ def test_options_reach_the_editor():
     ("options", "complaint"),
     [
         ({"batch": True, "llm": "world/oracle"}, "got --llm world/oracle, which answers at once"),
-        (
-            {"reasoning_effort": "none", "llm": "world/oracle"},
-            "needs a provider, and --llm world/oracle has none",
-        ),
+        ({"reasoning_effort": "none", "llm": "world/oracle"}, "needs a provider, and --llm world/oracle has none"),
         ({"llm": "transformers:no/such-model"}, "no vision-language model could be loaded"),
         ({"llm": "litellm:no/such-model"}, "names no provider"),
         ({"llm": "world/oracel"}, "`world/oracel` is no folder, and the toy world has one LLM: world/oracle."),

@@ -9,19 +9,8 @@ import pytest
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.selection import Selection, select_candidate, select_captions, select_images
-from repair_hf.synthesis.sources import SourceImages, open_picture
-
-
-@pytest.fixture(scope="module")
-def encoder(clip_folder) -> DualEncoder:
-    return DualEncoder.from_pretrained(str(clip_folder))
-
-
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    return SourceImages(load_pairs(pairs_folder, split="all").images)
+from repair_hf.synthesis.sources import open_picture
 
 
 @pytest.mark.parametrize(
@@ -79,20 +68,16 @@ def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
 def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources, tmp_path):
     paths = candidates_of(sources.picture(8), tmp_path)
     encoder = DualEncoder.from_pretrained(str(clip_folder), batch_size=2)
-    embedded = []
-    embed, encoder.embed_images = (
-        encoder.embed_images,
-        lambda images, **kw: embedded.append(len(images)) or embed(images, **kw),
-    )
+    embedded, embed = [], encoder.embed_images
+    encoder.embed_images = lambda images, **kw: embedded.append(len(images)) or embed(images, **kw)
     fps, rows = [8, 3, 8], [paths, paths, [paths[0]]]
     choices = select_images(encoder, sources, fps, rows)
     assert sum(embedded) == 5 and max(embedded) == 2  # two sources and three files
-    alone = [select_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
-    for choice, single in zip(choices, alone, strict=True):
+    singles = [select_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
+    for choice, single in zip(choices, singles, strict=True):
         assert choice.candidate == single.candidate
-        np.testing.assert_allclose(
-            [s or 0 for s in choice.similarities], [s or 0 for s in single.similarities], atol=1e-5
-        )
+        scores, alone = ([score or 0 for score in one.similarities] for one in (choice, single))
+        np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
 def test_nothing_to_choose_from(encoder, sources):
