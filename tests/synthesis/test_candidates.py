@@ -15,8 +15,11 @@ import datasets
 import pytest
 from PIL import Image
 
+from repair_hf.llm.budget import Budget
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture
 
 
@@ -91,6 +94,12 @@ def test_batches_hold_images_of_one_shape(tmp_path):
     editor.edit = lambda images, *rest: shapes.append({image.size for image in images}) or paint(images, *rest)
     make(editor, sources, tmp_path / "c", [(at, "red") for at in range(8)])
     assert all(len(sizes) == 1 for sizes in shapes) and max(map(len, editor.calls)) > 1
+
+
+def test_a_budget_needs_a_price(sources, tmp_path):
+    editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
+    with pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"):
+        Candidates(editor, sources, tmp_path, count=1, seed=0, budget=Budget(max_usd=1))
 
 
 def test_makes_nothing_twice(sources, tmp_path):

@@ -33,13 +33,9 @@ def estimated(world, *, measured=None, price=(1e-6, 1e-5), image_price=0.5, **op
 
 def calls(estimate: dict) -> dict[str, tuple[int, ...]]:
     """Direction -> LLM calls of audit, instruct and edit, and images."""
-    return {
-        way: (
-            *(estimate[stage, way].llm_calls for stage in ("audit", "instruct", "edit")),
-            estimate["edit", way].image_calls,
-        )
-        for way in ("i2t", "t2i")
-    }
+    stages = ("audit", "instruct", "edit")
+    llm_calls = {way: tuple(estimate[stage, way].llm_calls for stage in stages) for way in ("i2t", "t2i")}
+    return {way: (*counts, estimate["edit", way].image_calls) for way, counts in llm_calls.items()}
 
 
 def test_without_a_measurement_every_failure_is_repaired(world):

@@ -33,41 +33,18 @@ def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
     vocab, merges = tokenizer_parts
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges)
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    }
-    text = Qwen3Config(num_hidden_layers=28, vocab_size=len(tokenizer), max_position_embeddings=1024, **sizes)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    vae = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    vae |= {"block_out_channels": (4,) * 4, "latent_channels": 1, "norm_num_groups": 1, "layers_per_block": 1}
+    transformer = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+    transformer |= {"joint_attention_dim": 3 * 16, "timestep_guidance_channels": 16, "axes_dims_rope": [4] * 4}
     pipeline = Flux2KleinPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=AutoencoderKLFlux2(
-            block_out_channels=(4,) * 4,
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            latent_channels=1,
-            norm_num_groups=1,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            layers_per_block=1,
-            sample_size=32,
-        ),  # fmt: skip
-        text_encoder=Qwen3ForCausalLM(text),
+        vae=AutoencoderKLFlux2(use_quant_conv=False, use_post_quant_conv=False, sample_size=32, **vae),
+        text_encoder=Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=28, head_dim=8, **small, **words)),
         tokenizer=tokenizer,
-        transformer=Flux2Transformer2DModel(
-            patch_size=1,
-            in_channels=4,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=3 * 16,
-            timestep_guidance_channels=16,
-            axes_dims_rope=[4] * 4,
-            guidance_embeds=False,
-        ),  # fmt: skip
+        transformer=Flux2Transformer2DModel(patch_size=1, in_channels=4, guidance_embeds=False, **transformer),
         is_distilled=True,
     )
     folder = tmp_path_factory.mktemp("flux2-klein")

@@ -1,4 +1,4 @@
-"""Killed at any moment and started again, with other processes: the same records, and only requests in flight come twice.
+"""Killed at any moment and started again: the same records, and only requests in flight are asked twice.
 
 The real command over real HTTP: the toy world's oracle behind an OpenAI-compatible server with some latency.
 """

@@ -1,3 +1,5 @@
+"""Models by id, and the bounds of their options."""
+
 from __future__ import annotations
 
 import asyncio
@@ -132,6 +134,20 @@ def test_options_reach_the_editor():
 def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal, pytest.raises(UserError, match=complaint):
         open_chat(LLMOptions(**options), journal)
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("black_forest_labs/flux-kontext-pro", ": black_forest_labs sends the address of an image.* Give"),
+        ("recraft/recraftv3", ": recraft sends the address of an image"),
+        ("fal_ai/flux-lora-depth", ": fal_ai sends the address of an image"),
+        ("nobody/knows-it", " names no provider"),
+    ],
+)
+def test_a_provider_that_cannot_edit_is_the_users_mistake(model, complaint):
+    with pytest.raises(UserError, match=f"--editor {model}{complaint}"):
+        open_editor(EditorOptions(editor=f"litellm:{model}"), LLMOptions(llm="world/oracle"))
 
 
 def test_the_toy_world_has_one_editor():

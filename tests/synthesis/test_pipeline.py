@@ -78,6 +78,7 @@ def test_a_record_holds_what_its_ids_name(whole, world):
     pairs = world.pairs
     captions = {row["caption_id"]: row for row in pairs.captions}
     images = {row["image_id"]: at for at, row in enumerate(pairs.images)}
+    mined = {(row["q"], pairs.captions["caption_id"][row["fp"]]): row for row in world.of("i2t")}
     for row in whole[0]:
         if row["direction"] == "t2i":
             assert row["q_text"] == captions[row["q_id"]]["caption"]
@@ -89,6 +90,8 @@ def test_a_record_holds_what_its_ids_name(whole, world):
             assert row["q_image"].tobytes() == pairs.images[images[row["q_id"]]]["image"].tobytes()
             assert row["gt_id"] == f"{row['q_id']}#0" and row["gt_text"] == captions[row["gt_id"]]["caption"]
             assert row["fp_text"] == captions[row["fp_id"]]["caption"] and row["error_types"]
+            for name in ("fp_score", "fp_rank", "gt_score", "gt_rank"):
+                assert row[name] == pytest.approx(mined[images[row["q_id"]], row["fp_id"]][name])
             assert row["edit_image"] is row["gt_image"] is row["q_text"] is None
         assert (row["llm"], row["editor"]) == ("world/oracle", "world")
         assert row["retriever"].startswith("clip") and row["retriever"].endswith(f"@{world.encoder.digest}")
@@ -104,15 +107,6 @@ def test_an_edit_fits_its_query(whole):
         caption = row["q_text"] or row["edit_text"]
         scene = renderer.read_scene(row["edit_image"] or row["q_image"])
         assert not scenes.differences(world_captions.parse(caption), scene)
-
-
-def test_scores_come_from_the_failures(whole, world):
-    images, captions = world.pairs.images["image_id"], world.pairs.captions["caption_id"]
-    mined = {(images[row["q"]], captions[row["fp"]]): row for row in world.of("i2t")}
-    for row in whole[0]:
-        if row["direction"] == "i2t":
-            for name in ("fp_score", "fp_rank", "gt_score", "gt_rank"):
-                assert row[name] == pytest.approx(mined[row["q_id"], row["fp_id"]][name])
 
 
 def test_a_second_run_asks_and_draws_nothing(world, assert_same, tmp_path):

@@ -1,4 +1,4 @@
-"""Images on their way to a provider: drawn anew without metadata, at the size that was asked for; what could do harm is refused."""
+"""Images on their way to a provider: encoded again without metadata, at the requested size; harmful files fail."""
 
 from __future__ import annotations
 

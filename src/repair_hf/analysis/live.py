@@ -43,7 +43,8 @@ class LiveView:
     def __init__(
         self, folder: Path, builder: RecordBuilder, *, total: int, spent: Callable[[], float], every: float = EVERY
     ) -> None:
-        self.path, self.builder, self.total, self.spent, self.every = folder / "live.html", builder, total, spent, every
+        self.path, self.builder = folder / "live.html", builder
+        self.total, self.spent, self.every = total, spent, every
         self.outcomes: Counter[tuple[str, str]] = Counter()  # of (direction, reason or "edited")
         self.last: dict[str, deque[RepairTask]] = {way: deque(maxlen=SHOWN) for way in DIRECTIONS}
         self._seen: set[tuple[str, int, int]] = set()

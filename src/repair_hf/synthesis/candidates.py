@@ -32,7 +32,7 @@ class Candidates:
         sources: The pairs' images.
         folder: Where the files go.
         count: M, how many candidates to make of each image.
-        seed: Fixes the editor's draws; an editor at a provider takes none, and the seed only tells runs apart.
+        seed: Fixes the editor's draws. An editor at a provider takes no seed; there it only separates runs.
         budget: Pays an editor at a provider.
         journal: Records those payments.
 
@@ -138,19 +138,9 @@ class Candidates:
         times = 0  # above 0 if an image that was paid for has been deleted
         while journal.get(key := request_key(made_from, times)) is not None:
             times += 1
-        entry = Entry(
-            key,
-            made_from["file"],
-            reply.finish,
-            reply.prompt_tokens,
-            reply.completion_tokens,
-            reply.dollars,
-            stage="edit",
-            direction="t2i",
-            model=model,
-            answered_by=reply.answered_by,
-            at_most=reply.at_most,
-        )
+        answer = key, made_from["file"], reply.finish
+        bill = reply.prompt_tokens, reply.completion_tokens, reply.dollars
+        entry = Entry(*answer, *bill, "edit", "t2i", model, reply.answered_by, at_most=reply.at_most)
         journal.put(entry)
         self.usage.add(entry, replayed=False)
 

@@ -236,7 +236,8 @@ def _reply(response: Any, model: str) -> Reply:
     images = [image.b64_json for image in response.data or [] if image.b64_json]
     is_address = not images and any(image.url for image in response.data or [])
     why_none = _ADDRESS if is_address else "content_filter: the provider sent no image"
-    prompt_tokens, dollars = (usage and usage.get("input_tokens")) or 0, response._hidden_params.get("response_cost")
+    prompt_tokens = (usage and usage.get("input_tokens")) or 0
+    dollars = response._hidden_params.get("response_cost")  # where LiteLLM documents the cost
     if not (prompt_tokens or dollars):  # LiteLLM reports 0 where the provider reports nothing
         dollars = None
     return Reply(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from repair_hf.runtime.options import UserError, check_bounds, need, opt
+from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import SMALLEST_EDIT
 
 if TYPE_CHECKING:
@@ -114,7 +115,6 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
         UserError: If it cannot.
     """
     from repair_hf.llm.batch_api import batch_route
-    from repair_hf.runtime.processes import processes
 
     (place, name), count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
@@ -142,7 +142,6 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     from repair_hf.llm.budget import Budget
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.limits import Limits
-    from repair_hf.runtime.processes import processes
 
     (place, name), count = find_usable_llm(options), processes().count
     name, provider = _provider(options, place, name)
@@ -231,8 +230,6 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
 
 def _sharing(place: Place) -> int:
     """How many processes share a provider's limits; each process loads its own local model."""
-    from repair_hf.runtime.processes import processes
-
     return processes().count if place == "litellm" else 1
 
 

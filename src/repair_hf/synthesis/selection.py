@@ -43,11 +43,7 @@ class Selection:
 
 
 def select_captions(
-    encoder: DualEncoder,
-    fps: Sequence[str],
-    candidates: Sequence[Sequence[str | None]],
-    *,
-    select: Select = "nearest",
+    encoder: DualEncoder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]], *, select: Select = "nearest"
 ) -> list[Selection]:
     """Select among the candidates of each caption in `fps`. Every distinct text is embedded once."""
     changed = [
