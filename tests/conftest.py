@@ -34,7 +34,7 @@ pytest_plugins = ["tiny_models"]
 LONG = """
     analysis/test_report.py cli/test_demo.py cli/test_run.py cli/test_study.py cli/test_study_resumed.py
     encoder/test_distributed.py hub/test_push.py llm/test_faults.py synthesis/test_kill.py synthesis/test_processes.py
-    synthesis/test_stream.py
+    synthesis/test_workers.py
 """.split()
 
 

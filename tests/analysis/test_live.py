@@ -8,13 +8,12 @@ import time
 from repair_hf.analysis.live import LiveView
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.audit import Verdict
-from repair_hf.synthesis.rows import Rows
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import SourceImages
-from repair_hf.synthesis.stream import Repair
 
 
-def repair(q: int, fp: int, edit: str | None) -> Repair:
-    found = Repair(
+def repair(q: int, fp: int, edit: str | None) -> RepairTask:
+    found = RepairTask(
         dict(direction="i2t", q=q, fp=fp, fp_score=0.5, fp_rank=1, gt_score=0.4, gt_rank=2),
         {"q": q, "gt": 0, "fp": fp},
     )
@@ -27,7 +26,7 @@ def repair(q: int, fp: int, edit: str | None) -> Repair:
 
 def view(pairs_folder, folder, **how) -> LiveView:
     pairs = load_pairs(pairs_folder, split="all")
-    return LiveView(folder, Rows(pairs, SourceImages(pairs.images)), total=100, spent=lambda: 1.25, **how)
+    return LiveView(folder, RecordBuilder(pairs, SourceImages(pairs.images)), total=100, spent=lambda: 1.25, **how)
 
 
 def test_a_run_under_way_can_be_looked_at(pairs_folder, tmp_path):

@@ -23,7 +23,7 @@ from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import open_stage
-from repair_hf.synthesis.labelling import label_images
+from repair_hf.synthesis.error_labels import label_images
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.server import ChatServer
 
@@ -122,7 +122,7 @@ def test_only_audited_records(judged):
 
 def test_nobody_has_looked(toy_run, tmp_path):
     shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
-    with pytest.raises(UserError, match="Nobody has looked at the records of .*annotate edits"):
+    with pytest.raises(UserError, match="The records of .* have no annotations.*annotate edits"):
         load_records(tmp_path / "records", audited=True)
 
 

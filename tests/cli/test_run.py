@@ -16,7 +16,7 @@ import yaml
 from repair_hf.cli.main import main
 from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.synthesis.rounds import EarlierRounds, ceilings_left, mean_gain, paid_by, round_rows
+from repair_hf.synthesis.rounds import EarlierRounds, mean_gain, paid_by, remaining_ceilings, round_rows
 
 NAMES = ("direction", "q_id", "fp_id")
 
@@ -153,9 +153,9 @@ def test_what_other_rounds_leave_of_ceilings(tmp_path):
                 journal.put(paid)
                 images.put(paid._replace(stage="edit", dollars=2.0))
     assert paid_by(rounds) == (4.5 + 12.0, 6)
-    assert ceilings_left(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
-    assert ceilings_left(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
-    assert ceilings_left(20.0, None, []) == {"max_usd": 20.0} and ceilings_left(None, None, rounds) == {}
+    assert remaining_ceilings(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
+    assert remaining_ceilings(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
+    assert remaining_ceilings(20.0, None, []) == {"max_usd": 20.0} and remaining_ceilings(None, None, rounds) == {}
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):

@@ -145,7 +145,7 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
     [
         (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
         (["--candidates", "0"], "`candidates` must be at least 1, got 0."),
-        (["--drift", "2"], "`drift` is a share between 0 and 1, got 2.0."),
+        (["--drift", "2"], "`drift` must be at least 0 and at most 1, got 2."),
         (["--llm", "openai/gpt-4o", "--verdict-noise", "0.1"], "faults of the toy world's oracle"),
         (["--llm-base-url", "http://127.0.0.1:1/v1", "--malformed-rate", "0.1"], "faults of the toy world's oracle"),
         (["--editor", "some/editor", "--drift", "0.1"], "faults of the toy world's editor"),

@@ -305,9 +305,7 @@ def test_a_picture_without_a_vector_is_named_by_its_case(photographs, tmp_path, 
     cases = aro.load_visual_genome("vg_relation", str(tmp_path), [photographs], subset=True)
     encoder = DualEncoder.from_pretrained(clip_folder)
     encoder.model.visual_projection.weight.data.zero_()
-    with pytest.raises(
-        UserError, match=r"3 of 3 vectors are zero or not finite, first for image 0 \(of case 0\)"
-    ):
+    with pytest.raises(UserError, match=r"3 of 3 vectors are zero or not finite, first for image 0 \(of case 0\)"):
         judging.evaluate_compositional(encoder, [cases], "m")
 
 

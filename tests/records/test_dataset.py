@@ -1,4 +1,4 @@
-"""Records: what is saved is what is loaded, whoever loads it; what are no records is refused."""
+"""Records: what is saved is what is loaded, whoever loads it; incomplete records raise an error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from repair_hf.records.columns import DROPPED_FEATURES, FEATURES, REASONS
 from repair_hf.records.dataset import build, check, load_dropped, load_records, record_id, save_records, summarize
 from repair_hf.runtime.options import UserError
 
-DESIGN = """record_id round direction q_id gt_id fp_id q_text q_image gt_text gt_image fp_text fp_image edit_text edit_image
-    fp_score fp_rank gt_score gt_rank gt_reason fp_reason edit_instruction error_types edit_similarity candidate_similarities
-    candidate retriever llm editor prompt_digest seed""".split()
+DESIGN = """record_id round direction q_id gt_id fp_id q_text q_image gt_text gt_image fp_text fp_image edit_text
+    edit_image fp_score fp_rank gt_score gt_rank gt_reason fp_reason edit_instruction error_types edit_similarity
+    candidate_similarities candidate retriever llm editor prompt_digest seed""".split()
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +33,18 @@ def rows_of(pairs: Pairs, edited: Path, count: int = 4) -> list[dict]:
         q, fp = place % len(pairs.images), (place + 1) % len(pairs.images)
         image_ids, captions = pairs.images["image_id"], pairs.captions
         paths = [pairs.images.cast_column("image", ImageFeature(decode=False))[at]["image"] for at in (q, fp)]
-        row = {"round": 1, "fp_score": 0.5, "fp_rank": 1, "gt_score": 0.25, "gt_rank": 2, "edit_instruction": f"do {place}", "seed": 0,
-               "edit_similarity": 0.75, "candidate_similarities": [None, 0.75], "candidate": 1}  # fmt: skip
+        row = {"round": 1, "fp_score": 0.5, "fp_rank": 1, "gt_score": 0.25, "gt_rank": 2, "seed": 0}
+        row |= {"edit_similarity": 0.75, "candidate_similarities": [None, 0.75], "candidate": 1}
+        row |= {"edit_instruction": f"do {place}"}
         if place % 2:
             caption = captions[2 * fp]
-            row |= {"direction": "i2t", "q_id": image_ids[q], "gt_id": f"{image_ids[q]}#0", "fp_id": caption["caption_id"],
-                    "q_image": paths[0], "gt_text": "gt", "fp_text": caption["caption"], "edit_text": f"edit {place}",
-                    "error_types": ["Count", "Object"]}  # fmt: skip
+            row |= {"direction": "i2t", "q_id": image_ids[q], "gt_id": f"{image_ids[q]}#0"}
+            row |= {"fp_id": caption["caption_id"], "fp_text": caption["caption"], "q_image": paths[0]}
+            row |= {"gt_text": "gt", "edit_text": f"edit {place}", "error_types": ["Count", "Object"]}
         else:
-            row |= {"direction": "t2i", "q_id": f"{image_ids[q]}#1", "gt_id": image_ids[q], "fp_id": image_ids[fp], "q_text": "q",
-                    "gt_image": paths[0], "fp_image": paths[1], "edit_image": {"bytes": None, "path": str(edited)}, "error_types": []}  # fmt: skip
+            row |= {"direction": "t2i", "q_id": f"{image_ids[q]}#1", "gt_id": image_ids[q], "fp_id": image_ids[fp]}
+            row |= {"q_text": "q", "gt_image": paths[0], "fp_image": paths[1], "error_types": []}
+            row |= {"edit_image": {"bytes": None, "path": str(edited)}}
         rows.append(row | {"record_id": record_id(row, "x")})
     return rows
 
@@ -189,33 +191,26 @@ def test_other_pairs_cannot_be_joined(records, dropped, pairs, tmp_path):
         load_records(tmp_path / "light2", pairs=others)
 
 
-@pytest.mark.parametrize("path", ["no/such-records", "/no/such/folder"])
-def test_a_place_without_records_is_the_users_mistake(path):
-    with pytest.raises(UserError, match="holds no records.*repair-hf synthesize"):
-        load_records(path)
-
-
-def test_a_folder_without_records_is_the_users_mistake(tmp_path):
+@pytest.mark.parametrize("path", ["no/such-records", "/no/such/folder", "here"])
+def test_a_place_without_records_is_the_users_mistake(path, tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(UserError, match="holds no records"):
-        load_records(tmp_path)
+    with pytest.raises(UserError, match="holds no records.*repair-hf synthesize"):
+        load_records(tmp_path if path == "here" else path)
+
+
+def without(column: str):
+    return lambda records: records.map(lambda row: {column: None}, features=FEATURES)
 
 
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
         (lambda r: r.remove_columns(["fp_id", "edit_text"]), r"lack the columns \['fp_id', 'edit_text'\]"),
-        (lambda r: r.cast_column("seed", Value("string")), "types of their own.*seed"),
+        (lambda r: r.cast_column("seed", Value("string")), "other types.*seed"),
         (lambda r: r.map(lambda row: {"direction": "both"}), r"`direction` of \['both'\]"),
-        (
-            lambda r: r.map(lambda row: {"edit_text": None}, features=FEATURES),
-            "2 i2t records have no `edit_text`, such as row 1",
-        ),
-        (
-            lambda r: r.map(lambda row: {"edit_image": None}, features=FEATURES),
-            "2 t2i records have no `edit_image`, such as row 0",
-        ),
-        (lambda r: r.map(lambda row: {"q_id": None}, features=FEATURES), "have no `q_id`"),
+        (without("edit_text"), "2 i2t records have no `edit_text`, such as row 1"),
+        (without("edit_image"), "2 t2i records have no `edit_image`, such as row 0"),
+        (without("q_id"), "have no `q_id`"),
     ],
 )
 def test_says_what_is_missing(records, spoil, complaint):
@@ -225,15 +220,8 @@ def test_says_what_is_missing(records, spoil, complaint):
 
 
 def test_an_id_names_the_content():
-    row = {
-        "direction": "i2t",
-        "q_id": "a",
-        "gt_id": "a#0",
-        "fp_id": "b#1",
-        "gt_text": "x",
-        "fp_text": "y",
-        "edit_instruction": "z",
-    }
+    row = {"direction": "i2t", "q_id": "a", "gt_id": "a#0", "fp_id": "b#1"}
+    row |= {"gt_text": "x", "fp_text": "y", "edit_instruction": "z"}
     first = record_id(row, "an edit")
     assert record_id(dict(reversed(row.items())) | {"fp_score": 0.3, "llm": "other"}, "an edit") == first
     changes = [record_id(row | {key: "other"}, "an edit") for key in row]
@@ -242,13 +230,8 @@ def test_an_id_names_the_content():
 
 def test_summarizes_by_direction(records, dropped):
     found = summarize(records, dropped)
-    assert found["t2i"] == {
-        "mined": 3,
-        "kept": 2,
-        "dropped": {"gt_invalid": 1},
-        "error_types": {},
-        "edit_similarity": 0.75,
-    }
+    t2i = {"mined": 3, "kept": 2, "dropped": {"gt_invalid": 1}, "error_types": {}, "edit_similarity": 0.75}
+    assert found["t2i"] == t2i
     assert found["i2t"]["mined"] == 5 and found["i2t"]["dropped"] == {"fp_too_similar": 1, "no_op": 2}
     assert found["i2t"]["error_types"] == {"Count": 1.0, "Object": 1.0}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from repair_hf.llm.journal import Entry, Journal
 from repair_hf.study.multi_dataset import ceilings
 from repair_hf.study.spending import limit_spending, paid, products_in
-from repair_hf.synthesis.inheriting import inherit
 from repair_hf.synthesis.models import LLMOptions
+from repair_hf.synthesis.reuse import inherit
 
 
 def write_journal(path: Path, keys: str, dollars: float = 0.5, **stage: str) -> None:

@@ -15,13 +15,16 @@ import datasets
 import pytest
 from PIL import Image
 
+from repair_hf.llm.budget import Budget
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture
 
 
 class Painter:
-    """Paints the whole image: the instruction is the colour, the seed decides a shade. Refuses `nothing`, dies of `death`."""
+    """Paints the whole image in the colour of the instruction; the seed decides a shade. Refuses `nothing`."""
 
     def __init__(self, id: str = "painter", *, own_process: bool = False, batch_size: int = 2) -> None:
         self.id, self.own_process, self.batch_size = id, own_process, batch_size
@@ -29,8 +32,6 @@ class Painter:
 
     def edit(self, sources, instructions, seeds):
         self.calls.append(instructions)
-        if "death" in instructions:
-            raise MemoryError("no memory for this image")
         return [
             [None if word == "nothing" else self._paint(source, word, seed) for seed in row]
             for source, word, row in zip(sources, instructions, seeds, strict=True)
@@ -41,12 +42,6 @@ class Painter:
         image.putpixel((0, 0), (seed % 256, seed // 256 % 256, 0))
         image.info["scene"] = f"a {colour} surface — {seed}"
         return image
-
-
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    paths = sorted(map(str, pairs_folder.glob("*.png")))
-    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
 
 
 def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
@@ -101,6 +96,12 @@ def test_batches_hold_images_of_one_shape(tmp_path):
     assert all(len(sizes) == 1 for sizes in shapes) and max(map(len, editor.calls)) > 1
 
 
+def test_a_budget_needs_a_price(sources, tmp_path):
+    editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
+    with pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"):
+        Candidates(editor, sources, tmp_path, count=1, seed=0, budget=Budget(max_usd=1))
+
+
 def test_makes_nothing_twice(sources, tmp_path):
     first, *_ = make(Painter(), sources, tmp_path, [(0, "red"), (1, "red")])
     editor = Painter()
@@ -137,24 +138,22 @@ def test_an_editor_may_refuse(sources, tmp_path):
     assert refused == [None] * 3 and None not in painted and made == 3
     editor = Painter()
     ((refused, _), made, found) = make(editor, sources, tmp_path, [(0, "nothing"), (1, "red")])
-    assert (
-        refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []
-    )  # a rerun comes out like the first run
+    assert refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []  # as in the first run
 
 
-def test_a_broken_editor_ends_the_run(sources, tmp_path):
-    with pytest.raises(MemoryError, match="no memory for this image"):
-        make(Painter(), sources, tmp_path, [(0, "red"), (1, "death"), (2, "red")])
-
-
-class Killed(Painter):
+class Dying(Painter):
     def edit(self, sources, instructions, seeds):
-        os.kill(os.getpid(), signal.SIGKILL)
+        if self.own_process:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError("no memory for this image")
 
 
-def test_a_dead_process_is_explained(sources, tmp_path):
-    with pytest.raises(RunStopped, match="process ended"):
-        make(Killed(own_process=True), sources, tmp_path, [(0, "red")])
+@pytest.mark.parametrize(
+    ("own_process", "error", "complaint"), [(False, MemoryError, "no memory"), (True, RunStopped, "process ended")]
+)
+def test_a_broken_editor_ends_the_run(own_process, error, complaint, sources, tmp_path):
+    with pytest.raises(error, match=complaint):
+        make(Dying(own_process=own_process), sources, tmp_path, [(0, "red"), (1, "red")])
 
 
 def test_the_process_ends_with_a_killed_parent(tmp_path):
@@ -163,10 +162,10 @@ def test_the_process_ends_with_a_killed_parent(tmp_path):
         textwrap.dedent("""
         import os, signal, sys
         from types import SimpleNamespace
-        from repair_hf.synthesis.candidates import _executor
+        from repair_hf.synthesis.editor_queue import start_executor
 
         if __name__ == "__main__":
-            executor = _executor(SimpleNamespace(own_process=True))
+            executor = start_executor(SimpleNamespace(own_process=True))
             print(executor.submit(os.getpid).result(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         """)

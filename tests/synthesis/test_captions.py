@@ -129,11 +129,7 @@ def test_what_holds_no_caption_cannot_be_used(answer):
 
 def test_one_caption_among_the_candidates_is_enough():
     refusal = "I'm sorry, but I can't help with that."
-    assert read_captions([refusal, UnparsedAnswer("cut off"), "Two dogs run."], SOURCE) == [
-        None,
-        None,
-        "Two dogs run.",
-    ]
+    assert read_captions([refusal, UnparsedAnswer("cut off"), "Two dogs"], SOURCE) == [None, None, "Two dogs"]
     for answers, fault in (([refusal, "{}"], RefusedAnswer), (["{}", refusal], UnparsedAnswer)):
         with pytest.raises(AnswerError) as caught:
             read_captions(answers, SOURCE)

@@ -1,4 +1,4 @@
-"""A provider that fails at random: nothing is lost, nothing comes twice, every drop has its reason, and the rest is as without faults.
+"""A provider that fails at random: nothing is lost or paid twice, and the records are as without faults.
 
 Real HTTP, in the shape of OpenAI's protocol and of Gemini's; the toy world's oracle answers behind the faults.
 """
@@ -13,31 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
+from datasets import concatenate_datasets
 from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
 from provider_server import KEYS, MODELS, ProviderServer, Question, Wire
+from small_world import World
 
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import Retries
 from repair_hf.llm.journal import Journal, read_entries
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.sending import RequestOptions
-from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.editor import WorldEditor
 
 FAULT_RATE = 0.1
 CONCURRENCY, TIMEOUT = 8, 5.0  # few and long: an honest answer must never be late, even where the machine is busy
 LASTING_RATE = 0.04  # of the audits: refused, or malformed however often they are asked
-
-
-class Editor(WorldEditor):
-    own_process = False
 
 
 class Faulty:
@@ -77,7 +68,7 @@ class Faulty:
             return lasting.choice(names)
         if rng.random() >= FAULT_RATE:
             return "none"
-        # An edited caption has no form by which to tell it from a wrong one, and its second draw would be another caption.
+        # An edited caption has no form to check, and its second draw would be another caption.
         fault = rng.choice(sorted(PASSING | UNUSABLE | USABLE if is_json else PASSING))
         if "time-out" in fault and rng.random() < 0.8:  # they take long
             return "500"
@@ -91,35 +82,13 @@ class Faulty:
 ALL = PASSING | UNUSABLE | USABLE | REFUSED
 
 
-@pytest.fixture(scope="module")
-def encoder(clip_folder) -> DualEncoder:
-    return DualEncoder.from_pretrained(str(clip_folder))
-
-
-def mined(encoder: DualEncoder, folder: Path, *, images: int, failures: int) -> tuple[Pairs, Dataset]:
-    """A world, and half of the failures from each direction."""
-    pairs = load_pairs(build_world(folder, splits={"train": images, "validation": 1, "test": 1}))
-    texts = pairs.captions["caption"][:]
-    found = mine_false_positives(
-        *encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=5, same_text_is_positive=texts
-    )
-    at = {way: [k for k, found_way in enumerate(found["direction"]) if found_way == way] for way in ("t2i", "i2t")}
-    return pairs, found.select([*at["t2i"][: failures // 2], *at["i2t"][: failures // 2]])
-
-
-def synthesize(
-    pairs, encoder, failures, folder: Path, model: str, *, timeout=300.0, **chat
-) -> tuple[list[dict], list[dict]]:
+def synthesize(world: World, folder: Path, model: str, *, timeout: float = 300.0, **chat) -> list[list[dict]]:
     """Records and dropped failures, without images."""
     with Journal(folder / "journal.jsonl") as journal:
         options = RequestOptions(timeout=timeout, limits=Limits(CONCURRENCY), retries=Retries(first_wait=0.01))
         chat = ChatModel(model, journal=journal, options=options, **chat)
-        saved = Synthesizer(pairs, encoder, chat, Editor()).run(failures, folder)
-    return tuple(dataset.remove_columns(images_of(dataset)).to_list() for dataset in saved)
-
-
-def images_of(dataset: Dataset) -> list[str]:
-    return [name for name in dataset.column_names if name.endswith("_image")]
+        saved = world.synthesize(chat, folder)
+    return [[{k: v for k, v in row.items() if not k.endswith("_image")} for row in rows] for rows in saved]
 
 
 def triplet(row: dict) -> tuple[str, str, str]:
@@ -140,16 +109,15 @@ def agree(before: list[dict], after: list[dict]) -> None:
 
 
 def check(tmp_path, encoder, shape, *, images: int, failures: int) -> Faulty:
-    pairs, failures = mined(encoder, tmp_path / "world", images=images, failures=failures)
-    quiet = synthesize(pairs, encoder, failures, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
+    world = World.build(tmp_path / "world", encoder, images, d_i2t=5)
+    world = world._replace(failures=concatenate_datasets([world.of(way, failures // 2) for way in ("t2i", "i2t")]))
+    quiet = synthesize(world, tmp_path / "quiet", MODELS[shape], provider=oracle.provider())
     provider = Faulty()
     with ProviderServer(provider) as server:
-        base_url = server.base_url(shape)
-        disturbed = synthesize(
-            pairs, encoder, failures, tmp_path / "disturbed", MODELS[shape], base_url=base_url, timeout=TIMEOUT
-        )
+        options = {"base_url": server.base_url(shape), "timeout": TIMEOUT}
+        disturbed = synthesize(world, tmp_path / "disturbed", MODELS[shape], **options)
 
-    assert len(failures) == len(quiet[0]) + len(quiet[1])
+    assert len(world.failures) == len(quiet[0]) + len(quiet[1])
     lost = {triplet(row): row for row in disturbed[1] if row["reason"] in ("llm_refused", "llm_unparsed")}
     for before, after in zip(quiet, disturbed, strict=True):
         triplets = [triplet(row) for row in after]

@@ -22,12 +22,11 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import ProviderError, Retries
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.sources import SourceImages, open_picture
-from repair_hf.synthesis.stream import work_through
+from repair_hf.synthesis.workers import work_through
 from repair_hf.toyworld.server import ChatServer, Response
 
 KEY = "planted-key-0123456789"
@@ -59,22 +58,13 @@ def serve():
         yield lambda script: servers.enter_context(ImageServer(script))
 
 
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    paths = sorted(map(str, pairs_folder.glob("*.png")))
-    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
-
-
-def make(server, shape, sources, folder: Path, jobs, *, count=2, budget=None, model=None, **options):
-    editor = HostedEditor(
-        model or MODELS[shape], base_url=server.base_url(shape), retries=SOON, timeout=5.0, **options
-    )
+def make(server, shape, sources, folder: Path, jobs, *, count=2, budget=None, **options):
+    editor = HostedEditor(MODELS[shape], base_url=server.base_url(shape), retries=SOON, timeout=5.0, **options)
+    paid = {"count": count, "seed": 0, "budget": budget}
 
     async def work():
         with Journal(folder / "images.jsonl") as journal:
-            images = Candidates(
-                editor, sources, folder / "candidates", count=count, seed=0, budget=budget, journal=journal
-            )
+            images = Candidates(editor, sources, folder / "candidates", journal=journal, **paid)
             async with images.open():
                 return await asyncio.gather(*(images.make(fp, word) for fp, word in jobs)), images
 
@@ -120,9 +110,9 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
 
 
 @both_shapes
-@pytest.mark.parametrize("fault", [(429, {"error": {"message": "slow down"}}, {}), (503, {"error": {"message": "busy"}}, {})])  # fmt: skip
-def test_a_failure_that_passes_is_tried_again(shape, fault, serve, sources, tmp_path):
-    server = serve(lambda n: fault if n <= 2 else png())
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_failure_that_passes_is_tried_again(shape, status, serve, sources, tmp_path):
+    server = serve(lambda n: (status, {"error": {"message": "busy"}}, {}) if n <= 2 else png())
     ((path,),), images = make(server, shape, sources, tmp_path, [(0, "red")], count=1)
     assert path.is_file() and len(server.asked) == 3 and images.usage.calls == 1
 
@@ -153,19 +143,16 @@ def test_one_request_that_is_not_accepted_costs_only_its_own_candidate(serve, so
     assert first.is_file() and second is None
 
 
-@both_shapes
-def test_a_refusal_is_paid_noted_and_not_asked_again(shape, serve, sources, tmp_path):
-    server = serve(lambda n: None)
-    ((none,),), images = make(server, shape, sources, tmp_path, [(0, "red")], count=1)
-    assert none is None and [bill["finish"][:14] for bill in bills(tmp_path)] == ["content_filter"]
-    ((none,),), images = make(server, shape, sources, tmp_path, [(0, "red")], count=1)
-    assert none is None and len(server.asked) == 1 and (images.made, images.found) == (0, 0)
-
-
-def test_what_is_no_picture_is_no_candidate(serve, sources, tmp_path):
-    server = serve(lambda n: b"not a picture")
-    ((none,),), _ = make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
-    assert none is None
+@pytest.mark.parametrize(
+    ("shape", "answer", "finish"),
+    [("openai", None, "content_filter"), ("gemini", None, "content_filter"), ("openai", b"no picture", "stop")],
+)
+def test_an_answer_without_an_image_is_paid_and_not_asked_for_again(shape, answer, finish, serve, sources, tmp_path):
+    server = serve(lambda n: answer)
+    for _ in range(2):
+        ((none,),), images = make(server, shape, sources, tmp_path, [(0, "red")], count=1)
+        assert none is None and [bill["finish"].partition(":")[0] for bill in bills(tmp_path)] == [finish]
+        assert len(server.asked) == 1 and (images.made, images.found) == (0, 0)
 
 
 def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tmp_path):
@@ -175,16 +162,6 @@ def test_an_address_in_place_of_an_image_ends_the_run_at_once(serve, sources, tm
     assert len(server.asked) == 1 and not list(tmp_path.rglob("*.none"))
     (bill,) = bills(tmp_path)
     assert bill["finish"] == LOST and bill["dollars"] == pytest.approx(PRICES["openai"])
-
-
-@pytest.mark.parametrize(
-    "model", ["black_forest_labs/flux-kontext-pro", "recraft/recraftv3", "fal_ai/flux-lora-depth"]
-)
-def test_a_provider_that_sends_addresses_is_refused_before_anything_is_paid(model):
-    with pytest.raises(
-        UserError, match=f"--editor {model}: {model.split('/')[0]} sends the address of an image.* Give"
-    ):
-        HostedEditor(model)
 
 
 def test_images_that_are_lost_on_their_way_count(serve, sources, tmp_path):
@@ -254,12 +231,6 @@ def test_the_budget_holds(serve, sources, tmp_path):
     assert 0.07 < spent <= 0.15 and len(bills(tmp_path)) == len(server.asked) == len(list(tmp_path.rglob("*.png")))
 
 
-def test_a_budget_without_a_price_is_refused(serve, sources, tmp_path):
-    server = serve(lambda n: png())
-    with pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"):
-        make(server, "openai", sources, tmp_path, [(0, "red")], budget=Budget(max_usd=1), model="openai/mine")
-
-
 def test_too_many_failures_end_the_run(serve, sources, tmp_path):
     server = serve(lambda n: None)
     with pytest.raises(RunStopped, match="max-error-rate"):
@@ -290,7 +261,7 @@ def test_when_a_run_stops_what_is_paid_for_arrives(serve, sources, tmp_path):
 
 
 def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tmp_path, monkeypatch):
-    """One image is on its way and seven wait for their turn when the LLM's provider fails for good; an answer of its own is late."""
+    """One image is on its way and seven wait when the LLM's provider fails for good; an answer of its own is late."""
     is_drawn, has_failed = threading.Event(), threading.Event()
 
     def draw(n: int) -> bytes:
@@ -324,8 +295,3 @@ def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tm
     with ChatServer(say) as llm, pytest.raises(ProviderError, match="no such key"):
         asyncio.run(work())
     assert len(server.asked) == len(bills(tmp_path)) == len(list(tmp_path.rglob("*.png"))) == 1
-
-
-def test_an_unknown_provider_is_the_users_mistake():
-    with pytest.raises(UserError, match="--editor nobody/knows-it names no provider"):
-        HostedEditor("nobody/knows-it")

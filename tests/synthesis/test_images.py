@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from small_world import World
 
 from repair_hf.cli.main import main
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.images import DiffusersEditor, fit, load_editor
-from repair_hf.toyworld.corpus import build_world
 
 SEEDS = [7, 8, 9]
 
@@ -36,35 +33,18 @@ def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
     vocab, merges = tokenizer_parts
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges)
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    text = Qwen3Config(hidden_size=16, intermediate_size=16, num_hidden_layers=28, num_attention_heads=2,
-                       num_key_value_heads=2, head_dim=8, vocab_size=len(tokenizer), max_position_embeddings=1024)  # fmt: skip
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    vae = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    vae |= {"block_out_channels": (4,) * 4, "latent_channels": 1, "norm_num_groups": 1, "layers_per_block": 1}
+    transformer = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+    transformer |= {"joint_attention_dim": 3 * 16, "timestep_guidance_channels": 16, "axes_dims_rope": [4] * 4}
     pipeline = Flux2KleinPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=AutoencoderKLFlux2(
-            block_out_channels=(4,) * 4,
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            latent_channels=1,
-            norm_num_groups=1,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            layers_per_block=1,
-            sample_size=32,
-        ),  # fmt: skip
-        text_encoder=Qwen3ForCausalLM(text),
+        vae=AutoencoderKLFlux2(use_quant_conv=False, use_post_quant_conv=False, sample_size=32, **vae),
+        text_encoder=Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=28, head_dim=8, **small, **words)),
         tokenizer=tokenizer,
-        transformer=Flux2Transformer2DModel(
-            patch_size=1,
-            in_channels=4,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=3 * 16,
-            timestep_guidance_channels=16,
-            axes_dims_rope=[4] * 4,
-            guidance_embeds=False,
-        ),  # fmt: skip
+        transformer=Flux2Transformer2DModel(patch_size=1, in_channels=4, guidance_embeds=False, **transformer),
         is_distilled=True,
     )
     folder = tmp_path_factory.mktemp("flux2-klein")
@@ -146,7 +126,7 @@ class Blackener:
 
 @pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
 def test_a_batch_gives_what_single_calls_give(folder, photographs, request, monkeypatch):
-    """Above all: no image of a batch is shown to another's prompt, as FLUX.2 would, and none is brought to another's size."""
+    """No image of a batch is shown to another's prompt, as FLUX.2 would do, and none is brought to another's size."""
     id = str(request.getfixturevalue(folder))
     one, many = (load_editor(id, steps=2, size=64, batch_size=size, device="cpu") for size in (1, 8))
     assert (one.batch_size, many.batch_size) == (1, 8)
@@ -176,17 +156,15 @@ def test_offloading_needs_an_accelerator(flux_folder):
 
 
 @pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
-def test_a_folder_edits_images_for_the_command(folder, request, clip_folder, tmp_path):
-    world = build_world(tmp_path / "world", splits={"train": 6, "validation": 1, "test": 1})
-    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(clip_folder)
-    mined = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=1)
-    mined.filter(lambda row: row["direction"] == "t2i" and row["q"] % 10 == 0).to_parquet(tmp_path / "f.parquet")
-    words = f"synthesize --pairs {world} --failures {tmp_path / 'f.parquet'} --model {clip_folder} --llm world/oracle"
-    words += f" --editor {request.getfixturevalue(folder)} --editor-size 64 --editor-steps 1 --editor-batch-size 2"
-    assert main([*words.split(), "--candidates", "2", "--output", str(tmp_path / "out")]) == 0
+def test_a_folder_edits_images_for_the_command(folder, request, encoder, clip_folder, tmp_path):
+    editor = request.getfixturevalue(folder)
+    keep = lambda row: row["direction"] == "t2i" and row["q"] % 10 == 0  # noqa: E731
+    words = World.build(tmp_path / "world", encoder, 6, d_i2t=1, keep=keep).command(clip_folder)
+    options = f"--llm world/oracle --editor {editor} --editor-size 64 --editor-steps 1 --editor-batch-size 2"
+    assert main([*words, *options.split(), "--candidates", "2", "--output", str(tmp_path / "out")]) == 0
     records = load_records(tmp_path / "out")
     assert len(records) > 0 and all(row["edit_image"].size == (64, 64) for row in records)
-    assert all(row["editor"].startswith(request.getfixturevalue(folder).name + "@") for row in records)
+    assert all(row["editor"].startswith(f"{editor.name}@") for row in records)
 
 
 @pytest.mark.parametrize("id", ["no/such-pipeline", "/no/such/folder"])
@@ -206,7 +184,7 @@ def test_a_pipeline_that_takes_no_image_is_refused():
 @pytest.mark.parametrize(
     ("size", "side"), [((512, 512), 512), ((640, 480), 512), ((4000, 500), 512), ((10, 10), 64), ((1, 7), 64)]
 )
-def testfits_the_area_of_a_square(size, side):
+def test_fits_the_area_of_a_square(size, side):
     width, height = fit(size, side)
     assert width % 16 == height % 16 == 0 and min(width, height) >= 64
     if min(width, height) > 64:

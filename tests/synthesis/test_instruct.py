@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from repair_hf.synthesis.audit import Verdict
 from repair_hf.synthesis.instruct import CaptionInstruction, ImageInstruction, error_types, is_no_change
 
 REST = ": The image shows more. Therefore, replace 'a' with 'two'."
@@ -30,8 +29,18 @@ def test_reads_the_error_types(head, expected):
     assert is_no_change("i2t", head + REST) == (not expected)
 
 
-@pytest.mark.parametrize("text", ["", "Replace 'a' with 'b'.", "[]: nothing", "[Colour Error]: red", "[No Error, Count Error]: x",
-                                  "Well, [Count Error]: two", "[Object Error, Colour Error]: red"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Replace 'a' with 'b'.",
+        "[]: nothing",
+        "[Colour Error]: red",
+        "[No Error, Count Error]: x",
+        "Well, [Count Error]: two",
+        "[Object Error, Colour Error]: red",
+    ],
+)
 def test_refuses_an_instruction_without_known_types(text):
     with pytest.raises(ValidationError, match="edit_instruction"):
         CaptionInstruction(edit_instruction=text)
@@ -85,19 +94,3 @@ def test_a_change_among_what_stays_is_a_change(text):
 def test_an_image_instruction_says_something(text):
     with pytest.raises(ValidationError):
         ImageInstruction(edit_instruction=text)
-
-
-@pytest.mark.parametrize("word", ["true", "yes", 1, None])
-def test_a_verdict_is_a_boolean(word):
-    with pytest.raises(ValidationError):
-        Verdict.model_validate({"gt_reason": "", "gt_valid": word, "fp_reason": "", "fp_too_similar": False})
-
-
-def verdict(gt_valid: bool, fp_too_similar: bool) -> Verdict:
-    return Verdict(gt_reason="r", gt_valid=gt_valid, fp_reason="r", fp_too_similar=fp_too_similar)
-
-
-def test_only_a_sound_annotation_and_a_wrong_false_positive_go_on():
-    assert verdict(True, False).drop_reason is None
-    assert verdict(False, False).drop_reason == verdict(False, True).drop_reason == "gt_invalid"
-    assert verdict(True, True).drop_reason == "fp_too_similar"

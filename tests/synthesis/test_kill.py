@@ -1,5 +1,4 @@
-"""Killed at any moment and started again, with another concurrency and another number of processes: the same records, and nothing is
-asked twice but what was in flight.
+"""Killed at any moment and started again: the same records, and only requests in flight are asked twice.
 
 The real command over real HTTP: the toy world's oracle behind an OpenAI-compatible server with some latency.
 """
@@ -18,14 +17,10 @@ import time
 from pathlib import Path
 
 import pytest
-from pyarrow.parquet import read_table
+from small_world import World, saved
 
 from repair_hf.cli.main import main
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
 
 CONCURRENCY = 8  # of the first run
@@ -39,15 +34,11 @@ if __name__ == "__main__":  # the editor has a process of its own, which reads t
 
 
 @pytest.fixture(scope="module")
-def words(clip_folder, tmp_path_factory) -> list[str]:
+def words(encoder, clip_folder, tmp_path_factory) -> list[str]:
     """The command line but for server and output."""
-    folder = tmp_path_factory.mktemp("kill")
-    world = build_world(folder / "world", splits={"train": 12, "validation": 1, "test": 1})
-    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(str(clip_folder))
-    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
-    failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 2 == 0).to_parquet(folder / "failures.parquet")
-    return ["synthesize", "--pairs", str(world), "--failures", str(folder / "failures.parquet"), "--model", str(clip_folder),
-            "--llm", "openai/world", "--editor", "world"]  # fmt: skip
+    folder = tmp_path_factory.mktemp("kill") / "world"
+    world = World.build(folder, encoder, 12, keep=lambda row: row["direction"] == "i2t" or row["q"] % 2 == 0)
+    return [*world.command(clip_folder), "--llm", "openai/world", "--editor", "world"]
 
 
 def served(log: Path) -> ChatServer:
@@ -65,10 +56,6 @@ def requests(log: Path) -> list[str]:
     return [json.loads(line)["digest"] for line in log.read_text().splitlines()]
 
 
-def saved(folder: Path, config: str) -> list[dict]:
-    return read_table(folder / config).to_pylist()
-
-
 def answers(folder: Path) -> int:
     """In all journals: each process has one of its own."""
     return sum(lines(path) for path in folder.glob("journal*.jsonl"))
@@ -84,7 +71,7 @@ def test_kill_and_go_on_with_other_processes(words, tmp_path, monkeypatch, capsy
 
 
 def kill_and_go_on(words, tmp_path, monkeypatch, capsys, *, kills: list[tuple[int, int]]) -> None:
-    """Against an uninterrupted run: one that is killed so often, each time with so many processes and requests at once."""
+    """Compare an uninterrupted run with one that is killed, each time with so many processes and requests at once."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with served(tmp_path / "whole.jsonl") as server:
@@ -106,15 +93,15 @@ def kill_and_go_on(words, tmp_path, monkeypatch, capsys, *, kills: list[tuple[in
             in_flight += lost
         assert main([*same, "--concurrency", "5"]) == 0, capsys.readouterr().err
 
-    assert saved(killed, "records") == saved(whole, "records") and len(saved(whole, "records")) > 20
-    assert saved(killed, "dropped") == saved(whole, "dropped") and len(saved(whole, "dropped")) > 0
+    records, dropped = saved(whole)
+    assert saved(killed) == (records, dropped) and len(records) > 20 and len(dropped) > 0
     again = requests(log)
     assert set(again) == set(asked)
     assert len(again) - len(asked) <= in_flight
 
 
 def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
-    """Start the command in processes of its own and kill them, without warning, once so many answers are in the journals."""
+    """Start the command in processes of its own and kill them once so many answers are in the journals."""
     alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process: sums in another order would round differently
     command = [sys.executable, "-m", "repair_hf", *words]
     if processes > 1:
@@ -136,7 +123,7 @@ def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
 
 
 def kill_family(leader: int) -> None:
-    """Kill the processes of a session at once; those that `torchrun` starts are the leaders of sessions of their own."""
+    """Kill the processes of a session at once; those that `torchrun` starts lead sessions of their own."""
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(leader)], capture_output=True, text=True
     ).stdout.split()

@@ -1,3 +1,5 @@
+"""Models by id, and the bounds of their options."""
+
 from __future__ import annotations
 
 import asyncio
@@ -18,6 +20,7 @@ from repair_hf.synthesis.models import (
     open_chat,
     open_editor,
 )
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -120,10 +123,7 @@ def test_options_reach_the_editor():
     ("options", "complaint"),
     [
         ({"batch": True, "llm": "world/oracle"}, "got --llm world/oracle, which answers at once"),
-        (
-            {"reasoning_effort": "none", "llm": "world/oracle"},
-            "is told to a provider, and --llm world/oracle has none",
-        ),
+        ({"reasoning_effort": "none", "llm": "world/oracle"}, "needs a provider, and --llm world/oracle has none"),
         ({"llm": "transformers:no/such-model"}, "no vision-language model could be loaded"),
         ({"llm": "litellm:no/such-model"}, "names no provider"),
         ({"llm": "world/oracel"}, "`world/oracel` is no folder, and the toy world has one LLM: world/oracle."),
@@ -136,35 +136,43 @@ def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
         open_chat(LLMOptions(**options), journal)
 
 
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("black_forest_labs/flux-kontext-pro", ": black_forest_labs sends the address of an image.* Give"),
+        ("recraft/recraftv3", ": recraft sends the address of an image"),
+        ("fal_ai/flux-lora-depth", ": fal_ai sends the address of an image"),
+        ("nobody/knows-it", " names no provider"),
+    ],
+)
+def test_a_provider_that_cannot_edit_is_the_users_mistake(model, complaint):
+    with pytest.raises(UserError, match=f"--editor {model}{complaint}"):
+        open_editor(EditorOptions(editor=f"litellm:{model}"), LLMOptions(llm="world/oracle"))
+
+
 def test_the_toy_world_has_one_editor():
     with pytest.raises(UserError, match="`world/editor` is no folder, and the toy world has one image editor: world."):
         find_editor(EditorOptions(editor="world/editor"))
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("type", "options", "complaint"),
     [
-        ({"concurrency": 0}, "`concurrency` must be more than 0, got 0"),
-        ({"requests_per_minute": 0}, "`requests_per_minute` must be more than 0"),
-        ({"timeout": -1.0}, "`timeout` must be more than 0, got -1"),
-        ({"max_error_rate": 1.5}, "`max_error_rate` is a share between 0 and 1, got 1.5"),
-        ({"max_usd": -1.0}, "`max_usd` must not be negative"),
-        ({"llm": "openai/gpt-4o", "malformed_rate": 0.1}, "faults of the toy world's oracle"),
+        (LLMOptions, {"concurrency": 0}, "`concurrency` must be at least 1, got 0"),
+        (LLMOptions, {"requests_per_minute": 0}, "`requests_per_minute` must be at least 1, got 0"),
+        (LLMOptions, {"timeout": -1.0}, "`timeout` must be above 0, got -1"),
+        (LLMOptions, {"max_error_rate": 1.5}, "`max_error_rate` must be at least 0 and at most 1, got 1.5"),
+        (LLMOptions, {"max_usd": -1.0}, "`max_usd` must be at least 0, got -1"),
+        (LLMOptions, {"llm": "openai/gpt-4o", "malformed_rate": 0.1}, "faults of the toy world's oracle"),
+        (EditorOptions, {"editor_size": 32}, "`editor_size` must be at least 64, got 32"),
+        (EditorOptions, {"editor_steps": 0}, "`editor_steps` must be at least 1, got 0"),
+        (EditorOptions, {"editor": "some/editor", "drift": 0.1}, "faults of the toy world's editor"),
+        (SynthesisOptions, {"candidates": 0}, "`candidates` must be at least 1, got 0"),
+        (SynthesisOptions, {"workers": 0}, "`workers` must be at least 1, got 0"),
+        (SynthesisOptions, {"image_side": 31}, "`image_side` must be at least 32, got 31"),
     ],
 )
-def test_impossible_llm_options(options, complaint):
+def test_impossible_options(type, options, complaint):
+    needed = {LLMOptions: {"llm": "world/oracle"}, EditorOptions: {"editor": "world"}, SynthesisOptions: {}}
     with pytest.raises(UserError, match=complaint):
-        LLMOptions(**{"llm": "world/oracle"} | options)
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"editor_size": 32}, "`editor_size` must be at least 64 pixels, got 32"),
-        ({"editor_steps": 0}, "`editor_steps` must be more than 0"),
-        ({"editor": "some/editor", "drift": 0.1}, "faults of the toy world's editor"),
-    ],
-)
-def test_impossible_editor_options(options, complaint):
-    with pytest.raises(UserError, match=complaint):
-        EditorOptions(**{"editor": "world"} | options)
+        type(**needed[type] | options)

@@ -1,4 +1,4 @@
-"""Two real processes under `accelerate launch` against one: the same records, nothing asked or drawn twice, whoever went before."""
+"""Two processes under `accelerate launch` against one: the same records, and nothing asked or drawn twice."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyarrow.parquet import read_table
+from small_world import World, saved
 
 from repair_hf.cli.main import main
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.processes import Processes, processes
-from repair_hf.toyworld.corpus import build_world
 
 CEILING = 40  # calls, after which some runs stop
 
 
 @pytest.fixture(scope="module")
-def words(clip_folder, tmp_path_factory) -> list[str]:
+def words(encoder, clip_folder, tmp_path_factory) -> list[str]:
     """The command line but for the output."""
-    folder = tmp_path_factory.mktemp("processes")
-    world = build_world(folder / "world", splits={"train": 12, "validation": 1, "test": 1})
-    pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(str(clip_folder))
-    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=2)
-    failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 3 == 0).to_parquet(folder / "failures.parquet")
-    words = (
-        f"synthesize --pairs {world} --failures {folder / 'failures.parquet'} --model {clip_folder} --llm world/oracle"
-    )
-    return [*words.split(), "--editor", "world", "--verdict-noise", "0.2", "--malformed-rate", "0.1"]
+    folder = tmp_path_factory.mktemp("processes") / "world"
+    world = World.build(folder, encoder, 12, keep=lambda row: row["direction"] == "i2t" or row["q"] % 3 == 0)
+    options = "--llm world/oracle --editor world --verdict-noise 0.2 --malformed-rate 0.1"
+    return [*world.command(clip_folder), *options.split()]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +45,7 @@ def grown(words, tmp_path_factory) -> Path:
 
 
 def launch(words: list[str]) -> str:
-    """Run a command in two processes. Its success is told by what it saved: gloo's threads now and then abort on their way out."""
+    """Run a command in two processes. Its exit code says nothing: gloo's threads sometimes abort on their way out."""
     launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
     launcher += " --dynamo_backend no --main_process_port 0 -m repair_hf"
     done = subprocess.run(
@@ -80,8 +71,7 @@ def candidates(folder: Path) -> dict[str, bytes]:
 
 
 def same_records(folder: Path, one: Path) -> bool:
-    tables = [[read_table(run / config).to_pylist() for config in ("records", "dropped")] for run in (folder, one)]
-    return tables[0] == tables[1] and min(map(len, tables[0])) > 5
+    return saved(folder) == saved(one) and min(map(len, saved(one))) > 5
 
 
 def nothing_twice(folder: Path, one: Path) -> bool:

@@ -9,19 +9,8 @@ import pytest
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.pairs.dataset import load_pairs
-from repair_hf.synthesis.selection import Choice, choose, choose_captions, choose_images
-from repair_hf.synthesis.sources import SourceImages, open_picture
-
-
-@pytest.fixture(scope="module")
-def encoder(clip_folder) -> DualEncoder:
-    return DualEncoder.from_pretrained(str(clip_folder))
-
-
-@pytest.fixture(scope="module")
-def sources(pairs_folder) -> SourceImages:
-    return SourceImages(load_pairs(pairs_folder, split="all").images)
+from repair_hf.synthesis.selection import Selection, select_candidate, select_captions, select_images
+from repair_hf.synthesis.sources import open_picture
 
 
 @pytest.mark.parametrize(
@@ -29,8 +18,8 @@ def sources(pairs_folder) -> SourceImages:
     [([0.1, 0.9, 0.5], 1), ([0.5, 0.5], 0), ([None, -0.2, None], 1), ([None, None], None), ([], None), ([0.0], 0)],
 )
 def test_the_highest_wins_and_of_equals_the_first(similarities, best):
-    choice = choose(similarities)
-    assert choice == Choice(best, tuple(similarities))
+    choice = select_candidate(similarities)
+    assert choice == Selection(best, tuple(similarities))
     assert choice.similarity == (None if best is None else similarities[best])
 
 
@@ -40,7 +29,7 @@ def test_captions_are_compared_with_their_own_false_positive(encoder):
         ["a green circle on grey paper", "green", "a red square on grey paper"],
         ["two blue squares", "one", "a"],
     ]
-    choices = choose_captions(encoder, fps, candidates)
+    choices = select_captions(encoder, fps, candidates)
     for fp, texts, choice in zip(fps, candidates, choices, strict=True):
         cosines = encoder.embed_texts(texts) @ encoder.embed_texts([fp])[0]
         np.testing.assert_allclose(choice.similarities, cosines, atol=1e-5)
@@ -51,10 +40,10 @@ def test_captions_are_compared_with_their_own_false_positive(encoder):
     "copy", ["A red circle", "a  red circle", "a red circle.", "a red circle !", " a red\tcircle"]
 )
 def test_an_unchanged_caption_loses(copy, encoder):
-    (choice,) = choose_captions(encoder, ["a red circle"], [[copy, "something else entirely", None]])
+    (choice,) = select_captions(encoder, ["a red circle"], [[copy, "something else entirely", None]])
     assert choice.candidate == 1 and choice.similarities[0] is None and choice.similarities[2] is None
-    (nothing,) = choose_captions(encoder, ["a red circle"], [[copy, copy]])
-    assert nothing == Choice(None, (None, None))
+    (nothing,) = select_captions(encoder, ["a red circle"], [[copy, copy]])
+    assert nothing == Selection(None, (None, None))
 
 
 def candidates_of(image: Image.Image, folder: Path) -> list[Path]:
@@ -69,7 +58,7 @@ def candidates_of(image: Image.Image, folder: Path) -> list[Path]:
 
 def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
     paths = candidates_of(sources.picture(8), tmp_path)
-    (choice,) = choose_images(encoder, sources, [8], [[*paths, None]])
+    (choice,) = select_images(encoder, sources, [8], [[*paths, None]])
     vectors = encoder.embed_images([open_picture(path.read_bytes()) for path in paths])
     cosines = vectors @ encoder.embed_images([sources.picture(8)])[0]
     assert choice.candidate == 2 and choice.similarities[1] is None and choice.similarities[3] is None
@@ -79,29 +68,25 @@ def test_an_image_with_the_same_pixels_loses(encoder, sources, tmp_path):
 def test_images_are_embedded_once_in_any_number_of_batches(clip_folder, sources, tmp_path):
     paths = candidates_of(sources.picture(8), tmp_path)
     encoder = DualEncoder.from_pretrained(str(clip_folder), batch_size=2)
-    embedded = []
-    embed, encoder.embed_images = (
-        encoder.embed_images,
-        lambda images, **kw: embedded.append(len(images)) or embed(images, **kw),
-    )
+    embedded, embed = [], encoder.embed_images
+    encoder.embed_images = lambda images, **kw: embedded.append(len(images)) or embed(images, **kw)
     fps, rows = [8, 3, 8], [paths, paths, [paths[0]]]
-    choices = choose_images(encoder, sources, fps, rows)
+    choices = select_images(encoder, sources, fps, rows)
     assert sum(embedded) == 5 and max(embedded) == 2  # two sources and three files
-    alone = [choose_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
-    for choice, single in zip(choices, alone, strict=True):
+    singles = [select_images(encoder, sources, [fp], [row])[0] for fp, row in zip(fps, rows, strict=True)]
+    for choice, single in zip(choices, singles, strict=True):
         assert choice.candidate == single.candidate
-        np.testing.assert_allclose(
-            [s or 0 for s in choice.similarities], [s or 0 for s in single.similarities], atol=1e-5
-        )
+        scores, alone = ([score or 0 for score in one.similarities] for one in (choice, single))
+        np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
 def test_nothing_to_choose_from(encoder, sources):
-    assert choose_captions(encoder, [], []) == [] and choose_images(encoder, sources, [], []) == []
-    assert choose_images(encoder, sources, [1], [[None, None]]) == [Choice(None, (None, None))]
+    assert select_captions(encoder, [], []) == [] and select_images(encoder, sources, [], []) == []
+    assert select_images(encoder, sources, [1], [[None, None]]) == [Selection(None, (None, None))]
 
 
 def test_a_broken_candidate_file_is_named(encoder, sources, tmp_path):
     path = tmp_path / "broken.png"
     path.write_bytes(b"")
     with pytest.raises(RuntimeError, match="broken.png is broken.*delete it"):
-        choose_images(encoder, sources, [1], [[path]])
+        select_images(encoder, sources, [1], [[path]])

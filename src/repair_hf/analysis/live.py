@@ -21,9 +21,8 @@ from repair_hf.analysis.gallery import card
 from repair_hf.analysis.html import environment
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.synthesis.rows import Rows
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
-from repair_hf.synthesis.stream import Repair
 
 EVERY = 60.0  # seconds
 WINDOW = 10  # pages over which the pace is taken
@@ -35,22 +34,23 @@ class LiveView:
 
     Args:
         folder: Of the synthesis.
-        rows: Tells failures in words and pictures.
+        builder: Looks up the captions and images of failures.
         total: Failures of the run. Of several processes each sees its own share; the page is that of the first.
         spent: Dollars of this run so far.
         every: Seconds between two pages.
     """
 
     def __init__(
-        self, folder: Path, rows: Rows, *, total: int, spent: Callable[[], float], every: float = EVERY
+        self, folder: Path, builder: RecordBuilder, *, total: int, spent: Callable[[], float], every: float = EVERY
     ) -> None:
-        self.path, self.rows, self.total, self.spent, self.every = folder / "live.html", rows, total, spent, every
+        self.path, self.builder = folder / "live.html", builder
+        self.total, self.spent, self.every = total, spent, every
         self.outcomes: Counter[tuple[str, str]] = Counter()  # of (direction, reason or "edited")
-        self.last: dict[str, deque[Repair]] = {way: deque(maxlen=SHOWN) for way in DIRECTIONS}
+        self.last: dict[str, deque[RepairTask]] = {way: deque(maxlen=SHOWN) for way in DIRECTIONS}
         self._seen: set[tuple[str, int, int]] = set()
         self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
 
-    def __call__(self, repair: Repair) -> None:
+    def __call__(self, repair: RepairTask) -> None:
         """Take note of a failure."""
         name = (repair.direction, repair.at["q"], repair.at["fp"])
         if name in self._seen:  # the main process goes through all once more after the others
@@ -94,9 +94,9 @@ class LiveView:
         )
         write_atomically(self.path, page)
 
-    def _row(self, repair: Repair) -> dict[str, Any]:
+    def _row(self, repair: RepairTask) -> dict[str, Any]:
         """An edited failure in the columns of a record."""
-        row, kinds = self.rows.told(repair), MODALITIES[repair.direction]
+        row, kinds = self.builder.columns(repair), MODALITIES[repair.direction]
         edit = next(candidate for candidate in repair.candidates if candidate is not None)
         for role in SOURCES:
             if kinds[role] == "image":
@@ -110,6 +110,6 @@ class LiveView:
 
     def _picture(self, at: int) -> Image.Image | None:
         try:
-            return self.rows.sources.picture(at)
+            return self.builder.sources.picture(at)
         except UnreadableImage:
             return None

@@ -95,7 +95,7 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     from repair_hf.llm.cost import price_per_token
     from repair_hf.llm.journal import open_journal
     from repair_hf.records.dataset import load_kept
-    from repair_hf.synthesis.labelling import ask_about, label_images
+    from repair_hf.synthesis.error_labels import ask_about, label_images
     from repair_hf.synthesis.models import find_llm, open_chat
     from repair_hf.synthesis.rounds import paid_by
 

@@ -82,7 +82,7 @@ def run(options: RunOptions) -> None:
 def _run_rounds(stage: _Stages, folder: Path, base: str, options: RunOptions) -> None:
     from repair_hf.llm.budget import BudgetSpent
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
-    from repair_hf.synthesis.inheriting import inherit
+    from repair_hf.synthesis.reuse import inherit
     from repair_hf.synthesis.rounds import mean_gain, paid_by
 
     rounds, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
@@ -147,10 +147,10 @@ class _Stages:
         others = [path for path in records.parents[1].glob(ALL_RECORDS) if path != records]
         if not others:
             return []
-        from repair_hf.synthesis.rounds import ceilings_left
+        from repair_hf.synthesis.rounds import remaining_ceilings
 
         recipe = _read(self.recipe, "synthesize")
-        return flags(ceilings_left(recipe.max_usd, recipe.max_calls, others))
+        return flags(remaining_ceilings(recipe.max_usd, recipe.max_calls, others))
 
     def _stage(self, name: str, model: str, output: Path, *words: str) -> None:
         config = ["--config", str(self.recipe / f"{name}.yaml")]

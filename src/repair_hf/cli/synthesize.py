@@ -136,9 +136,8 @@ def _synthesize(
     images = open_editor(editor, llm)
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
         chat = open_chat(llm, journal)
-        how = {name: vars(options)[name] for name in _SYNTHESIZER}
-        synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **how)
-        live = LiveView(folder, synthesizer.rows, total=len(failures), spent=lambda: synthesizer.dollars)
+        synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **_how(options))
+        live = LiveView(folder, synthesizer.builder, total=len(failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
             synthesizer.watch = live
         try:
@@ -162,7 +161,9 @@ def _synthesize(
     return summary
 
 
-_SYNTHESIZER = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side".split()
+def _how(options: SynthesizeOptions) -> dict[str, Any]:
+    names = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side"
+    return {name: vars(options)[name] for name in names.split()}
 
 
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
@@ -176,22 +177,16 @@ def _print_estimate(
 ) -> None:
     from repair_hf.analysis import costs
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
-    from repair_hf.synthesis.rehearsal import ENOUGH, Protocol, estimate_run
+    from repair_hf.synthesis.estimate import ENOUGH, estimate_run
+    from repair_hf.synthesis.options import SynthesisOptions
 
     (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
     earlier = paid_in(output)
     estimate = estimate_run(
         pairs,
         failures.to_list(),
-        Protocol(
-            llm_name,
-            candidates=options.candidates,
-            audited=options.audited,
-            attach_image=options.attach_image,
-            grouped=options.grouped_audit,
-            together=options.candidates_in_one_request,
-            image_side=options.image_side,
-        ),
+        llm_name,
+        SynthesisOptions(**_how(options)),
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
         measured=earlier,

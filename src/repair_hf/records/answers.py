@@ -1,14 +1,9 @@
-"""What people said about the failures and records of a run.
+"""People's judgements of the failures and records of a run.
 
-In:  the folder that `repair-hf annotate` works in: `items.csv` (what was asked, and of how many it was drawn) and one file of answers per
-     annotator, a JSON line per answer.
-Out: tables; and the records that people found good.
+    FOLDER OF RECORDS/people/edits/items.csv                  what was asked, and from how many items it was drawn
+                                   answers/ANNOTATOR.jsonl    one JSON line per answer
 
-    FOLDER OF RECORDS/people/edits/items.csv
-                                   answers/ANNOTATOR.jsonl
-
-An annotator may go back and answer anew: the last answer counts. Several annotators are joined by majority; where they are evenly split
-there is no answer.
+The last answer of an annotator to an item counts. Several annotators are joined by majority; a tie gives no answer.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from repair_hf.runtime.options import UserError
 
 PEOPLE = "people"
 ITEMS = "items.csv"
-CRITERIA = {  # of the paper's audit of edits; key -> what an annotator is asked
+CRITERIA = {  # of the paper's audit of edits; key -> question to the annotator
     "fp_wrong": "the false positive is genuinely wrong for the query",
     "edit_fits": "the edit fits the query",
     "scaffold_kept": "what both share is preserved",
@@ -39,18 +34,19 @@ VERDICTS = ("genuine", "gt_invalid", "fp_too_similar")
 
 
 def read_answers(folder: Path) -> pd.DataFrame:
-    """Every annotator's last answer to each item.
+    """Read every annotator's last answer to each item.
 
     Args:
         folder: Of one task, such as `RECORDS/people/edits`.
 
     Returns:
-        `annotator`, `item`, and the task's columns: `verdict`, or `CRITERIA` (bool) and `mode`. Without rows if nobody has answered.
+        `annotator`, `item`, and the task's columns: `verdict`, or `CRITERIA` (bool) and `mode`. Without rows if nobody
+        has answered.
     """
     rows = []
     for path in sorted((folder / "answers").glob("*.jsonl")):
         for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):  # a last line without an end was being written when its process died
+            if line.endswith(b"\n"):  # a line without an end was cut off when its process died
                 rows.append(json.loads(line))
     if not rows:
         return pd.DataFrame(columns=["annotator", "item"])
@@ -58,21 +54,21 @@ def read_answers(folder: Path) -> pd.DataFrame:
 
 
 def read_items(folder: Path) -> pd.DataFrame:
-    """What was asked.
+    """Read what was asked.
 
     Returns:
-        `item`, `record_id` (empty for failures that were dropped), `folder`, `dataset`, `direction`, `accepted`, and `population`: of
-        how many the items of its stratum were drawn.
+        `item`, `record_id` (empty for dropped failures), `folder`, `dataset`, `direction`, `accepted`, and
+        `population` (size of the stratum that the item was drawn from).
     """
     return pd.read_csv(folder / ITEMS, dtype={"record_id": str}, keep_default_na=False).assign(folder=str(folder))
 
 
 def majority(answers: pd.DataFrame, column: str) -> pd.Series:
-    """What most annotators say of each item; items on which they are evenly split are left out.
+    """The answer of most annotators to each item, without ties.
 
     Args:
         answers: As `read_answers` gives them.
-        column: What was asked.
+        column: The question.
 
     Returns:
         item -> value.
@@ -84,19 +80,19 @@ def majority(answers: pd.DataFrame, column: str) -> pd.Series:
 
 
 def good_records(folder: str | Path) -> set[str]:
-    """Ids of the records that people looked at and found to be valid hard contrasts.
+    """Ids of the records that annotators found to be valid hard contrasts.
 
     Args:
         folder: Of records.
 
     Raises:
-        UserError: If nobody has looked at any.
+        UserError: If there are no annotations.
     """
     task = Path(folder) / PEOPLE / "edits"
     answers = read_answers(task) if task.is_dir() else pd.DataFrame()
     if answers.empty:
         raise UserError(
-            f"Nobody has looked at the records of {folder}; start with `repair-hf annotate edits {folder}`."
+            f"The records of {folder} have no annotations; start with `repair-hf annotate edits {folder}`."
         )
     names = read_items(task).set_index("item")["record_id"]
     is_valid = majority(answers, "valid_contrast")

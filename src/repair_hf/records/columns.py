@@ -1,8 +1,4 @@
-"""What a record holds: its columns, their types and meanings, and the words that explain them to others.
-
-In:  nothing.
-Out: `FEATURES` and `DROPPED_FEATURES`; which role has which modality; the reasons for dropping; the README.md of a folder of records.
-"""
+"""The columns of records, their types and meanings, and the README.md of a folder of records."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ REASONS = {
     "gt_invalid": "the audit found that the annotation does not fit the query",
     "fp_too_similar": "the audit found that the false positive is a correct answer too",
     "no_op": "no candidate changed anything, or the instruction found nothing to change",
-    "llm_unparsed": "the LLM's answer had not the form asked for, twice",
+    "llm_unparsed": "the LLM's answer did not have the requested form, twice",
     "llm_refused": "the LLM refused to answer",
     "llm_failed": "every attempt to ask the LLM failed",
     "editor_failed": "the image editor gave no image",
@@ -50,7 +46,7 @@ _WHY = {
     "gt_rank": (_INTEGER, "rank of that positive"),
     "gt_reason": (_TEXT, "why the audit accepts or rejects the ground truth"),
     "fp_reason": (_TEXT, "why the audit accepts or rejects the false positive"),
-    "edit_instruction": (_TEXT, "what the editor was told"),
+    "edit_instruction": (_TEXT, "what the editor was asked to change"),
     "error_types": (
         List(_TEXT),
         "kinds of error, as the instruction names them; empty for t2i, whose instructions name none",
@@ -84,27 +80,32 @@ DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.i
 
 
 def readme(records: int, dropped: int, files: dict[str, str]) -> str:
-    """The README.md of a folder of records: what `load_dataset` and the Hub's viewer must know, and what a reader wants to.
+    """Write the README.md of a folder of records, for `load_dataset`, the Hub's viewer and readers.
 
-    Where nothing was dropped there is no config `dropped`: `datasets` and the viewer refuse a split without rows.
+    If nothing was dropped there is no config `dropped`: `datasets` and the viewer fail for a split without rows.
 
     Args:
-        records: How many there are.
-        dropped: How many there are.
+        records: Number of records.
+        dropped: Number of dropped failures.
         files: Config -> pattern of its files.
     """
     table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
     reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())
-    blanks = {"config": "", "load": "", "told": "No failure was dropped, so there is no config `dropped`."}
+    blanks = {"config": "", "load": "", "note": "No failure was dropped, so there is no config `dropped`."}
     if dropped:
         blanks = {
-            "config": f"- config_name: dropped\n  data_files:\n  - split: train\n    path: dropped/{files['dropped']}\n",
+            "config": _DROPPED_CONFIG.format(files=files),
             "load": 'dropped = load_dataset("<this folder or repository>", "dropped", split="train")\n',
-            "told": f"{dropped:,} failures were dropped; they stand in the config `dropped` with their reasons.",
+            "note": f"{dropped:,} failures were dropped; the config `dropped` holds them with their reasons.",
         }
     return _README.format(records=records, files=files, columns=table, reasons=reasons, **blanks)
 
 
+_DROPPED_CONFIG = """- config_name: dropped
+  data_files:
+  - split: train
+    path: dropped/{files[dropped]}
+"""
 _README = """---
 configs:
 - config_name: records
@@ -115,8 +116,8 @@ configs:
 {config}---
 # Repaired retrieval failures
 
-{records:,} records: a query, its ground truth, a false positive that the retriever preferred or nearly so, and the false positive
-edited until it fits the query. {told}
+{records:,} records: a query, its ground truth, a false positive that the retriever ranked above it or nearly so, and
+the false positive edited to fit the query. {note}
 
 ```python
 from datasets import load_dataset

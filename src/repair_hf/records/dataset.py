@@ -1,11 +1,9 @@
-"""Records: one (q, gt, fp, edit) per repaired failure, as a `datasets` dataset.
+"""Records as a `datasets` dataset: one (q, gt, fp, edit) per repaired failure.
 
-In:  rows made by the synthesis.
-Out: a folder with two configs, `records` and `dropped`, that `load_dataset(folder, "records")`, the Hub's viewer and `load_records` read.
-     Nothing vanishes: a failure that was not repaired stands in `dropped` with its reason.
-
-A direction leaves the columns of the other modality null: t2i records have `q_text`, `gt_image`, `fp_image`, `edit_image`; i2t records
-have `q_image`, `gt_text`, `fp_text`, `edit_text`.
+A folder of records has two configs: `records`, and `dropped` with every failure that was not repaired and the reason.
+Both can be read with `load_dataset(folder, "records")`, the Hub's viewer and `load_records`. The columns of the other
+modality are null: t2i records have `q_text`, `gt_image`, `fp_image`, `edit_image`; i2t records have `q_image`,
+`gt_text`, `fp_text`, `edit_text`.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,40 +26,28 @@ from datasets.table import embed_table_storage
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import good_records
-from repair_hf.records.columns import DIRECTIONS, DROPPED_FEATURES, FEATURES, MODALITIES, REASONS, SOURCES, readme
-from repair_hf.records.joining import join_images
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
+from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
+from repair_hf.records.columns import FEATURES as FEATURES
+from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
-
-__all__ = [
-    "DROPPED_FEATURES",
-    "FEATURES",
-    "NoRecords",
-    "build",
-    "check",
-    "load_dropped",
-    "load_kept",
-    "load_records",
-    "record_id",
-    "save_records",
-    "summarize",
-]
 
 _ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
 _BYTES_PER_FILE = 400 * 2**20
 
 
 class NoRecords(UserError):
-    """Nothing was repaired: each failure was dropped, or there was none."""
+    """No failure was repaired: all were dropped, or there were none."""
 
 
-def build(rows: Iterable[dict], path: Path, features: Features = FEATURES) -> Dataset:
-    """Write rows to an Arrow file as they come and open it as a dataset that stays on disk.
+def build(rows: Iterable[dict[str, Any]], path: Path, features: Features = FEATURES) -> Dataset:
+    """Write rows to an Arrow file as they come, and open it as a dataset on disk.
 
     Args:
-        rows: Dicts of columns; a column that is missing is null. Images as {"bytes": …, "path": …}.
-        path: The file; written under another name first.
+        rows: Dicts of columns; missing columns are null. Images as {"bytes": …, "path": …}.
+        path: The file, written atomically.
         features: `FEATURES` or `DROPPED_FEATURES`.
     """
     draft = path.with_name(f".{path.name}.tmp")
@@ -73,12 +60,12 @@ def build(rows: Iterable[dict], path: Path, features: Features = FEATURES) -> Da
     return Dataset.from_file(str(path))
 
 
-def record_id(row: dict, edit: str | bytes) -> str:
-    """Name a record by what it holds: equal content has an equal id, in any run and on any machine.
+def record_id(row: dict[str, Any], edit: str | bytes) -> str:
+    """Name a record by its content: equal content has an equal id in any run, on any machine.
 
     Args:
         row: Needs `direction`, the three ids, the texts of its direction and `edit_instruction`.
-        edit: The edited caption, or the edited image's file.
+        edit: The edited caption, or the bytes of the edited image's file.
     """
     ids, texts = ([row.get(f"{role}_{kind}") for role in SOURCES] for kind in ("id", "text"))
     name = hashlib.sha256(json.dumps([row["direction"], *ids, *texts, row["edit_instruction"]]).encode())
@@ -87,14 +74,14 @@ def record_id(row: dict, edit: str | bytes) -> str:
 
 
 def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embed_source_images: bool = True) -> None:
-    """Write both configs as Parquet, images inside, and the README.md that declares them.
+    """Write both configs as Parquet with the images inside, and the README.md that declares them.
 
     Args:
         folder: Gets `records/*.parquet`, `dropped/*.parquet` and `README.md`.
         records: As `build` makes them.
         dropped: The same with `DROPPED_FEATURES`.
-        embed_source_images: False leaves out the images of q, gt and fp, for sources that may not be passed on; edits stay.
-            `load_records(…, pairs=…)` joins them back.
+        embed_source_images: False leaves out the images of q, gt and fp, if they may not be redistributed.
+            `load_records(…, pairs=…)` restores them by id.
     """
     check(records)
     folder = Path(folder)
@@ -117,25 +104,25 @@ def load_records(
     revision: str | None = None,
     audited: bool = False,
 ) -> Dataset:
-    """Load the `records` config of a folder or Hub dataset, or of several, one after the other: those of several rounds.
+    """Load the `records` config of a folder or Hub dataset, or of several rounds, one after the other.
 
     Args:
-        path_or_repo: What `save_records` wrote, or where it was pushed. Of several some may be empty, and no record may stand in two.
-        pairs: The pairs that the records were made from. Given, source images that were left out are joined back by id.
+        path_or_repo: Folders of `save_records`, or Hub ids. Some of several may be empty; no record may stand in two.
+        pairs: The pairs that the records were made from, to restore source images that were left out.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
-        audited: Keep only the records that people have looked at (`repair-hf annotate edits`) and found, by majority, to be valid hard
-            contrasts. Their answers lie in the folder of the records; a Hub dataset has none.
+        audited: Keep only records that a majority of annotators (`repair-hf annotate edits`) found to be valid hard
+            contrasts. Their answers are in the folder of the records; a Hub dataset has none.
 
     Raises:
         NoRecords: If no failure was kept there.
-        UserError: If there is no such dataset, its records lack a column or an edit, one stands there twice, `pairs` lack an image
-            that they name, or nobody has looked at what should be audited.
+        UserError: If there is no such dataset, a record is incomplete or stands there twice, `pairs` lack an image, or
+            there are no annotations for `audited`.
     """
     places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
     named = ", ".join(map(str, places))
     if not tables:
-        raise NoRecords(f"{named} holds no records: no failure was kept. `dropped` tells why, one by one.")
+        raise NoRecords(f"{named} holds no records: no failure was kept. The config `dropped` gives the reasons.")
     for table in tables:
         check(table)
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
@@ -144,11 +131,11 @@ def load_records(
     if audited:
         good = set().union(*map(good_records, places))
         records = records.select([row for row, name in enumerate(records["record_id"][:]) if name in good])
-    return records if pairs is None else join_images(records, pairs)
+    return records if pairs is None else restore_images(records, pairs)
 
 
 def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `records` config as it stands, also if it has no rows.
+    """Load the `records` config without checks, even if it has no rows.
 
     Args:
         path_or_repo: What `save_records` wrote, or where it was pushed.
@@ -161,7 +148,7 @@ def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Datas
 
 
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `dropped` config of a folder or Hub dataset; it has no rows if every failure was repaired.
+    """Load the `dropped` config; it has no rows if every failure was repaired.
 
     Args:
         path_or_repo: What `save_records` wrote, or where it was pushed.
@@ -174,19 +161,21 @@ def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Da
 
 
 def check(records: Dataset) -> None:
-    """Refuse what are no records.
+    """Check that a dataset holds complete records.
 
     Raises:
-        UserError: Naming the missing columns, or the records whose cells are missing or of no known direction.
+        UserError: If columns are missing or of another type, a direction is unknown, or a record lacks a cell.
     """
     if missing := [name for name in FEATURES if name not in records.column_names]:
         raise UserError(
-            f"Records lack the columns {missing}; they have {records.column_names}. Make them with `repair-hf synthesize`."
+            f"Records lack the columns {missing}; they have {records.column_names}. Make them with "
+            "`repair-hf synthesize`."
         )
     if wrong := [name for name, kind in FEATURES.items() if records.features[name] != kind]:
         kinds = {name: records.features[name] for name in wrong}
         raise UserError(
-            f"Columns of the records have types of their own: {kinds}. Cast them with `records.cast(repair_hf.records.dataset.FEATURES)`."
+            f"Columns of the records have other types: {kinds}. Cast them with "
+            "`records.cast(repair_hf.records.dataset.FEATURES)`."
         )
     directions = _column(records, "direction")
     if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
@@ -200,17 +189,17 @@ def check(records: Dataset) -> None:
             lacking = np.flatnonzero(pc.and_(is_here, _column(records, name).is_null()).to_numpy())
             if len(lacking):
                 raise UserError(
-                    f"{len(lacking)} {direction} records have no `{name}`, such as row {lacking[0]}. Make them anew with "
-                    "`repair-hf synthesize`, or filter them out."
+                    f"{len(lacking)} {direction} records have no `{name}`, such as row {lacking[0]}. Make them again "
+                    "with `repair-hf synthesize`, or filter them out."
                 )
 
 
-def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict]:
-    """What became of the failures, per direction.
+def summarize(records: Dataset, dropped: Dataset) -> dict[str, dict[str, Any]]:
+    """Count what became of the failures, per direction.
 
     Returns:
-        direction -> `mined`, `kept`, `dropped` (reason -> count), `error_types` (type -> share of the kept records that name
-        it; a record may name several), `edit_similarity` (mean over the kept records that have one, None if none has).
+        direction -> `mined`, `kept`, `dropped` (reason -> count), `error_types` (type -> share of kept records that
+        name it), `edit_similarity` (mean over the kept records, None if there is none).
     """
     kept = records.select_columns(["direction", "error_types", "edit_similarity"]).to_list()
     left = dropped.select_columns(["direction", "reason"]).to_list()
@@ -238,17 +227,14 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
             return nothing  # every failure was repaired, see `readme`
         builder = load_dataset_builder(source, config, revision=revision)
         builder.download_and_prepare()
-        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` and `load_dataset` refuse a split without
+        has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
         return builder.as_dataset(split="train") if has_rows else nothing
-    except (
-        OSError,
-        ValueError,
-        DatasetsError,
-    ) as error:  # no such dataset, revision or config; no network; damaged files
+    except (OSError, ValueError, DatasetsError) as error:  # nothing there, no network, or damaged files
         here = "" if Path(path_or_repo).exists() else ", and is no folder here"
+        why = " ".join(str(error).split())[:200].rstrip(".")
         raise UserError(
-            f"{path_or_repo} holds no records{here}: {' '.join(str(error).split())[:200].rstrip('.')}. Make them with `repair-hf synthesize`, or give "
-            "the folder or Hub id of records."
+            f"{path_or_repo} holds no records{here}: {why}. Make them with `repair-hf synthesize`, or give the "
+            "folder or Hub id of records."
         ) from error
 
 
@@ -259,8 +245,8 @@ def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
 def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ()) -> str:
     """Add shards to a folder and return the pattern of their names.
 
-    The names hold a digest of the content. `load_dataset` caches a folder by the file names in its README.md: under the names
-    of an earlier save it would go on giving the earlier rows.
+    The names hold a digest of the content: `load_dataset` caches a folder by its file names, so new rows under old
+    names would not be seen.
     """
     folder.mkdir(parents=True, exist_ok=True)
     schema = dataset.features.arrow_schema

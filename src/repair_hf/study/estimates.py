@@ -16,8 +16,9 @@ from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.setting import Setting
+from repair_hf.synthesis.estimate import estimate_run
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
-from repair_hf.synthesis.rehearsal import Protocol, estimate_run
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.sources import SourceImages
 
 SAMPLE = 24  # captions and images that tokens are counted on
@@ -141,8 +142,8 @@ class Estimator:
         queries = range(min(SAMPLE, images))
         rows = [{"direction": "i2t", "q": q, "fp": self.sample.captions_of((q + 1) % images)[0]} for q in queries]
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
-        protocol = Protocol(model, candidates=CANDIDATES, audited=is_audited)
-        estimate = estimate_run(self.sample, rows, protocol, price=token_price, image_price=image_price)
+        options = SynthesisOptions(candidates=CANDIDATES, audited=is_audited)
+        estimate = estimate_run(self.sample, rows, model, options, price=token_price, image_price=image_price)
         return estimate, len(queries)
 
     def _new(self, variant: RepairVariant, requests: Requests) -> Requests:

@@ -24,8 +24,8 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import places_of_share
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Product
-from repair_hf.synthesis.inheriting import inherit
 from repair_hf.synthesis.models import LLMOptions
+from repair_hf.synthesis.reuse import inherit
 
 
 class RepairRecords:

@@ -10,8 +10,8 @@ from typing import Any
 from datasets import Dataset
 
 from repair_hf.llm.journal import bills, read_entries, total
-from repair_hf.synthesis.inheriting import is_inherited
 from repair_hf.synthesis.models import LLMOptions
+from repair_hf.synthesis.reuse import is_inherited
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""Edit captions: carry out an edit instruction on a false-positive caption.
-
-In:  the caption, its edit instruction and, if asked for, the query image as a data URL.
-Out: M candidates, drawn from the LLM with different seeds; None where an answer could not be used.
-"""
+"""Edit captions with the LLM: ask for M candidates, and take the captions out of the answers."""
 
 from __future__ import annotations
 
@@ -15,19 +11,22 @@ from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.client import ChatModel
 
-TEMPERATURE = 0.7  # the candidates must differ, and each must still obey
+TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
 MAX_TOKENS = 256
 
 _QUOTATION_MARKS = {'"': '"', "“": "”", "«": "»", "`": "`"}
 _FENCE = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
 _NEW_PARAGRAPH = re.compile(r"\n\s*\n")
 
-# What models say in place of a caption or around it. Narrow: a caption may well hold a colon or parentheses, or say that somebody is sorry.
-_SORRY = r"(?:(?:I['’]m|I am)(?: very| so)? (?:sorry|afraid)|sorry|(?:my )?apologies|I apologi[sz]e|unfortunately)[,.!;:]?(?: but| that)? "
+# What models say instead of a caption or around it. The patterns are narrow: captions may hold colons or say sorry.
+_SORRY = (
+    r"(?:(?:I['’]m|I am)(?: very| so)? (?:sorry|afraid)|sorry|(?:my )?apologies|I apologi[sz]e|unfortunately)"
+    r"[,.!;:]?(?: but| that)? "
+)
 _UNABLE = r"I(?: can['’]?t| cannot| can not| won['’]t| will not|(?:['’]m| am) (?:unable|not able) to) "
 _TO_DO_IT = (
-    r"(?:help(?! but\b| \w+ing\b)|assist|comply|edit|rewrite|rephrase|modify|provide|carry out|apply|follow|process|complete|perform|"
-    r"generate|produce|fulfill?|engage|do (?:that|this))\b"
+    r"(?:help(?! but\b| \w+ing\b)|assist|comply|edit|rewrite|rephrase|modify|provide|carry out|apply|follow|process|"
+    r"complete|perform|generate|produce|fulfill?|engage|do (?:that|this))\b"
 )
 _REFUSAL = re.compile(
     rf"(?:{_SORRY})?(?:as an AI(?: language)?(?: model| assistant)?, )?{_UNABLE}{_TO_DO_IT}|"
@@ -59,16 +58,16 @@ async def edit_caption(
     """Ask for M edited captions.
 
     Args:
-        chat: Who edits.
+        chat: The LLM.
         caption: The false positive.
         instruction: What to change in it.
-        candidates: M.
-        seed: Fixes the draws; the m-th candidate is the same in every run.
-        image: The query image, shown to the editor.
-        together: Ask for all M in one request, which pays for the prompt once, where the provider can.
+        candidates: M, how many edits to ask for.
+        seed: Fixes the draws.
+        image: The query image as a data URL, to show to the LLM.
+        together: Ask for all M in one request, where the provider can; the prompt is then paid for once.
 
     Raises:
-        AnswerError: If not one of the answers could be used; the first one's fault.
+        AnswerError: If no answer is usable; the error of the first one.
     """
     messages = prompts.chat(
         "edit_i2t", query_image=image, false_positive_caption=caption, edit_instruction=instruction
@@ -87,31 +86,41 @@ async def edit_caption(
 
 
 def read_captions(answers: Sequence[str | AnswerError], source: str) -> list[str | None]:
-    """The captions in several answers, or None where there is none.
+    """Read the captions in several answers; None where there is none.
 
     Args:
-        answers: What was said, or why it cannot be used.
+        answers: Texts, or errors of unusable answers.
         source: The caption that they were made from.
 
     Raises:
-        AnswerError: If there is no caption in any; the first one's fault.
+        AnswerError: If no answer holds a caption; the error of the first one.
     """
-    found = [_read(answer, source) for answer in answers]
-    if all(isinstance(caption, AnswerError) for caption in found):
-        raise found[0]
-    return [caption if isinstance(caption, str) else None for caption in found]
+    captions: list[str | None] = []
+    errors: list[AnswerError] = []
+    for answer in answers:
+        try:
+            if isinstance(answer, AnswerError):
+                raise answer
+            captions.append(clean(answer, source))
+        except AnswerError as error:
+            captions.append(None)
+            errors.append(error)
+    if len(errors) == len(captions):
+        raise errors[0]
+    return captions
 
 
 def clean(answer: str, source: str) -> str:
-    """The caption in an answer: on one line, without the quotation marks, the fence, the label or the remark that some models put around it.
+    """Take the caption out of an answer, on one line and without quotation marks, fence, label or remark.
 
     Args:
-        answer: What was said.
-        source: The caption that it was made from. What looks like a label or a refusal and stands there too is part of the caption.
+        answer: The LLM's answer.
+        source: The caption before the edit. What looks like a label or a refusal, and stands there too, is part of the
+            caption.
 
     Raises:
         RefusedAnswer: If the model declines, in English.
-        UnparsedAnswer: If there is no caption: nothing at all, something in JSON, or several paragraphs, of which who knows which it is.
+        UnparsedAnswer: If there is no single caption: the answer is empty, JSON, or several paragraphs.
     """
     text = answer.strip()
     if _REFUSAL.match(text) and not _REFUSAL.match(source):
@@ -126,22 +135,15 @@ def clean(answer: str, source: str) -> str:
     return " ".join(text.split())
 
 
-def _read(answer: str | AnswerError, source: str) -> str | AnswerError:
-    try:
-        return clean(answer, source) if isinstance(answer, str) else answer
-    except AnswerError as fault:
-        return fault
-
-
 def _unwrapped(text: str) -> str:
-    """Out of its fence, its bold type and its quotation marks; nothing is left of what is JSON but no string."""
+    """Remove fence, bold type and quotation marks; JSON that is not a string becomes empty."""
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1].strip()
     if len(text) > 4 and text.startswith("**") and text.find("**", 2) == len(text) - 2:
         text = text[2:-2].strip()
     if text.startswith(('"', "{", "[")):
         with suppress(ValueError):
-            said = json.loads(text)  # captions are shown as strings of JSON, and some models answer in kind
+            said = json.loads(text)  # captions are shown as JSON strings, and some models answer in kind
             text = said.encode("utf-8", "replace").decode() if isinstance(said, str) else ""  # half a surrogate pair
     text = text.strip()
     if len(text) > 1 and _QUOTATION_MARKS.get(text[0]) == text[-1] and text[0] not in text[1:-1]:

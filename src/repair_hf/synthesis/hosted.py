@@ -1,10 +1,7 @@
-"""Edit images at a provider: carry out an edit instruction over LiteLLM.
+"""Edit images with a provider's model, over LiteLLM.
 
-In:  an image file and an edit instruction.
-Out: the edited image, with what it cost; or none where the provider's filter refused. Every candidate is a request of its own: few
-     providers make several images at once, and none takes a seed.
-
-Retries, limits and the circuit are those of the LLM's client, an instance of their own: the two have different providers.
+Every candidate is a request of its own: few providers make several images at once, and none takes a seed. Retries,
+limits and error rate work as for the LLM, but are counted apart: the two have different providers.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import binascii
 import io
 import logging
 from functools import cached_property, partial
+from typing import Any
 
 from PIL import Image
 
@@ -39,32 +37,33 @@ from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
 logger = logging.getLogger(__name__)
 
-# Of these LiteLLM hands on where an image lies, which may be anywhere; others send the image itself.
+# For these LiteLLM gives the URL of an image, which may point anywhere; other providers send the image itself.
 _SEND_ADDRESSES = ("black_forest_labs", "fal_ai", "recraft")
 _ADDRESS = "the address of an image"
 
-CONCURRENCY = 8  # a request takes ten seconds and more; providers allow some tens of images a minute to begin with
-# What an image is taken to cost before the first bill, where the price goes by tokens: the largest that providers make and take.
+CONCURRENCY = 8  # a request takes over ten seconds; new accounts may make some tens of images a minute
+# Assumed tokens of an image before the first bill: the most that providers make and take.
 IMAGE_TOKENS_OUT, TOKENS_IN = 6_300, 8_000
-GRACE = 60.0  # seconds: when a run stops, images that are on their way are paid for already, so they may still arrive
+GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
 
 
 class HostedEditor:
-    """An image editor that LiteLLM reaches: `gemini/gemini-2.5-flash-image`, `openai/gpt-image-1`, or a custom endpoint.
+    """An image editor at a provider, such as `gemini/gemini-2.5-flash-image` or `openai/gpt-image-1`.
 
     Use it in one event loop at a time.
 
     Args:
         model: LiteLLM model id.
-        base_url: Of a custom endpoint that speaks the protocol of the model id's provider; None for the provider's own.
-        size: Images are sent, and kept, at no more than the area of a square with this side.
+        base_url: Endpoint of a server with the same protocol; None for the provider's own.
+        size: Images are sent and kept at no more than the area of a square with this side.
         timeout: Seconds until a request counts as failed.
         limits: Requests at once and per minute.
-        circuit: When to give up.
-        retries: How long to believe in a provider that fails.
+        circuit: Stops the run when too many requests fail.
+        retries: How long to keep retrying a failing provider.
 
     Raises:
-        UserError: If the model id names no provider that LiteLLM knows, or one whose images do not come with its answers.
+        UserError: If the model id names no provider that LiteLLM knows, or one whose images do not come with its
+            answers.
     """
 
     def __init__(
@@ -83,19 +82,19 @@ class HostedEditor:
             _, provider, _, _ = litellm.get_llm_provider(model)
         except litellm.BadRequestError as error:
             raise UserError(
-                f"--editor {model} names no provider. Write it as provider/model, such as gemini/gemini-2.5-flash-image, or as "
-                "openai/NAME with the base URL of a server that speaks that protocol."
+                f"--editor {model} names no provider. Write it as provider/model, such as "
+                "gemini/gemini-2.5-flash-image, or as openai/NAME with --editor-base-url."
             ) from error
         if provider in _SEND_ADDRESSES:
             raise UserError(
-                f"--editor {model}: {provider} sends {_ADDRESS}, which is not followed. Give one that sends the image, such as "
-                "gemini/gemini-2.5-flash-image or openai/gpt-image-1, or a diffusers id such as black-forest-labs/FLUX.2-klein-9B."
+                f"--editor {model}: {provider} sends {_ADDRESS}, which is not followed. Give one that sends the "
+                "image, such as gemini/gemini-2.5-flash-image, or a diffusers id."
             )
         self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
         self.id = f"{model}?size={size}"
         self._limits, self._circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
         self._retries = retries or Retries()
-        self._dearest = 0.0  # of the bills so far
+        self._highest_bill = 0.0  # of the bills so far
         self._has_served, self._is_draining = False, False
         self._pending: set[asyncio.Task] = set()
         self._on_wire: set[asyncio.Task] = set()
@@ -109,17 +108,17 @@ class HostedEditor:
             source: An image file.
             instruction: What to change in it.
             budget: Pays.
-            journal: Where images are written down that may be billed though they did not arrive.
+            journal: Records images that may be billed though they did not arrive.
 
         Returns:
-            A reply whose text is the image file in base 64, or empty; `finish` then says why. None if every attempt failed, though
-            others were served: another run may ask again.
+            A reply whose text is the image file in base 64, or empty; `finish` then gives the reason. None if every
+            attempt failed but other images were served: another run may ask again.
 
         Raises:
             UnreadableImage: If the source cannot be opened.
-            RunStopped: If the provider does not serve, or the budget is spent.
+            RunStopped: If the provider fails, or the budget is spent.
         """
-        task = asyncio.current_task()
+        task: Any = asyncio.current_task()
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
         image = await asyncio.to_thread(self._resized, source)
@@ -133,7 +132,7 @@ class HostedEditor:
             return None
 
     def opened(self, reply: Reply) -> Image.Image | None:
-        """The picture in a reply, no larger than asked for; None if there is none."""
+        """The picture in a reply, no larger than `size`; None if there is none."""
         if not reply.text:
             return None
         try:
@@ -143,15 +142,15 @@ class HostedEditor:
         return self._shrunk(picture)
 
     def judge(self, reply: Reply, *, is_of_use: bool) -> None:
-        """Tell the circuit how a reply turned out. Call it when the reply is on disk.
+        """Count a reply for the error rate. Call it when the reply is on disk.
 
         Raises:
-            RunStopped: If too many were of no use.
+            RunStopped: If too many replies were unusable.
         """
         self._circuit.note(None if is_of_use else f"no image: {reply.finish}")
 
     async def drain(self) -> None:
-        """Wait for the images that are being paid for, until whoever asked for them is done; give up what was not sent."""
+        """Wait until the images on their way are saved, and cancel requests that were not sent yet."""
         pending = list(self._pending)
         for task in pending:
             if task not in self._on_wire:
@@ -164,23 +163,20 @@ class HostedEditor:
             self._is_draining = False
 
     async def _attempt(self, image: bytes, prompt: str, budget: Budget, journal: Journal | None) -> Reply:
-        if self._is_draining:  # an attempt has just failed, and this is the next
+        if self._is_draining:  # this would be a retry
             raise asyncio.CancelledError
         try:
-            async with (
-                self._limits.slot(0),
-                budget.hold(self._worst_case, calls=0) as hold,
-            ):
+            async with self._limits.slot(0), budget.hold(self._worst_case, calls=0) as hold:
                 reply = await hold.settle(self._send(image, prompt), self._worst_case, partial(self._lose, journal))
-                self._dearest = max(self._dearest, hold.paid)
-                if reply.finish == _ADDRESS:  # so it would be with all, each of them paid
+                self._highest_bill = max(self._highest_bill, hold.paid or 0.0)
+                if reply.finish == _ADDRESS:  # all others would be like this, and paid for
                     self._lose(journal, hold.paid or None)
                     raise ProviderError(
                         f"{self.model} sends {_ADDRESS}, which is not followed; give another --editor."
                     )
                 return reply
         except PassingFailure as failure:
-            if not failure.is_rate_limit:  # the limits take care of those
+            if not failure.is_rate_limit:  # the limits handle those
                 self._circuit.note(str(failure))
             raise
 
@@ -192,17 +188,17 @@ class HostedEditor:
             journal.put(lost("edit", "t2i", self.model, dollars))
 
     def _worst_case(self) -> float:
-        return max(self.price_bound, self._dearest)
+        return max(self.price_bound, self._highest_bill)
 
     async def _send(self, image: bytes, prompt: str) -> Reply:
         litellm = load_litellm()
         import openai  # LiteLLM's exceptions are this library's
 
-        task = asyncio.current_task()
+        task: Any = asyncio.current_task()
         self._on_wire.add(task)
-        task.add_done_callback(self._on_wire.discard)  # until then its image, which is paid for, may not be on disk
+        task.add_done_callback(self._on_wire.discard)  # when done, its image is on disk
         try:
-            # One attempt is the default here. Nothing more is given: what LiteLLM does not know becomes a field of the form it sends.
+            # No more arguments: LiteLLM sends those it does not know to the provider. One attempt is its default here.
             response = await litellm.aimage_edit(
                 model=self.model, image=image, prompt=prompt, api_base=self.base_url, timeout=self.timeout
             )
@@ -211,14 +207,14 @@ class HostedEditor:
             failure = as_failure(error, self.model)
             if isinstance(failure, Blocked):
                 return Reply("", f"content_filter: {failure}", 0, 0, 0.0, self.model)
-            if isinstance(failure, RejectedRequest) and self._has_served:  # others were accepted: it is this image
+            if isinstance(failure, RejectedRequest) and self._has_served:  # others were accepted, so it is this image
                 return Reply("", f"rejected: {failure}", 0, 0, 0.0, self.model)
-            raise failure from None  # the traceback of the one below would show the provider's words uncensored
+            raise failure from None  # the original's traceback would show the provider's words uncensored
         self._has_served = True
         return _reply(response, self.model)
 
     def _resized(self, source: bytes) -> bytes:
-        """As a new file without metadata: lossless, for the edit must not carry the marks of a second compression."""
+        """Encode the image again, without metadata and without loss: the edit should not show compression marks."""
         picture = self._shrunk(open_picture(source))
         picture.info = {}
         buffer = io.BytesIO()
@@ -234,26 +230,23 @@ class HostedEditor:
 
     @cached_property
     def price_bound(self) -> float:
-        """More dollars than an image should cost, by the list price; 0 where none is known."""
-        prices = load_litellm().model_cost.get(self.model) or load_litellm().model_cost.get(
-            self.model.partition("/")[2], {}
-        )
-        per_image = prices.get("output_cost_per_image") or IMAGE_TOKENS_OUT * prices.get(
-            "output_cost_per_image_token", 0.0
-        )
-        return per_image + TOKENS_IN * max(
-            prices.get("input_cost_per_token", 0.0), prices.get("input_cost_per_image_token", 0.0)
-        )
+        """More dollars than an image should cost, by the list price; 0 if unknown."""
+        known = load_litellm().model_cost
+        prices = known.get(self.model) or known.get(self.model.partition("/")[2], {})
+        per_token_out = prices.get("output_cost_per_image_token", 0.0)
+        per_token_in = max(prices.get("input_cost_per_token", 0.0), prices.get("input_cost_per_image_token", 0.0))
+        return (prices.get("output_cost_per_image") or IMAGE_TOKENS_OUT * per_token_out) + TOKENS_IN * per_token_in
 
 
-def _reply(response: object, model: str) -> Reply:
-    """Gemini's filter gives no image and no error."""
+def _reply(response: Any, model: str) -> Reply:
+    """Read an image response. Where Gemini's filter refuses, there is no image and no error."""
     usage = response.usage
     images = [image.b64_json for image in response.data or [] if image.b64_json]
     is_address = not images and any(image.url for image in response.data or [])
     why_none = _ADDRESS if is_address else "content_filter: the provider sent no image"
-    prompt_tokens, dollars = (usage and usage.get("input_tokens")) or 0, response._hidden_params.get("response_cost")
-    if not (prompt_tokens or dollars):  # LiteLLM takes what the provider does not tell for nothing
+    prompt_tokens = (usage and usage.get("input_tokens")) or 0
+    dollars = response._hidden_params.get("response_cost")  # where LiteLLM documents the cost
+    if not (prompt_tokens or dollars):  # LiteLLM reports 0 where the provider reports nothing
         dollars = None
     return Reply(
         text=images[0] if images else "",

@@ -1,20 +1,20 @@
-"""The models that a synthesis works with, by id: an LLM and an image editor.
+"""The models of a synthesis, by id: an LLM and an image editor.
 
-In:  the options that name them and bound their use.
-Out: a `ChatModel` and an `ImageEditor`, ready to work.
-
-An id says by itself where the model is: `world/oracle` and `world` are the toy world's; an existing folder, or an id whose first part is
-no provider of LiteLLM, is loaded here (by `transformers` or `diffusers`); the rest goes to LiteLLM. `litellm:`, `transformers:` or
-`diffusers:` in front decides a doubtful case, such as a Hub organization that is called like a provider.
+The id says where a model is. `world/oracle` and `world` belong to the toy world. An existing folder, or an id whose
+first part is not a provider of LiteLLM, is loaded on this machine by `transformers` or `diffusers`. Everything else
+goes to LiteLLM. A prefix `litellm:`, `transformers:` or `diffusers:` decides ambiguous ids, such as a Hub organization
+named like a provider.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from repair_hf.runtime.options import UserError, need, opt
+from repair_hf.runtime.options import UserError, check_bounds, need, opt
+from repair_hf.runtime.processes import processes
+from repair_hf.synthesis.options import SMALLEST_EDIT
 
 if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
@@ -35,45 +35,38 @@ class LLMOptions:
     _argument_group_name = "llm"
 
     llm: str = need(
-        "Audits, instructs and edits captions: a LiteLLM id (gemini/gemini-2.5-flash), a vision-language model of transformers by Hub "
-        "id or folder, or world/oracle for the toy world. `litellm:` or `transformers:` in front decides a doubtful id."
+        "LLM: a LiteLLM id (gemini/gemini-2.5-flash), a vision-language model of transformers by Hub id or folder, or "
+        "world/oracle. `litellm:` or `transformers:` in front decides an ambiguous id."
     )
-    llm_base_url: str | None = opt(None, "Endpoint of a server that speaks the protocol of --llm's provider.")
+    llm_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --llm's provider.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
-        None,
-        "How much the LLM thinks before it answers, where its provider lets one say: thoughts are paid for like answers. The provider's "
-        "own default when left out, and for a model that does not know the word.",
+        None, "How much the LLM thinks before it answers; thoughts are billed. Default: the provider's."
     )
-    concurrency: int = opt(16, "LLM requests under way at once; a local model answers so many in one batch.")
-    requests_per_minute: int | None = opt(None, "Limit of the provider; none when left out.")
-    tokens_per_minute: int | None = opt(None, "Limit of the provider, prompt and answer together; none when left out.")
+    concurrency: int = opt(16, "LLM requests at once; the batch size of a local model.", least=1)
+    requests_per_minute: int | None = opt(None, "The provider's limit; default: none.", least=1)
+    tokens_per_minute: int | None = opt(None, "The provider's limit, prompts and answers; default: none.", least=1)
     timeout: float = opt(
-        300.0,
-        "Seconds until a request, for a text or for an image, counts as failed. It may be billed all the same, so the ceilings count "
-        "the most that it may cost.",
+        300.0, "Seconds until a request for a text or an image fails; the ceilings count its highest price.", above=0
     )
     max_error_rate: float = opt(
         0.5,
-        "Stop when more than this share of recent requests or answers is of no use; at 1 drop what fails, and go on.",
+        "Stop if a larger share of recent requests or answers is unusable; 1 drops what fails and continues.",
+        least=0,
+        most=1,
     )
-    max_usd: float | None = opt(
-        None, "Never let this folder cost more dollars than this, LLM and image editor together."
-    )
-    max_calls: int | None = opt(None, "Never pay for more answers of the LLM than this for this folder.")
+    max_usd: float | None = opt(None, "Most dollars that this folder may cost, LLM and editor together.", least=0)
+    max_calls: int | None = opt(None, "Most LLM answers that may be paid for in this folder.", least=0)
     batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
-    verdict_noise: float = opt(0.0, "Toy world: share of audits that come to the opposite verdict.")
-    malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.")
+    verdict_noise: float = opt(0.0, "Toy world: share of audits with the opposite verdict.", least=0, most=1)
+    malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.", least=0, most=1)
 
     def __post_init__(self) -> None:
-        _check_positive(self, "concurrency", "requests_per_minute", "tokens_per_minute", "timeout")
-        _check_share(self, "max_error_rate", "verdict_noise", "malformed_rate")
-        for name in ("max_usd", "max_calls"):
-            if vars(self)[name] is not None and vars(self)[name] < 0:
-                raise UserError(f"`{name}` must not be negative, got {vars(self)[name]}.")
+        check_bounds(self)
         is_oracle = self.llm in (ORACLE, f"litellm:{ORACLE}") and self.llm_base_url is None
         if (self.verdict_noise or self.malformed_rate) and not is_oracle:
             raise UserError(
-                f"`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with --llm {ORACLE}."
+                "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with "
+                f"--llm {ORACLE}."
             )
 
 
@@ -84,32 +77,26 @@ class EditorOptions:
     _argument_group_name = "editor"
 
     editor: str = need(
-        "Edits images: a diffusers Hub id or folder, a LiteLLM id (gemini/gemini-2.5-flash-image), or `world` for the toy world. "
-        "`litellm:` or `diffusers:` in front decides a doubtful id."
+        "Image editor: a diffusers Hub id or folder, a LiteLLM id (gemini/gemini-2.5-flash-image), or `world` for the "
+        "toy world. `litellm:` or `diffusers:` in front decides an ambiguous id."
     )
-    editor_base_url: str | None = opt(
-        None, "Endpoint of a server that speaks the protocol of a LiteLLM editor's provider."
+    editor_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --editor's provider.")
+    editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
+    editor_size: int = opt(
+        512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
     )
-    editor_steps: int = opt(8, "diffusers: denoising steps per image.")
-    editor_size: int = opt(512, "Images are edited at the area of a square with this side, in pixels.")
-    editor_batch_size: int = opt(1, "diffusers: failures edited at once, where the pipeline can.")
+    editor_batch_size: int = opt(1, "diffusers: failures edited at once, where the pipeline can.", least=1)
     editor_dtype: Literal["auto", "float32", "float16", "bfloat16"] = opt(
         "auto", "diffusers: type of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
     )
     editor_offload: Literal["none", "model", "sequential"] = opt(
-        "none",
-        "diffusers: keep in main memory what the GPU does not need right now, by whole models or layer by layer.",
+        "none", "diffusers: keep unused weights in main memory, by whole models or layer by layer."
     )
-    drift: float = opt(0.0, "Toy world: share of edited images in which too much changes.")
-    artifacts: float = opt(
-        0.0, "Toy world: strength, from 0 to 1, of the trace that editing leaves in each image's look."
-    )
+    drift: float = opt(0.0, "Toy world: share of edited images in which too much changes.", least=0, most=1)
+    artifacts: float = opt(0.0, "Toy world: strength of the trace that editing leaves in images.", least=0, most=1)
 
     def __post_init__(self) -> None:
-        _check_positive(self, "editor_steps", "editor_batch_size")
-        _check_share(self, "drift", "artifacts")
-        if self.editor_size < 64:
-            raise UserError(f"`editor_size` must be at least 64 pixels, got {self.editor_size}.")
+        check_bounds(self)
         if (self.drift or self.artifacts) and self.editor != "world":
             raise UserError(
                 "`drift` and `artifacts` are faults of the toy world's editor; use them with --editor world."
@@ -122,13 +109,12 @@ def find_llm(options: LLMOptions) -> tuple[Place, str]:
 
 
 def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
-    """As `find_llm`, where it can be used as the options say.
+    """Where the LLM is, and its name there, after checking that it can do what the options ask.
 
     Raises:
         UserError: If it cannot.
     """
     from repair_hf.llm.batch_api import batch_route
-    from repair_hf.runtime.processes import processes
 
     (place, name), count = find_llm(options), processes().count
     if options.batch and (place != "litellm" or count > 1):
@@ -137,7 +123,7 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
     if options.batch:
         batch_route(name)
     if options.reasoning_effort is not None and place != "litellm":
-        raise UserError(f"`reasoning_effort` is told to a provider, and --llm {options.llm} has none; leave it out.")
+        raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
     return place, name
 
 
@@ -147,17 +133,16 @@ def find_editor(options: EditorOptions) -> tuple[Place, str]:
 
 
 def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
-    """The LLM, with the journal that remembers its answers. Of several processes each has a part of the limits and ceilings.
+    """Open the LLM with the journal that keeps its answers. Several processes share limits and ceilings.
 
     Raises:
-        UserError: If there is no such model, or it cannot be used in that way.
+        UserError: If there is no such model, or it cannot do what the options ask.
     """
     from repair_hf.llm.batches import Batches, refuse_if_waiting
     from repair_hf.llm.budget import Budget
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.limits import Limits
     from repair_hf.llm.sending import RequestOptions
-    from repair_hf.runtime.processes import processes
 
     (place, name), count = find_usable_llm(options), processes().count
     name, provider = _provider(options, place, name)
@@ -183,7 +168,7 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
 
 
 def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | HostedEditor:
-    """The image editor; `llm` tells when to give up on a provider.
+    """Open the image editor. Timeout and error rate are those of `llm`.
 
     Raises:
         UserError: If there is no such model, or it cannot edit images.
@@ -218,7 +203,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
 
 
 def local_weights(llm: LLMOptions, editor: EditorOptions) -> dict[str, str]:
-    """Digests of the models that lie in folders, where other weights may come to lie under the same path."""
+    """Digests of models in folders, whose weights may change under the same path."""
     from repair_hf.runtime.run_folder import name_with_digest
 
     found = {"llm_digest": find_llm(llm), "editor_digest": find_editor(editor)}
@@ -228,12 +213,12 @@ def local_weights(llm: LLMOptions, editor: EditorOptions) -> dict[str, str]:
 
 
 def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provider | None]:
-    """What the answers are filed under, and who answers; None leaves it to LiteLLM."""
+    """The model's name in the journal, and the provider; None stands for LiteLLM."""
     from repair_hf.toyworld import oracle
 
     faults = {"verdict_noise": options.verdict_noise, "malformed_rate": options.malformed_rate}
-    told = "&".join(f"{fault}={rate:g}" for fault, rate in faults.items() if rate)
-    filed = f"{name}?{told}" if told else name  # an oracle that errs is another model, with answers of its own
+    faulty = "&".join(f"{fault}={rate:g}" for fault, rate in faults.items() if rate)
+    filed = f"{name}?{faulty}" if faulty else name  # a faulty oracle is another model, with its own answers
     if place == "world":
         return filed, oracle.provider(**faults)
     if place == "here":
@@ -241,15 +226,13 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
 
         model = LocalModel(name, batch_size=options.concurrency)
         return model.id, model
-    if name == ORACLE and options.llm_base_url is None:  # the oracle as one of LiteLLM's providers, as slow as any
+    if name == ORACLE and options.llm_base_url is None:  # the oracle as a provider of LiteLLM
         oracle.register(**faults)
     return filed, None
 
 
 def _sharing(place: Place) -> int:
-    """How many processes share a provider's limits. What runs here, each process has for itself."""
-    from repair_hf.runtime.processes import processes
-
+    """How many processes share a provider's limits; each process loads its own local model."""
     return processes().count if place == "litellm" else 1
 
 
@@ -271,17 +254,5 @@ def _find(id: str, toy: str, library: str, base_url: str | None) -> tuple[Place,
     from repair_hf.llm.loading import load_litellm
 
     first, slash, _ = id.partition("/")
-    # without a slash it is one of the names that LiteLLM knows without a provider, such as gpt-4o
+    # LiteLLM knows some names without a provider, such as gpt-4o
     return ("litellm" if not slash or first in load_litellm().provider_list else "here"), id
-
-
-def _check_positive(options: Any, *names: str) -> None:
-    for name in names:
-        if vars(options)[name] is not None and vars(options)[name] <= 0:
-            raise UserError(f"`{name}` must be more than 0, got {vars(options)[name]}.")
-
-
-def _check_share(options: Any, *names: str) -> None:
-    for name in names:
-        if not 0 <= vars(options)[name] <= 1:
-            raise UserError(f"`{name}` is a share between 0 and 1, got {vars(options)[name]}.")

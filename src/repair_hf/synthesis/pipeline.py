@@ -1,15 +1,11 @@
-"""Synthesis: failures in, records out.
+"""Synthesis: turn mined failures into records.
 
-In:  mined failures (rows of `mine_false_positives`), the pairs that they were mined from, an encoder, an LLM, an image editor.
-Out: records, and what was dropped with its reason, both in the order of the failures.
+Every answer and every candidate image is on disk before it is used. After a crash the same call asks again only what
+was in flight, and gives the same records. Candidates are selected at the end, embedded in batches.
 
-What was paid or drawn is on disk before it is used (the LLM's journal, the candidate images). So a run that was killed goes on with the
-same call, asks again only what was in flight, and gives the same records. The candidates are chosen at the end, embedded in
-batches.
-
-Several processes (`accelerate launch`) share the failures out among them, so that equal work falls to one. Each leaves its answers and
-images in the folder; when all are done the main process goes through all failures once more, finds everything there, and builds the
-records. So it does not matter how many processes an earlier run had.
+Several processes (`accelerate launch`) share the failures, so that equal work falls to one process. Each leaves its
+answers and images in the folder. Then the main process goes through all failures again, finds everything there, and
+builds the records. The number of processes may change between runs.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -30,45 +26,36 @@ from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Journal, open_journal, shards
 from repair_hf.llm.prompts import prompt_digest
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.records.columns import DROPPED_FEATURES, MODALITIES
+from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.rows import Rows
-from repair_hf.synthesis.selection import choose_captions, choose_images
-from repair_hf.synthesis.sources import LONGEST_SIDE, SourceImages, UnreadableImage
-from repair_hf.synthesis.stream import Repair, Stream
+from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.selection import select_captions, select_images
+from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.workers import RepairWorkers
 
 RECORDS, DROPPED = "records.arrow", "dropped.arrow"
 
 
 class Synthesizer:
-    """Turns mined failures into (q, gt, fp, edit) records.
+    """Turn mined failures into (q, gt, fp, edit) records.
 
     Args:
         pairs: What the failures were mined from.
         encoder: The retriever that failed; it chooses among the candidates.
-        chat: The LLM, with the journal that remembers its answers.
+        chat: The LLM, with the journal that keeps its answers.
         editor: The image editor.
-        candidates: M, how many edits to make of each false positive.
-        select: Which of them is kept: the one `nearest` to the false positive, or the `first`.
-        audited: Audit failures first; if not, every one is taken for a real one.
-        seed: Fixes the draws of the LLM and of the editor.
-        attach_image: Show the query image to the LLM that edits a caption.
-        grouped_audit: Audit all false positives of an image in one request.
-        candidates_in_one_request: Ask for the M edits of a caption in one request.
-        image_side: Longest side of the images that the LLM is sent, in pixels.
-        round: Number of this round of repair; later ones start from the repaired retriever.
-        workers: Failures in flight per direction.
+        options: Fields of `SynthesisOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
-        images_made: How many candidate images the last run has made, all processes together.
-        images_found: How many an earlier one had left.
-        watch: Told of every failure that is through, if it is set; in the main process alone.
+        images_made: How many candidate images the last run made, in all processes.
+        images_found: How many were there from an earlier run.
+        watch: If set, the main process calls it with every failure that is finished.
 
     Example:
         >>> records, dropped = Synthesizer(pairs, encoder, chat, editor).run(failures, "runs/synthesize")
@@ -76,53 +63,26 @@ class Synthesizer:
     """
 
     def __init__(
-        self,
-        pairs: Pairs,
-        encoder: DualEncoder,
-        chat: ChatModel,
-        editor: ImageEditor | HostedEditor,
-        *,
-        candidates: int = 3,
-        select: Literal["nearest", "first"] = "nearest",
-        audited: bool = True,
-        seed: int = 0,
-        attach_image: bool = False,
-        grouped_audit: bool = False,
-        candidates_in_one_request: bool = False,
-        image_side: int = LONGEST_SIDE,
-        round: int = 1,
-        workers: int = 64,
+        self, pairs: Pairs, encoder: DualEncoder, chat: ChatModel, editor: ImageEditor | HostedEditor, **options: Any
     ) -> None:
-        if candidates < 1 or workers < 1:
-            raise UserError(f"`candidates` and `workers` must be at least 1, got {candidates} and {workers}.")
-        self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
-        self.candidates, self.seed, self.round, self.workers = candidates, seed, round, workers
-        self.grouped_audit, self.select = grouped_audit and audited, select
-        self._asking = {
-            "audited": audited,
-            "attach_image": attach_image,
-            "grouped_audit": self.grouped_audit,
-            "together": candidates_in_one_request,
-        }
+        self.options = SynthesisOptions(**options)
+        self.encoder, self.chat, self.editor = encoder, chat, editor
+        self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
         self.images_made, self.images_found = 0, 0
+        self.watch: Callable[[RepairTask], None] | None = None
         self._image_bills: list[Usage] = []
-        self.watch: Callable[[Repair], None] | None = None
         self._counted: set[Path] = set()  # journals whose payments the budget knows
-        self.sources = SourceImages(pairs.images, longest_side=image_side)
-        self.rows = Rows(pairs, self.sources)
-        self.captions = self.rows.captions
-        self.image_of = pairs.caption_image  # (M,)
 
     @property
     def dollars(self) -> float:
-        """What this process has paid so far, for answers and for images, as far as prices are known."""
+        """What this process has paid so far for answers and images, as far as prices are known."""
         return self.chat.dollars + sum(bill.dollars for bill in self._image_bills)
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
-        """Repair all failures, going on from whatever an earlier run left in `folder`.
+        """Repair all failures, continuing from what an earlier run left in `folder`.
 
         Args:
-            failures: Rows of `mine_false_positives` on these very pairs.
+            failures: Rows of `mine_false_positives` on the same pairs.
             folder: Gets the candidate images, and the files behind the two datasets.
 
         Returns:
@@ -130,117 +90,118 @@ class Synthesizer:
 
         Raises:
             UserError: If the failures were mined from other pairs.
-            RunStopped: If a provider, the budget or the editor's process gave out, or answers come with a batch; the same call goes
-                on from there.
+            RunStopped: If a provider, the budget or the editor's process failed, or answers will come with a batch.
+                The same call continues from there.
         """
-        self.rows.check(failures)
+        self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        repairs = [self._repair(row) for row in failures.to_list()]
+        tasks = [self.builder.task(row) for row in failures.to_list()]
         everyone = processes()
-        self._share(repairs, folder)
+        self._share(tasks, folder)
         if everyone.is_main:
-            self._build(repairs, folder)
+            self._build(tasks, folder)
         everyone.gather(None)  # the files are there
         return Dataset.from_file(str(folder / RECORDS)), Dataset.from_file(str(folder / DROPPED))
 
-    def _share(self, repairs: list[Repair], folder: Path) -> None:
-        """Take all failures through: this process its own, and then the main process all, which finds them done."""
+    def _share(self, tasks: list[RepairTask], folder: Path) -> None:
+        """Finish this process's own tasks; then the main process goes through all of them and finds them done."""
         everyone, stopped = processes(), None
-        own = [repair for repair in repairs if everyone.count == 1 or everyone.owns(self._work_name(repair))]
+        own = [task for task in tasks if everyone.count == 1 or everyone.owns(self._work_name(task))]
         with self._image_journal(folder) as journal:
             images = self._candidates(folder, journal)
             everyone.gather(None)  # all know what earlier runs have paid before one of them pays more
             try:
-                _run(self._stream(own, images))
-            except RunStopped as stop:  # the others may still finish their own; what they have is kept
+                _run(self._work(own, images))
+            except RunStopped as stop:  # the others may still finish their own, which is kept
                 if everyone.count == 1:
                     raise
                 stopped = str(stop)
         self._add_up(everyone.gather((stopped, images.made, images.found, self.chat.usage)))
         if everyone.count > 1 and everyone.is_main:
-            self._take_over(repairs, folder)
+            self._take_over(tasks, folder)
 
-    def _take_over(self, repairs: list[Repair], folder: Path) -> None:
-        """Fill in what the other processes have found. What failed with them is asked once more, and paid for like all else."""
+    def _work_name(self, task: RepairTask) -> str:
+        """Name the work of a task: tasks that share questions or edits have equal names."""
+        return self.builder.content(task, "q" if self.options.is_grouped(task.direction) else "fp")
+
+    def _take_over(self, tasks: list[RepairTask], folder: Path) -> None:
+        """Fill in what the other processes found. What failed with them is asked once more."""
         replayed = {place: (use.replayed, use.dollars_saved) for place, use in self.chat.usage.items()}
         self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
         with self._image_journal(folder) as journal:
             images = self._candidates(folder, journal)
-            _run(self._stream(repairs, images))
+            _run(self._work(tasks, images))
         self.images_made += images.made
-        for place, use in self.chat.usage.items():  # what another process has asked was not there from an earlier run
+        for place, use in self.chat.usage.items():  # answers of another process do not come from an earlier run
             use.replayed, use.dollars_saved = replayed.get(place, (0, 0.0))
 
-    def _add_up(self, said: list[tuple[str | None, int, int, Usage, dict]]) -> None:
-        """What the processes did, together. Where one could not finish, none goes on."""
-        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(said) if why is not None]:
-            raise RunStopped(f"{len(reasons)} of {len(said)} processes stopped. {' '.join(reasons)}")
-        _, made, found, usages = zip(*said, strict=True)
+    def _add_up(self, reports: list[tuple[str | None, int, int, dict[tuple[str, str], Usage]]]) -> None:
+        """Add up what all processes did.
+
+        Raises:
+            RunStopped: If one of them could not finish.
+        """
+        if reasons := [f"process {index}: {why}" for index, (why, *_) in enumerate(reports) if why is not None]:
+            raise RunStopped(f"{len(reasons)} of {len(reports)} processes stopped. {' '.join(reasons)}")
+        _, made, found, usages = zip(*reports, strict=True)
         self.images_made, self.images_found = sum(made), sum(found)
         keys = {key for usage in usages for key in usage}
-        self.chat.usage = {key: _sum([usage[key] for usage in usages if key in usage]) for key in keys}
+        self.chat.usage = {key: _sum(usage[key] for usage in usages if key in usage) for key in keys}
 
-    def _build(self, repairs: list[Repair], folder: Path) -> None:
-        """Choose among the candidates, and write the files behind the two datasets."""
-        self._select(repairs)
+    def _build(self, tasks: list[RepairTask], folder: Path) -> None:
+        """Select among the candidates, and write the files behind the two datasets."""
+        self._select(tasks)
         made_by = {
-            "round": self.round,
+            "round": self.options.round,
             "retriever": _name(self.encoder),
             "llm": self.chat.model,
             "editor": self.editor.id,
             "prompt_digest": prompt_digest(),
-            "seed": self.seed,
+            "seed": self.options.seed,
         }
-        records = (self.rows.record(repair) | made_by for repair in repairs if repair.reason is None)
-        dropped = (self.rows.told(repair) | made_by for repair in repairs if repair.reason is not None)
+        records = (self.builder.record(task) | made_by for task in tasks if task.reason is None)
+        dropped = (self.builder.columns(task) | made_by for task in tasks if task.reason is not None)
         build(records, folder / RECORDS)
         build(dropped, folder / DROPPED, DROPPED_FEATURES)
 
-    def _work_name(self, repair: Repair) -> str:
-        """Failures of one name share questions or edits: those of one false positive, or of one query where they are audited together."""
-        role = "q" if self.grouped_audit and repair.direction == "i2t" else "fp"
-        at = repair.at[role]
-        if MODALITIES[repair.direction][role] == "text":
-            return self.captions[at]
-        try:
-            return self.sources.digest(at)
-        except UnreadableImage:
-            return self.rows.ids["image"][at]
+    def _select(self, tasks: list[RepairTask]) -> None:
+        edited = [task for task in tasks if task.reason is None]
+        captions = [task for task in edited if task.direction == "i2t"]
+        images = [task for task in edited if task.direction == "t2i"]
+        texts = [self.builder.captions[task.at["fp"]] for task in captions]
+        selections = [
+            *select_captions(self.encoder, texts, [task.candidates for task in captions], select=self.options.select),
+            *select_images(
+                self.encoder,
+                self.builder.sources,
+                [task.at["fp"] for task in images],
+                [task.candidates for task in images],
+                select=self.options.select,
+            ),
+        ]
+        for task, selection in zip([*captions, *images], selections, strict=True):
+            task.selection = selection
+            if selection.candidate is None:
+                task.drop("no_op", "no candidate differs from the false positive")
 
-    def _repair(self, row: dict) -> Repair:
-        """The audit's ground truth is, for a caption, its own image, and for an image its first caption."""
-        is_t2i = row["direction"] == "t2i"
-        gt = self.image_of[row["q"]] if is_t2i else self.pairs.captions_of(row["q"])[0]
-        return Repair(row, {"q": row["q"], "gt": int(gt), "fp": row["fp"]})
-
-    async def _stream(self, repairs: list[Repair], images: Candidates) -> None:
+    async def _work(self, tasks: list[RepairTask], images: Candidates) -> None:
         is_quiet = None if processes().is_main else True
         await self.chat.collect()
-        with tqdm(total=len(repairs), desc="Repairing", unit=" failures", smoothing=0.05, disable=is_quiet) as bar:
-            stream = Stream(
-                self.chat,
-                images,
-                self.sources,
-                self.captions,
-                candidates=self.candidates,
-                seed=self.seed,
-                bar=bar,
-                watch=self.watch,
-                **self._asking,
-            )
-            await stream.run(repairs, self.workers)
-        if stream.waiting:
+        with tqdm(total=len(tasks), desc="Repairing", unit=" failures", smoothing=0.05, disable=is_quiet) as bar:
+            workers = RepairWorkers(self.chat, images, self.builder, self.options, bar=bar, watch=self.watch)
+            await workers.run(tasks)
+        if workers.waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
 
     def _candidates(self, folder: Path, journal: Journal | None) -> Candidates:
         images = Candidates(
             self.editor,
-            self.sources,
+            self.builder.sources,
             folder / "candidates",
-            count=self.candidates,
-            seed=self.seed,
+            count=self.options.candidates,
+            seed=self.options.seed,
             budget=self.chat.budget,
             journal=journal,
         )
@@ -248,7 +209,7 @@ class Synthesizer:
         return images
 
     def _image_journal(self, folder: Path) -> Journal | nullcontext[None]:
-        """Where payments for images are written down; what stands there counts as spent."""
+        """Open the journal of paid images; what stands there counts as spent."""
         if not isinstance(self.editor, HostedEditor):
             return nullcontext()
         everyone = processes()
@@ -257,22 +218,6 @@ class Synthesizer:
             self._counted.add(journal.path)
             self.chat.budget.count(journal.dollars)
         return journal
-
-    def _select(self, repairs: list[Repair]) -> None:
-        edited = [repair for repair in repairs if repair.reason is None]
-        captions = [repair for repair in edited if repair.direction == "i2t"]
-        images = [repair for repair in edited if repair.direction == "t2i"]
-        texts = [self.captions[repair.at["fp"]] for repair in captions]
-        rows = [repair.at["fp"] for repair in images]
-        candidates = [[repair.candidates for repair in some] for some in (captions, images)]
-        choices = [
-            *choose_captions(self.encoder, texts, candidates[0], select=self.select),
-            *choose_images(self.encoder, self.sources, rows, candidates[1], select=self.select),
-        ]
-        for repair, choice in zip([*captions, *images], choices, strict=True):
-            repair.choice = choice
-            if choice.candidate is None:
-                repair.drop("no_op", "no candidate differs from the false positive")
 
 
 def _sum(uses: Iterable[Usage]) -> Usage:
@@ -285,7 +230,7 @@ def _name(encoder: DualEncoder) -> str:
     return f"{Path(name).name if Path(name).is_dir() else name}@{encoder.digest}"
 
 
-def _run(work: Coroutine) -> Any:
+def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, also in a notebook, whose own event loop is running already."""
     try:
         asyncio.get_running_loop()
@@ -296,7 +241,7 @@ def _run(work: Coroutine) -> Any:
     try:
         with ThreadPoolExecutor(1) as thread:
             try:
-                return thread.submit(loop.run_until_complete, task).result()
+                thread.submit(loop.run_until_complete, task).result()
             except KeyboardInterrupt:
                 loop.call_soon_threadsafe(task.cancel)
                 raise

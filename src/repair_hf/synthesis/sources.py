@@ -1,10 +1,8 @@
-"""The pairs' images as the synthesis needs them: as files, as data URLs for a provider, as pictures for the encoder.
+"""The pairs' images as files, as data URLs for a provider, or decoded for the encoder.
 
-In:  the pairs' `images`, which stay encoded.
-Out: bytes, data URLs, pictures and names of single images. A data URL is made once and kept while its image is in use.
-
-Files come from strangers: they are opened within limits (see `pairs.images.open_image`), and what leaves the machine is always drawn
-anew from the pixels, so that it holds no place, no name and no thumbnail of what was cropped away.
+Image files are untrusted: they are opened within limits (see `pairs.images.open_image`). What is sent to a provider is
+always encoded again from the pixels, so it holds no metadata: no place, no name, no thumbnail of what was cropped
+away.
 """
 
 from __future__ import annotations
@@ -20,13 +18,11 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, in_rgb, open_image
-from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.options import LONGEST_SIDE
 
-LONGEST_SIDE = 1024  # beyond this, providers scale down themselves and bill for more tiles
-SMALLEST_SIDE = 32  # pixels; of less, no model tells what it shows
 SMALL_PNG = 256 * 1024  # bytes
 URLS_KEPT = 1024  # about 150 MB of photographs
-SCENE = "scene"  # the one text of a PNG that stays: the toy world's oracle and editor read it
+SCENE = "scene"  # the only PNG text that is kept: the toy world's oracle and editor read it
 
 
 class UnreadableImage(Exception):
@@ -38,19 +34,17 @@ class SourceImages:
 
     Args:
         images: Their `images`.
-        longest_side: Data URLs hold no more pixels than this on a side. Providers bill by size, each by its own rule.
+        longest_side: Most pixels on a side of a data URL's image. Providers bill by size.
     """
 
     def __init__(self, images: datasets.Dataset, *, longest_side: int = LONGEST_SIDE) -> None:
-        if longest_side < SMALLEST_SIDE:
-            raise UserError(f"`image_side` must be at least {SMALLEST_SIDE} pixels, got {longest_side}.")
         self.longest_side = longest_side
         self._rows = images.select_columns(["image"]).cast_column("image", datasets.Image(decode=False))
         self.url = lru_cache(URLS_KEPT)(self._url)
         self.digest = lru_cache(None)(self._digest)
 
     def reference(self, index: int) -> dict:
-        """How a `datasets.Image` column names the image without decoding it: {"bytes": …, "path": …}."""
+        """The undecoded cell of a `datasets.Image` column: {"bytes": …, "path": …}."""
         return self._rows[index]["image"]
 
     def file(self, index: int) -> bytes:
@@ -60,7 +54,7 @@ class SourceImages:
             return reference["bytes"]
         try:
             path = Path(reference["path"])
-            if path.stat().st_size > MAX_BYTES or not path.is_file():  # a device, a pipe: they may never end
+            if path.stat().st_size > MAX_BYTES or not path.is_file():  # a device or a pipe may never end
                 raise UnreadableImage(f"{path} is no image file of at most {MAX_BYTES:,} bytes")
             return path.read_bytes()
         except OSError as error:
@@ -79,7 +73,7 @@ class SourceImages:
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Decode an image file: upright, RGB, on white where it shows through, `.info` empty but for a scene of the toy world.
+    """Decode an image file: upright, RGB, transparency on white, `.info` empty except for a scene of the toy world.
 
     Raises:
         UnreadableImage: If the file is broken, cut off or far too large.
@@ -91,17 +85,17 @@ def open_picture(data: bytes) -> Image.Image:
             picture, scene = in_rgb(image), image.info.get(SCENE)
     except UNDECODABLE as error:
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
-    # Pillow writes some of `info` (comments, colour profiles) into whatever file the picture is saved as
+    # Pillow would write some of `info` (comments, colour profiles) into any file saved from the picture
     picture.info = {SCENE: scene} if isinstance(scene, str) else {}
     return picture
 
 
 def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:
-    """The same picture as a new file without metadata: of a small PNG a PNG, of everything else a JPEG.
+    """Encode the picture again without metadata: a small PNG as PNG, anything else as JPEG.
 
     Args:
         data: An image file.
-        longest_side: It is scaled down to at most so many pixels on a side.
+        longest_side: Most pixels on a side; larger pictures are scaled down.
 
     Returns:
         `png` or `jpeg`, and the file.
@@ -115,8 +109,8 @@ def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:
     buffer = io.BytesIO()
     if is_small_png:
         notes = PngInfo()
-        for name, text in picture.info.items():
-            notes.add_text(name, text)
+        if SCENE in picture.info:
+            notes.add_text(SCENE, picture.info[SCENE])
         picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
         return "png", buffer.getvalue()
     picture.save(buffer, "JPEG", quality=90)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.synthesis.selection import choose_captions
+from repair_hf.synthesis.selection import select_captions
 from repair_hf.synthesis.sources import open_picture
 
 CANDIDATES = 3
@@ -24,7 +24,7 @@ def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequ
     """
     originals, texts = [context.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
     chosen = []
-    for (row, some), choice in zip(candidates, choose_captions(context.encoder, originals, texts), strict=True):
+    for (row, some), choice in zip(candidates, select_captions(context.encoder, originals, texts), strict=True):
         if choice.candidate is None:
             context.drop(row, "no_op", "no candidate changed anything")
         else:

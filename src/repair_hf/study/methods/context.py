@@ -33,7 +33,7 @@ from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
-from repair_hf.synthesis.stream import work_through
+from repair_hf.synthesis.workers import work_through
 
 WORKERS = 64
 

@@ -1,4 +1,4 @@
-"""Labelling: kinds of error of image instructions."""
+"""Error types of image instructions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import pytest
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import open_journal
-from repair_hf.llm.prompts import NAMES, prompt_digest
+from repair_hf.llm.prompts import NAMES
 from repair_hf.llm.provider import Reply
-from repair_hf.synthesis.labelling import ask_about, label_images
+from repair_hf.synthesis.error_labels import ask_about, label_images
+from repair_hf.synthesis.instruct import ERROR_TYPES
 from repair_hf.toyworld import instructions
 
-RECORD = {
-    "record_id": "a",
-    "q_text": 'a "red" star',
-    "edit_instruction": "Replace the small blue star with a small red star.",
-}
+INSTRUCTION = "Replace the small blue star with a small red star."
+RECORD = {"record_id": "a", "q_text": 'a "red" star', "edit_instruction": INSTRUCTION}
 
 
 def chat(folder, *texts: str) -> ChatModel:
@@ -31,10 +29,7 @@ def chat(folder, *texts: str) -> ChatModel:
 
 def test_what_is_asked():
     system, user = ask_about(RECORD)
-    assert all(
-        f"- {kind}:" in system["content"]
-        for kind in ("Object", "Action", "Attribute", "Count", "Relation", "Hallucination")
-    )
+    assert all(f"- {kind}:" in system["content"] for kind in ERROR_TYPES)
     assert user["content"][0]["text"].splitlines() == [
         'Query caption: "a \\"red\\" star"',
         'Edit instruction: "Replace the small blue star with a small red star."',
@@ -42,17 +37,14 @@ def test_what_is_asked():
 
 
 def test_the_prompt_does_not_rename_the_records():
-    assert "label_t2i" not in NAMES and prompt_digest() == prompt_digest()
+    assert "label_t2i" not in NAMES
 
 
 def test_answers_become_labels_each_kind_once(tmp_path):
     others = [RECORD | {"record_id": name, "q_text": name} for name in ("b", "c")]
-    good, twice, bad = (
-        '{"error_types": ["Attribute"]}',
-        '{"error_types": ["Count", "Count"]}',
-        '{"error_types": ["Colour"]}',
-    )
-    missing = label_images(chat(tmp_path, good, twice, bad, bad), [RECORD, *others], tmp_path / "labels.jsonl")
+    kinds = (["Attribute"], ["Count", "Count"], ["Colour"], ["Colour"])
+    answers = chat(tmp_path, *(json.dumps({"error_types": some}) for some in kinds))
+    missing = label_images(answers, [RECORD, *others], tmp_path / "labels.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
     assert missing == 1 and rows == [
         {"record_id": "a", "error_types": ["Attribute"]},

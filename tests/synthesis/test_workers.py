@@ -1,26 +1,22 @@
-"""The cheaper ways through the stream: the same records for fewer calls and fewer tokens, counted at a server."""
+"""The cheaper ways to ask: the same records for fewer calls and fewer tokens, counted at a server."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from pyarrow.parquet import read_table
+from scripted import stage_of
+from small_world import World
 
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
-from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.dataset import save_records
-from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.corpus import build_world
-from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.server import ChatServer
 
 WAYS = {
@@ -31,16 +27,10 @@ WAYS = {
 }
 
 
-class Editor(WorldEditor):
-    own_process = False
-
-
 @pytest.fixture(scope="module")
-def world(clip_folder, tmp_path_factory):
-    folder = build_world(tmp_path_factory.mktemp("stream"), splits={"train": 6, "validation": 1, "test": 1})
-    pairs, encoder = load_pairs(folder), DualEncoder.from_pretrained(str(clip_folder))
-    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=4)
-    return pairs, encoder, failures.filter(lambda row: row["direction"] == "i2t" or row["q"] % 10 == 0)
+def world(encoder, tmp_path_factory) -> World:
+    folder = tmp_path_factory.mktemp("ways") / "world"
+    return World.build(folder, encoder, 6, d_i2t=4, keep=lambda row: row["direction"] == "i2t" or row["q"] % 10 == 0)
 
 
 class Counting:
@@ -53,16 +43,14 @@ class Counting:
 
     def __call__(self, body: dict) -> str | list[str]:
         shown = "\n".join(part.get("text", "image") for part in body["messages"][1]["content"])
-        stage = "edit" if "Edit instruction:" in shown else "audit" if "Ground-truth" in shown else "instruct"
-        direction = "t2i" if "Query caption:" in shown else "i2t"
+        place = stage_of(shown), "t2i" if "Query caption:" in shown else "i2t"
         with self._lock:
-            self.calls[stage, direction] += 1
-            self.tokens[stage, direction] += oracle.count_tokens(body["messages"])
+            self.calls[place] += 1
+            self.tokens[place] += oracle.count_tokens(body["messages"])
         return self.script(shown) or oracle.choices(oracle.answer, body)
 
 
-def synthesize(world, folder: Path, answer: Counting, failures: Dataset | None = None, **options):
-    pairs, encoder, mined = world
+def synthesize(world: World, folder: Path, answer: Counting, failures: Dataset | None = None, **options):
     with (
         pytest.MonkeyPatch.context() as patch,
         ChatServer(answer) as server,
@@ -70,12 +58,9 @@ def synthesize(world, folder: Path, answer: Counting, failures: Dataset | None =
     ):
         patch.setenv("OPENAI_API_KEY", "none")
         chat = ChatModel("openai/world", journal=journal, base_url=server.base_url)
-        synthesizer = Synthesizer(pairs, encoder, chat, Editor(), **options)
-        records, dropped = synthesizer.run(mined if failures is None else failures, folder)
-        billed = {key: use.prompt_tokens for key, use in chat.usage.items()}
-        assert billed == {key: answer.tokens[key] for key in billed}
-    save_records(folder, records, dropped)
-    return read_table(folder / "records").to_pylist(), read_table(folder / "dropped").to_pylist()
+        saved = world.synthesize(chat, folder, failures, **options)
+    assert {key: use.prompt_tokens for key, use in chat.usage.items()} == dict(answer.tokens)
+    return saved
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +93,7 @@ def test_a_grouped_audit_gives_the_very_same_records(found):
 
 
 def test_only_the_captions_of_an_image_are_grouped(world, found):
-    failures, counting = world[2], found["grouped"][2]
-    rows = [row for row in failures if row["direction"] == "i2t"]
+    rows, counting = world.of("i2t"), found["grouped"][2]
     assert counting.calls["audit", "i2t"] == len({row["q"] for row in rows}) < len(rows)
     for key, count in found["default"][2].calls.items():
         assert counting.calls[key] == count or key == ("audit", "i2t")
@@ -124,9 +108,7 @@ def test_one_request_gives_all_candidates(found):
 
 def test_a_single_false_positive_is_audited_as_ever(world, tmp_path):
     asked: list[str] = []
-    answer = Counting(lambda shown: asked.append(shown))
-    single = Dataset.from_list([next(row for row in world[2] if row["direction"] == "i2t")])
-    synthesize(world, tmp_path, answer, single, grouped_audit=True)
+    synthesize(world, tmp_path, Counting(asked.append), world.of("i2t", 1), grouped_audit=True)
     assert "False-positive caption:" in asked[0] and "False-positive caption 1:" not in asked[0]
 
 
@@ -138,14 +120,12 @@ def test_a_group_without_an_answer_of_use_is_audited_one_by_one(world, found, sa
     assert answer.calls["audit", "i2t"] == 2 * groups + found["default"][2].calls["audit", "i2t"]
 
 
-def test_a_group_whose_image_is_broken_is_dropped_whole(clip_folder, tmp_path):
-    folder = build_world(tmp_path / "world", splits={"train": 6, "validation": 1, "test": 1})
-    pairs, encoder = load_pairs(folder), DualEncoder.from_pretrained(str(clip_folder))
-    failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=4)
-    failures = failures.filter(lambda row: row["direction"] == "i2t")
+def test_a_group_whose_image_is_broken_is_dropped_whole(world, tmp_path):
+    folder = shutil.copytree(world.folder, tmp_path / "world")
+    broken, failures = world._replace(pairs=load_pairs(folder)), world.of("i2t")
     (folder / "images" / "train-00003.png").write_bytes(b"no image any more")
     answer = Counting()
-    records, dropped = synthesize((pairs, encoder, failures), tmp_path / "out", answer, grouped_audit=True)
+    records, dropped = synthesize(broken, tmp_path / "out", answer, failures, grouped_audit=True)
     lost = [row["q_id"] for row in dropped if row["reason"] == "unreadable_image"]
     assert lost == ["train-00003.png"] * 4 and len(records) + len(dropped) == len(failures)
     assert answer.calls["audit", "i2t"] == 5

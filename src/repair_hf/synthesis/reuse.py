@@ -1,8 +1,4 @@
-"""Begin with what others have paid for.
-
-In:  folders of other syntheses, or of a study's products.
-Out: a new folder with their answers and candidate images, so that what several ask for is paid once.
-"""
+"""Start a run folder with the answers and images that other runs have paid for."""
 
 from __future__ import annotations
 
@@ -13,17 +9,20 @@ from pathlib import Path
 
 from repair_hf.llm.journal import shards
 
-INHERITED = "-inherited-"  # in the name of a journal that was copied from elsewhere
+INHERITED = "-inherited-"  # in the name of a journal copied from another folder
 
 
 def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bool:
-    """Let a new folder begin with the answers and the images of others, and say whether it does.
+    """Start a new folder with copies of others' journals and candidate images.
 
     Args:
-        sources: The others; one that never asked anything is passed over. What they have inherited themselves is taken where it was
-            paid.
-        folder: The new one, left alone if it is begun.
-        images: Images too.
+        sources: Folders to copy from. Those without a journal are skipped; what they inherited themselves is not
+            copied again.
+        folder: The new folder; left alone if it exists.
+        images: Copy images too.
+
+    Returns:
+        Whether the folder was made.
     """
     sources = [source for source in sources if any(not is_inherited(path) for path in shards(source))]
     if not sources or folder.exists():
@@ -43,7 +42,7 @@ def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bo
 
 
 def is_inherited(journal: Path) -> bool:
-    """Whether a journal was copied from elsewhere."""
+    """Whether a journal was copied from another folder."""
     return INHERITED in journal.name
 
 
@@ -52,5 +51,5 @@ def _link(source: str, target: str) -> None:
         return
     try:
         os.link(source, target)
-    except OSError:  # on another disk, or one that knows no links
+    except OSError:  # another disk, or a file system without hard links
         shutil.copyfile(source, target)

@@ -1,0 +1,51 @@
+"""Restore the source images of records that were saved without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import Dataset, Image
+
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.columns import MODALITIES, SOURCES
+from repair_hf.runtime.options import UserError
+
+BATCH_SIZE = 100  # records
+
+
+def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
+    """Fill in missing images of q, gt and fp by id; images that are there stay.
+
+    Args:
+        records: As `load_records` gives them.
+        pairs: What they were made from.
+
+    Raises:
+        UserError: If `pairs` lack an image that a record names.
+    """
+    rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
+    sources = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
+    cells = [f"{role}_image" for role in SOURCES]
+    for cell in cells:
+        records = records.cast_column(cell, Image(decode=False))
+
+    def image_of(name: str) -> Any:
+        if name not in rows:
+            raise UserError(
+                f"The records name the image {name!r}, which `pairs` do not have; give the pairs of the records."
+            )
+        return sources[rows[name]]["image"]
+
+    def restore(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        restored = {cell: list(batch[cell]) for cell in cells}
+        for role, cell in zip(SOURCES, cells, strict=True):
+            for place, direction in enumerate(batch["direction"]):
+                if MODALITIES[direction][role] == "image" and restored[cell][place] is None:
+                    restored[cell][place] = image_of(batch[f"{role}_id"][place])
+        return restored
+
+    options: dict[str, Any] = {"batch_size": BATCH_SIZE, "features": records.features, "desc": "Restoring images"}
+    records = records.map(restore, batched=True, **options)
+    for cell in cells:
+        records = records.cast_column(cell, Image())
+    return records

@@ -1,0 +1,173 @@
+"""Edit images with an editor on this machine, in batches, outside the event loop.
+
+An editor that only needs a CPU core runs in a process of its own; a model runs in a thread. Each image is written to
+its file as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from repair_hf.pairs.images import UNDECODABLE, open_image
+from repair_hf.runtime.run_folder import RunStopped, write_atomically
+from repair_hf.synthesis.images import ImageEditor, fit
+from repair_hf.synthesis.sources import open_picture
+
+SHAPE_SIDE = 256  # images that fit a square of this area at equal size have one shape, and may share a batch
+
+
+class EditorQueue:
+    """Collect edits of images of one shape into batches for an editor."""
+
+    def __init__(self, editor: ImageEditor) -> None:
+        self.editor, self.batch_size = editor, editor.batch_size
+        self._arriving: asyncio.Queue[_Edit] = asyncio.Queue()
+        self._waiting: list[_Edit] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Run the editor while this is open."""
+        executor = start_executor(self.editor)
+        # two, so that the next batch is ready when the editor is
+        servers = [asyncio.create_task(self._serve(executor)) for _ in range(2)]
+        try:
+            yield
+        finally:
+            for server in servers:
+                server.cancel()
+            await asyncio.gather(*servers, return_exceptions=True)
+            executor.shutdown(cancel_futures=True)
+
+    async def edit(self, source: bytes, instruction: str, paths: list[Path]) -> None:
+        """Edit an image once per path, and write the results there. A path's name gives the seed."""
+        shape = _shape(source) if self.batch_size > 1 else None
+        done = asyncio.get_running_loop().create_future()
+        self._arriving.put_nowait(_Edit(_Job(source, instruction, tuple(paths)), shape, done))
+        if (failure := await done) is not None:
+            raise failure
+
+    async def _serve(self, executor: Executor) -> None:
+        while True:
+            batch = await self._next_batch()
+            jobs, failure = [edit.job for edit in batch], None
+            try:
+                await asyncio.get_running_loop().run_in_executor(executor, _edit_and_save, self.editor, jobs)
+            except Exception as error:  # any error ends the run; those who wait must learn of it
+                failure = _explain(error)
+            for edit in batch:
+                if not edit.done.done():  # it may have been cancelled meanwhile
+                    edit.done.set_result(failure)
+
+    async def _next_batch(self) -> list[_Edit]:
+        """The edit that waits longest, with others of the same shape."""
+        arrived = [] if self._waiting else [await self._arriving.get()]
+        self._waiting += arrived  # after the await: the other server may have been here meanwhile
+        while not self._arriving.empty():
+            self._waiting.append(self._arriving.get_nowait())
+        first = self._waiting[0]
+        batch = [edit for edit in self._waiting if edit.shape == first.shape][: self.batch_size]
+        self._waiting = [edit for edit in self._waiting if edit not in batch]
+        return batch
+
+
+@dataclass(frozen=True)
+class _Job:
+    source: bytes  # an image file
+    instruction: str
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Edit:
+    job: _Job
+    shape: tuple[int, int] | None
+    done: asyncio.Future[Exception | None]  # what went wrong, if anything
+
+
+def save_candidate(path: Path, image: Image.Image | None, why_not: str) -> None:
+    """Write a candidate as a lossless PNG, or a file that says why there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if image is None:
+        write_atomically(refusal_file(path), why_not + "\n")
+        return
+    notes = PngInfo()
+    for key, value in image.info.items():
+        if isinstance(value, str):
+            notes.add_itxt(str(key), value)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
+    write_atomically(path, buffer.getvalue())
+
+
+def refusal_file(path: Path) -> Path:
+    """The file that stands for a candidate that the editor did not make."""
+    return path.with_suffix(".none")
+
+
+def start_executor(editor: ImageEditor) -> Executor:
+    """Start the process or the thread in which an editor works."""
+    if not editor.own_process:
+        return ThreadPoolExecutor(1, thread_name_prefix="image-editor")
+    # A copy of a process that has only imported this module: a copy of this process would lack its threads.
+    can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
+    context = multiprocessing.get_context("forkserver" if can_fork else "spawn")
+    if can_fork:
+        context.set_forkserver_preload([__name__])  # later syntheses of this process do not wait for the import
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
+
+
+def _edit_and_save(editor: ImageEditor, jobs: list[_Job]) -> None:
+    """Edit a batch and write each image as it comes. Runs outside the event loop."""
+    edited = editor.edit(
+        [open_picture(job.source) for job in jobs],
+        [job.instruction for job in jobs],
+        [[int(path.stem[:8], 16) for path in job.paths] for job in jobs],
+    )
+    for job, images in zip(jobs, edited, strict=True):
+        for path, image in zip(job.paths, images, strict=True):
+            save_candidate(path, image, "the editor gave no image")
+
+
+def _shape(source: bytes) -> tuple[int, int] | None:
+    """Which images can be edited together, read from the head of the file."""
+    try:
+        with open_image(source) as image:
+            return fit(image.size, SHAPE_SIDE)
+    except UNDECODABLE:
+        return None
+
+
+def _explain(error: Exception) -> Exception:
+    if not isinstance(error, BrokenProcessPool):
+        return error
+    return RunStopped(
+        "The image editor's process ended: killed, out of memory, or unable to start because the calling script "
+        "lacks `if __name__ == '__main__':`. The same command continues from here."
+    )
+
+
+def _follow_parent() -> None:
+    """In the editor's process: leave Ctrl-C to the parent, and end with it even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent: Any = multiprocessing.parent_process()
+
+    def leave() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=leave, daemon=True).start()

@@ -1,0 +1,185 @@
+"""Estimate the calls, tokens and dollars of a synthesis before running it.
+
+A sample of the failures goes through the code of the real run, to a provider that only counts and gives a typical
+answer. Where an earlier run in the same folder has measured tokens per call and the share of failures that pass the
+audit, those are used instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.cost import Estimate, StageCost, Usage
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.provider import Provider, Reply
+from repair_hf.llm.tokens import count_tokens, text_tokens
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.columns import DIRECTIONS
+from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.record_builder import RecordBuilder
+from repair_hf.synthesis.sources import SourceImages
+from repair_hf.synthesis.workers import RepairWorkers
+
+QUERIES = 24  # sampled per direction
+ENOUGH = 20  # answers that make a measurement
+
+# About as long as the answers of a model that does not think aloud first.
+REASON = "The caption says that a man holds a red umbrella, while the image shows a woman with a blue one."
+INSTRUCTION = (
+    "[Attribute Error]: The caption says that the umbrella is red, while the image shows a blue one held by the "
+    "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
+)
+
+
+def estimate_run(
+    pairs: Pairs,
+    failures: Sequence[Mapping[str, Any]],
+    model: str,
+    options: SynthesisOptions,
+    *,
+    price: tuple[float, float] | None,
+    image_price: float | None,
+    measured: Mapping[tuple[str, str], Usage] | None = None,
+) -> Estimate:
+    """Estimate what a synthesis will take. Without a measurement every failure counts as passing the audit.
+
+    Args:
+        pairs: What the failures were mined from.
+        failures: `direction`, `q` and `fp` of mined failures.
+        model: The LLM; images are counted by the rules of its provider.
+        options: How the failures will be repaired.
+        price: US dollars per prompt token and per answered token; None if unknown.
+        image_price: US dollars per edited image; None if unknown.
+        measured: What was answered in the same folder before, by (stage, direction).
+    """
+    mined = Counter(row["direction"] for row in failures)
+    rehearsed, triplets = _rehearse(pairs, failures, model, options)
+    measured = {place: use for place, use in (measured or {}).items() if use.calls >= ENOUGH}
+    stages = []
+    for direction in sorted(DIRECTIONS):
+        count = mined[direction]
+        kept = round(count * _share_kept(direction, measured, rehearsed, triplets))
+        for stage in ("audit", "instruct", "edit"):
+            reached = count if stage == "audit" else kept
+            images = kept * options.candidates if (stage, direction) == ("edit", "t2i") else 0
+            use = rehearsed.get((stage, direction), Usage())
+            calls = round(reached * _asked(use) / triplets[direction]) if triplets[direction] else 0
+            typical = measured.get((stage, direction), use)
+            answered = max(typical.calls, 1)
+            tokens = calls * typical.prompt_tokens / answered, calls * typical.completion_tokens / answered
+            dollars = _sum(_price(tokens, price), _price((images,), None if image_price is None else (image_price,)))
+            stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
+    return Estimate(tuple(stages))
+
+
+def _asked(use: Usage) -> int:
+    """Requests, including repeated ones: equal typical answers make later questions equal that would differ."""
+    return use.calls + use.replayed
+
+
+def _share_kept(
+    direction: str,
+    measured: Mapping[tuple[str, str], Usage],
+    rehearsed: Mapping[tuple[str, str], Usage],
+    triplets: Mapping[str, int],
+) -> float:
+    """Share of failures that pass the audit: instructions per audit of an earlier run."""
+    places = ("audit", direction), ("instruct", direction)
+    # without audits in the sample there is no share
+    if not measured.keys() >= set(places) or places[0] not in rehearsed:
+        return 1.0
+    audited = measured["audit", direction].calls * triplets[direction] / _asked(rehearsed["audit", direction])
+    return min(1.0, measured["instruct", direction].calls / audited)
+
+
+def _price(amounts: tuple[float, ...], prices: tuple[float, ...] | None) -> float | None:
+    if not any(amounts):
+        return 0.0
+    return None if prices is None else sum(amount * price for amount, price in zip(amounts, prices, strict=True))
+
+
+def _sum(*dollars: float | None) -> float | None:
+    known = [each for each in dollars if each is not None]
+    return sum(known) if len(known) == len(dollars) else None
+
+
+def _rehearse(
+    pairs: Pairs, failures: Sequence[Mapping[str, Any]], model: str, options: SynthesisOptions
+) -> tuple[dict[tuple[str, str], Usage], Counter[str]]:
+    """What was asked by stage and direction, and for how many failures of each direction."""
+    builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
+    sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
+    tasks = [builder.task(row) for row in sample]
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
+        chat = ChatModel("rehearsal", journal=journal, provider=_counting(model))
+        images: Any = _NoImages()
+        workers = RepairWorkers(chat, images, builder, replace(options, workers=1), bar=tqdm(disable=True))
+        asyncio.run(workers.run(tasks))
+    return chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image")
+
+
+class _NoImages:
+    """Stands in for `Candidates`, and edits no image."""
+
+    usage = Usage()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        yield
+
+    async def make(self, fp: int, instruction: str) -> list[None]:
+        return []
+
+    def stop(self) -> None: ...
+
+
+def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All failures of some queries, spread over the whole."""
+    queries = list(dict.fromkeys(row["q"] for row in rows))
+    some = set(queries[:: -(-len(queries) // QUERIES) or 1])
+    return [row for row in rows if row["q"] in some]
+
+
+def _counting(model: str) -> Provider:
+    async def reply(request: Mapping[str, Any]) -> Reply:
+        text, samples = _typical_answer(request), request.get("n", 1)
+        return Reply(
+            text=text,
+            finish="stop",
+            prompt_tokens=count_tokens(model, request["messages"]),
+            completion_tokens=samples * text_tokens(text),
+            dollars=0.0,
+            answered_by=model,
+            others=((text, "stop"),) * (samples - 1),
+        )
+
+    return reply
+
+
+def _typical_answer(request: Mapping[str, Any]) -> str:
+    """An answer of usual length that keeps the failure: by the requested schema, or a caption."""
+    if "response_format" not in request:
+        return "a woman with a blue umbrella waits at the corner of a busy street"
+    schema = request["response_format"]["json_schema"]["schema"]
+    return json.dumps(_fill(schema, schema.get("$defs", {})))
+
+
+def _fill(schema: Mapping[str, Any], defs: Mapping[str, Any], name: str = "") -> Any:
+    if "$ref" in schema:
+        return _fill(defs[schema["$ref"].rpartition("/")[2]], defs, name)
+    if schema["type"] == "object":
+        return {name: _fill(part, defs, name) for name, part in schema["properties"].items()}
+    if schema["type"] == "boolean":
+        return name == "gt_valid"
+    return INSTRUCTION if name == "edit_instruction" else REASON

@@ -1,0 +1,38 @@
+"""The options of a synthesis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from repair_hf.runtime.options import check_bounds, opt
+
+Select = Literal["nearest", "first"]
+
+# Sides in pixels.
+SMALLEST_SIDE = 32  # no model can say what a smaller image shows
+LONGEST_SIDE = 1024  # providers scale larger images down themselves, and bill for more tiles
+SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
+
+
+@dataclass(kw_only=True)
+class SynthesisOptions:
+    """How failures are repaired."""
+
+    candidates: int = opt(3, "Edits made of each false positive, of which one is kept.", least=1)
+    select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one.")
+    audited: bool = opt(True, "Audit failures before editing; without it every failure counts as a real one.")
+    seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
+    attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
+    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
+    candidates_in_one_request: bool = opt(False, "Ask for a caption's edits in one request, where the provider can.")
+    image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of the images sent to the LLM.", least=SMALLEST_SIDE)
+    round: int = opt(1, "Number of this round of repair; later rounds start from the repaired retriever.")
+    workers: int = opt(64, "Failures in flight per direction.", least=1)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def is_grouped(self, direction: str) -> bool:
+        """Whether the false positives of one query are audited in one request."""
+        return self.audited and self.grouped_audit and direction == "i2t"

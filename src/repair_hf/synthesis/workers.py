@@ -1,0 +1,174 @@
+"""Workers that take many failures at once through audit, instruct and edit.
+
+Captions and images have workers of their own, so slow image editing does not delay the captions. Equal work is done
+once: the LLM's client joins equal questions, and `Candidates` joins equal edits. With a batch API, a failure whose
+answer has not come yet waits: it is neither edited nor dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from tqdm.auto import tqdm
+
+from repair_hf.llm.client import AnswerError, ChatModel, Deferred
+from repair_hf.records.columns import DIRECTIONS
+from repair_hf.synthesis.audit import audit, audit_group
+from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.captions import edit_caption
+from repair_hf.synthesis.instruct import error_types, instruct, is_no_change
+from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.sources import UnreadableImage
+
+GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops; they are paid for already
+
+
+class RepairWorkers:
+    """Audit, instruct and edit many failures at once.
+
+    Args:
+        chat: The LLM.
+        images: Makes the edited images.
+        builder: Looks up captions and images.
+        options: How failures are repaired.
+        bar: Progress bar.
+        watch: Called with every failure that is finished.
+
+    Attributes:
+        waiting: How many failures wait for answers of a batch.
+    """
+
+    def __init__(
+        self,
+        chat: ChatModel,
+        images: Candidates,
+        builder: RecordBuilder,
+        options: SynthesisOptions,
+        *,
+        bar: tqdm,
+        watch: Callable[[RepairTask], None] | None = None,
+    ) -> None:
+        self.chat, self.images, self.builder, self.options = chat, images, builder, options
+        self.bar, self.watch = bar, watch
+        self.outcomes: Counter[str] = Counter()
+        self.waiting = 0
+
+    async def run(self, tasks: Iterable[RepairTask]) -> None:
+        """Finish all tasks.
+
+        An error that is not one failure's own, or an interrupt, ends the run: no new request is sent, and answers on
+        their way may still arrive.
+        """
+        queues = [iter(self._groups(tasks, direction)) for direction in DIRECTIONS]
+        async with self.images.open():
+            workers = [self._work(queue) for queue in queues for _ in range(self.options.workers)]
+            await work_through(self.chat, workers, self.images)
+
+    def _groups(self, tasks: Iterable[RepairTask], direction: str) -> list[list[RepairTask]]:
+        """What one worker takes at a time: one failure, or all that are audited together."""
+        groups: dict[int, list[RepairTask]] = {}
+        for number, task in enumerate(tasks):
+            if task.direction == direction:
+                groups.setdefault(task.at["q"] if self.options.is_grouped(direction) else number, []).append(task)
+        return list(groups.values())
+
+    async def _work(self, queue: Iterator[list[RepairTask]]) -> None:
+        for group in queue:
+            if len(group) > 1 and not await self._audit_together(group):
+                continue
+            for task in group:
+                await self._finish(task)
+                await asyncio.sleep(0)  # answers from the journal come at once; let the other workers run
+
+    async def _audit_together(self, group: list[RepairTask]) -> bool:
+        """Audit a group; False if the answer comes with a batch. Without a usable answer each is audited later."""
+        try:
+            shown = self.builder.shown(group[0], "q", "gt")
+            fps = [self.builder.captions[task.at["fp"]] for task in group]
+            verdicts = await audit_group(self.chat, **shown, fps=fps)
+        except Deferred:
+            self.waiting += len(group)
+            return False
+        except UnreadableImage:
+            return True  # each task will meet it
+        for task, verdict in zip(group, verdicts or [], strict=False):
+            task.verdict = verdict
+        return True
+
+    async def _finish(self, task: RepairTask) -> None:
+        task.reason = task.detail = None  # another process may have got the answer that was missing before
+        try:
+            await self._repair(task)
+        except Deferred:
+            self.waiting += 1
+            return
+        except AnswerError as error:
+            task.drop(error.drop_reason, str(error))
+        except UnreadableImage as error:
+            task.drop("unreadable_image", str(error))
+        self.outcomes[task.reason or "edited"] += 1
+        if self.watch is not None:
+            self.watch(task)
+        self._show_progress()
+
+    async def _repair(self, task: RepairTask) -> None:
+        direction, shown = task.direction, self.builder.shown
+        if self.options.audited:
+            if task.verdict is None:
+                task.verdict = await audit(self.chat, direction, **shown(task, "q", "gt", "fp"))
+            if reason := task.verdict.drop_reason:
+                return task.drop(reason)
+        task.instruction = await instruct(self.chat, direction, **shown(task, "q", "fp"))
+        if direction == "i2t":
+            task.error_types = error_types(task.instruction)
+        if is_no_change(direction, task.instruction):
+            return task.drop("no_op", "the instruction finds nothing to change")
+        if direction == "t2i":
+            task.candidates = await self.images.make(task.at["fp"], task.instruction)
+            if not any(task.candidates):
+                task.drop("editor_failed", "no candidate could be made")
+        else:
+            task.candidates = await edit_caption(
+                self.chat,
+                self.builder.captions[task.at["fp"]],
+                task.instruction,
+                candidates=self.options.candidates,
+                seed=self.options.seed,
+                image=shown(task, "q")["q"] if self.options.attach_image else None,
+                together=self.options.candidates_in_one_request,
+            )
+
+    def _show_progress(self) -> None:
+        dollars = self.chat.dollars + self.images.usage.dollars
+        dropped = self.outcomes.total() - self.outcomes["edited"]
+        self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
+        self.bar.update()
+
+
+async def work_through(chat: ChatModel, workers: Sequence[Coroutine], *images: Candidates) -> None:
+    """Run workers until all are done or one fails; then send nothing new and let answers on their way arrive.
+
+    Args:
+        chat: The LLM that the workers ask.
+        workers: Coroutines that share the work.
+        images: Makers of images that the workers use.
+    """
+    tasks = [asyncio.create_task(worker) for worker in workers]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()  # raises what the worker raised
+    except BaseException:
+        for candidates in images:  # before waiting for the LLM's answers: meanwhile many images could be bought
+            candidates.stop()
+        raise
+    finally:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(chat.drain(), GRACE)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,80 @@
+"""A provider that answers like the toy world's oracle, unless a script says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from small_world import Editor, World
+
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.failures import ProviderError
+from repair_hf.llm.journal import Journal
+from repair_hf.llm.limits import Limits
+from repair_hf.llm.provider import Reply
+from repair_hf.llm.sending import RequestOptions
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.toyworld import oracle
+
+ORACLE = oracle.provider()
+
+
+class Scripted:
+    """Remembers what it was asked.
+
+    Args:
+        script: Gets stage and prompt; gives an answer, or None for the oracle's.
+        fail_after: Number of answers after which the provider fails.
+    """
+
+    def __init__(
+        self, script: Callable[[str, str], Any] = lambda stage, shown: None, *, fail_after: int | None = None
+    ) -> None:
+        self.script, self.fail_after = script, fail_after
+        self.requests: list[Mapping] = []
+
+    async def __call__(self, request: Mapping) -> Reply:
+        await asyncio.sleep(0)
+        if self.fail_after is not None and len(self.requests) >= self.fail_after:
+            raise ProviderError("out of credit")
+        self.requests.append(request)
+        shown = shown_in(request)
+        answer = self.script(stage_of(shown), shown)
+        if answer is None:
+            return await ORACLE(request)
+        if isinstance(answer, Reply):
+            return answer
+        return Reply(answer if isinstance(answer, str) else json.dumps(answer), "stop", 10, 5, 0.001, "m")
+
+
+def shown_in(request: Mapping) -> str:
+    """The text of a request's question."""
+    return "\n".join(part.get("text", "image") for part in request["messages"][1]["content"])
+
+
+def stage_of(shown: str) -> str:
+    """The stage that a prompt belongs to."""
+    return "edit" if "Edit instruction:" in shown else "audit" if "Ground-truth" in shown else "instruct"
+
+
+def synthesize(
+    world: World,
+    folder: Path,
+    provider: Scripted | None = None,
+    *,
+    failures: Dataset | None = None,
+    editor: Editor | None = None,
+    concurrency: int = 4,
+    **options,
+) -> tuple[Dataset, Dataset, Synthesizer]:
+    """Run a synthesis: records, dropped failures, and the synthesizer."""
+    with Journal(folder / "journal.jsonl") as journal:
+        request = RequestOptions(limits=Limits(concurrency))
+        chat = ChatModel(oracle.MODEL, journal=journal, provider=provider or Scripted(), options=request)
+        synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or Editor(), **options)
+        records, dropped = synthesizer.run(world.failures if failures is None else failures, folder)
+    return records, dropped, synthesizer

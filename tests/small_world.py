@@ -1,0 +1,72 @@
+"""A small toy world with mined failures, for tests that synthesize records from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from datasets import Dataset
+from pyarrow.parquet import read_table
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm.client import ChatModel
+from repair_hf.mining.false_positives import mine_false_positives
+from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.records.dataset import save_records
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.editor import WorldEditor
+
+
+class Editor(WorldEditor):
+    """The toy world's editor, in a thread: a process takes a second to start."""
+
+    own_process = False
+
+
+class World(NamedTuple):
+    folder: Path
+    pairs: Pairs
+    encoder: DualEncoder
+    failures: Dataset
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        encoder: DualEncoder,
+        images: int,
+        *,
+        d_i2t: int = 2,
+        keep: Callable[[dict], bool] | None = None,
+    ) -> World:
+        """Build a world with so many images and mine it; `keep` says which failures to keep."""
+        pairs = load_pairs(build_world(folder, splits={"train": images, "validation": 1, "test": 1}))
+        same = pairs.captions["caption"][:]
+        embedded = encoder.embed_pairs(pairs)
+        failures = mine_false_positives(*embedded, pairs.caption_image, d_i2t=d_i2t, same_text_is_positive=same)
+        return cls(folder, pairs, encoder, failures.filter(keep) if keep else failures)
+
+    def command(self, model: Path) -> list[str]:
+        """The words of `repair-hf synthesize`, without LLM, editor and output."""
+        failures = self.folder.with_suffix(".parquet")
+        self.failures.to_parquet(failures)
+        return ["synthesize", "--pairs", str(self.folder), "--failures", str(failures), "--model", str(model)]
+
+    def of(self, direction: str, count: int | None = None) -> Dataset:
+        """The first failures of a direction."""
+        return Dataset.from_list([row for row in self.failures if row["direction"] == direction][:count])
+
+    def synthesize(
+        self, chat: ChatModel, folder: Path, failures: Dataset | None = None, **options
+    ) -> tuple[list[dict], list[dict]]:
+        """Records and dropped failures, as they are read from disk."""
+        synthesizer = Synthesizer(self.pairs, self.encoder, chat, Editor(), **options)
+        save_records(folder, *synthesizer.run(self.failures if failures is None else failures, folder))
+        return saved(folder)
+
+
+def saved(folder: Path) -> tuple[list[dict], list[dict]]:
+    """Records and dropped failures of a folder."""
+    return read_table(folder / "records").to_pylist(), read_table(folder / "dropped").to_pylist()

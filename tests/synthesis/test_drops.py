@@ -1,0 +1,119 @@
+"""Failures that become no record: each keeps its reason, and costs no other failure."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from datasets import Dataset
+from scripted import Scripted, synthesize
+from small_world import Editor
+
+from repair_hf.llm.provider import Reply
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import save_records
+from repair_hf.runtime.options import UserError
+
+AUDITED = {"gt_reason": "it fits", "gt_valid": True, "fp_reason": "it does not fit", "fp_too_similar": False}
+SOUND = {
+    "audit": AUDITED,
+    "instruct": {"edit_instruction": "[Count Error]: more. Therefore, replace 'a' with 'two'."},
+    "edit": "two dogs",
+}
+
+
+@pytest.mark.parametrize(
+    ("direction", "stage", "answer", "reason", "detail"),
+    [
+        ("t2i", "audit", AUDITED | {"gt_valid": False}, "gt_invalid", None),
+        ("i2t", "audit", AUDITED | {"fp_too_similar": True}, "fp_too_similar", None),
+        ("i2t", "audit", AUDITED | {"gt_valid": False, "fp_too_similar": True}, "gt_invalid", None),
+        ("i2t", "audit", AUDITED | {"gt_valid": "yes"}, "llm_unparsed", "gt_valid"),
+        ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
+        ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
+        ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "square brackets"),
+        ("t2i", "instruct", {"edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
+        (
+            "i2t",
+            "instruct",
+            {"edit_instruction": "[No Error]: The caption fits the image."},
+            "no_op",
+            "nothing to change",
+        ),
+        ("t2i", "instruct", {"edit_instruction": "No change."}, "no_op", "nothing to change"),
+        (
+            "t2i",
+            "instruct",
+            {"edit_instruction": "Do something that this editor cannot read."},
+            "no_op",
+            "no candidate differs",
+        ),
+        ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
+        ("i2t", "edit", '""', "llm_unparsed", "no caption"),
+        ("i2t", "edit", "I'm sorry, but I can't help with that.", "llm_refused", "declined"),
+    ],
+)
+def test_a_row_is_dropped_for_its_reason(direction, stage, answer, reason, detail, world, tmp_path):
+    asked = Scripted(lambda at, shown: answer if at == stage else SOUND[at])
+    records, dropped, _ = synthesize(world, tmp_path, asked, failures=world.of(direction, 1))
+    assert len(records) == 0 and dropped["reason"] == [reason]
+    assert dropped["detail"] == [None] if detail is None else detail in dropped["detail"][0]
+    assert dropped["gt_reason"] == ["it fits"] or reason.startswith("llm") and stage == "audit"
+
+
+def test_one_sound_candidate_is_enough(world, tmp_path):
+    failure = world.of("i2t", 1)
+    copy = world.pairs.captions["caption"][failure[0]["fp"]]
+    answers = iter([Reply("", "content_filter", 1, 0, 0.0, "m"), "two\n dogs ", copy])
+    asked = Scripted(lambda stage, shown: next(answers) if stage == "edit" else SOUND[stage])
+    records, dropped, _ = synthesize(world, tmp_path, asked, failures=failure)
+    assert len(dropped) == 0 and records["edit_text"] == ["two dogs"]
+    assert [value is None for value in records[0]["candidate_similarities"]] == [True, False, True]
+    assert records["candidate"] == [1]
+
+
+class Refusing(Editor):
+    def edit(self, sources, instructions, seeds):
+        return [[None] * len(row) for row in seeds]
+
+
+def test_an_editor_that_gives_nothing_costs_the_row(world, tmp_path):
+    records, dropped, _ = synthesize(world, tmp_path, failures=world.of("t2i", 1), editor=Refusing())
+    assert len(records) == 0 and dropped["reason"] == ["editor_failed"]
+
+
+def test_a_broken_image_costs_its_own_rows_only(world, tmp_path):
+    """It was whole when the pairs were loaded and broke afterwards."""
+    folder = shutil.copytree(world.folder, tmp_path / "world")
+    pairs = load_pairs(folder)
+    (folder / "images" / "train-00003.png").write_bytes(b"no image any more")
+    (folder / "images" / "train-00007.png").unlink()
+    records, dropped, _ = synthesize(world._replace(pairs=pairs), tmp_path / "out")
+    broken = {"train-00003.png", "train-00007.png"}
+    lost = [row for row in dropped if row["reason"] == "unreadable_image"]
+    touched = [row for row in world.of("i2t") if pairs.images["image_id"][row["q"]] in broken]
+    assert len([row for row in lost if row["direction"] == "i2t"]) == len(touched) > 0
+    assert all({row[role].split("#")[0] for role in ("q_id", "gt_id", "fp_id")} & broken for row in lost)
+    assert not {row["q_id"] for row in records} & broken and len(records) + len(dropped) == len(world.failures)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda row: row | {"fp": 10_000}, "1 of 2 failures name a fp that these pairs do not have"),
+        (lambda row: row | {"q_id": "another.png"}, "name a q .*mined from other pairs"),
+        (None, r"lack \['gt_rank'\]"),
+    ],
+)
+def test_failures_of_other_pairs_are_refused(spoil, complaint, world, tmp_path):
+    ids = world.pairs.captions["caption_id"]
+    row, other = (row | {"q_id": ids[row["q"]]} for row in world.of("t2i", 2))
+    spoilt = Dataset.from_list([spoil(row), other]) if spoil else Dataset.from_list([row]).remove_columns("gt_rank")
+    with pytest.raises(UserError, match=complaint):
+        synthesize(world, tmp_path, failures=spoilt)
+
+
+def test_no_failures_give_no_records(world, tmp_path):
+    records, dropped, _ = synthesize(world, tmp_path, failures=world.failures.select([]))
+    assert len(records) == len(dropped) == 0
+    save_records(tmp_path / "out", records, dropped)
