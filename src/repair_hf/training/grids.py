@@ -28,8 +28,8 @@ from datasets import Dataset
 
 from repair_hf.pairs.dataset import Pairs, bare_caption
 from repair_hf.runtime.options import UserError
+from repair_hf.training.draws import uniforms
 from repair_hf.training.hyperparameters import Counterparts, Slot1
-from repair_hf.training.sampling import uniforms
 
 logger = logging.getLogger(__name__)
 

@@ -160,26 +160,3 @@ def _full_batches(captions_of: np.ndarray, batch_size: int) -> int:
     while (possible := int(np.minimum(captions_of, batches).sum()) // batch_size) < batches:
         batches = possible
     return batches
-
-
-def uniforms(seed: int, epoch: np.ndarray, items: np.ndarray, stream: int) -> np.ndarray:
-    """One number in [0, 1) for each item, a function of the four arguments and of nothing else.
-
-    A stateless generator (the mixing steps of SplitMix64) instead of a stream: whoever asks, in whatever order and in
-    whichever worker, gets the same draw. Each argument is mixed in by itself: were two of them added first, one seed
-    would draw in its fifth epoch what another draws in its first.
-
-    Shape:
-        epoch, items: (n,) integers. Returns (n,) float64.
-    """
-    state = np.zeros(len(items), np.uint64)
-    for value in (np.uint64(seed % 2**64), np.uint64(stream), epoch.astype(np.uint64), items.astype(np.uint64)):
-        state = _mix(state + value)
-    return (state >> np.uint64(11)).astype(np.float64) / 2**53
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
