@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from repair_hf.training import callbacks
-from repair_hf.training.callbacks import Conductor
+from repair_hf.training import checkpoints
+from repair_hf.training.checkpoints import LoopCallback
 
 STATE, CONTROL = SimpleNamespace(global_step=0), SimpleNamespace(should_log=False, should_save=False)
 
@@ -49,31 +49,31 @@ class Event:
 @pytest.fixture
 def world(monkeypatch) -> World:
     world = World()
-    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: world.host)
+    monkeypatch.setattr(checkpoints.time, "perf_counter", lambda: world.host)
     monkeypatch.setattr(torch.cuda, "Event", world.Event)
     return world
 
 
-def tell(conductor: Conductor, device: str, *names: str) -> None:
+def tell(callback: LoopCallback, device: str, *names: str) -> None:
     for name in names:
-        getattr(conductor, f"on_{name}")(
+        getattr(callback, f"on_{name}")(
             SimpleNamespace(device=torch.device(device), save_strategy="no"), STATE, CONTROL
         )
 
 
-def train(world: World, device: str, launches: float) -> Conductor:
+def train(world: World, device: str, launches: float) -> LoopCallback:
     """Three steps of a second, and a second for the next batch after each; the second ends with a line of the loss curve, which takes one too."""
-    conductor = Conductor(SimpleNamespace())
-    tell(conductor, device, "train_begin")
+    callback = LoopCallback(SimpleNamespace())
+    tell(callback, device, "train_begin")
     for step in range(3):
-        tell(conductor, device, "step_begin")
+        tell(callback, device, "step_begin")
         world.works(launches=launches)
-        tell(conductor, device, "step_end")
+        tell(callback, device, "step_end")
         if step == 1:
             world.works()
-            tell(conductor, device, "log")
+            tell(callback, device, "log")
         world.works()  # the next batch
-    return conductor
+    return callback
 
 
 def test_on_the_processor_all_time_between_steps_but_that_of_a_log_is_waiting(world):
@@ -88,8 +88,8 @@ def test_a_gpu_waits_from_when_it_is_through_with_a_step(world):
 
 
 def test_a_gpu_that_is_busy_does_not_wait_and_is_not_waited_for(world):
-    conductor = train(world, "cuda", 10.0)
-    assert conductor.spent(0, 0).waited == 0
+    callback = train(world, "cuda", 10.0)
+    assert callback.spent(0, 0).waited == 0
     assert len(world.waited_for) <= 2  # at the line of the loss curve, and in the end
 
 
@@ -104,5 +104,5 @@ def test_a_gpu_that_is_busy_does_not_wait_and_is_not_waited_for(world):
 )
 def test_a_line_of_the_curve_ends_where_a_checkpoint_may_be_written(strategy, saves, evaluates, logs):
     control = SimpleNamespace(should_log=False, should_save=saves, should_evaluate=evaluates)
-    Conductor(SimpleNamespace()).on_epoch_end(SimpleNamespace(save_strategy=strategy), STATE, control)
+    LoopCallback(SimpleNamespace()).on_epoch_end(SimpleNamespace(save_strategy=strategy), STATE, control)
     assert control.should_log is logs

@@ -26,10 +26,11 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.collation import DecodedImages, GridCollator
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.finetune import train
 from repair_hf.training.grids import Grids
 from repair_hf.training.losses import ContrastiveLoss
 from repair_hf.training.sampling import OneCaptionPerImage
-from repair_hf.training.trainer import RepairTrainer, train
+from repair_hf.training.trainer import RepairTrainer
 
 
 @pytest.fixture(scope="session")
@@ -402,7 +403,7 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
             dict(per_device_train_batch_size=1, gradient_accumulation_steps=8),
             "A batch of one pair has no negatives.*`chunk_size`",
         ),
-        (dict(grid_weight=-1.0), "`grid_weight` must not be negative, got -1.0"),
+        (dict(grid_weight=-1.0), "`grid_weight` must be at least 0, got -1"),
         (dict(negatives="batch", slot1="mixed"), "`slot1` mixed changes nothing with `negatives` batch"),
         (
             dict(negatives="alone", counterparts="annotation"),
@@ -426,22 +427,22 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
         (dict(save_strategy="best"), "`metric_for_best_model` must be one of .*, got None.*`save_strategy` best"),
         (
             dict(save_strategy="steps", save_only_model=True),
-            "checkpoints that no run can go on from.*`save_total_limit`",
+            "checkpoints that cannot be resumed from.*`save_total_limit`",
         ),
         (dict(neftune_noise_alpha=5.0), "`neftune_noise_alpha` is for language models"),
-        (dict(data_seed=-1), "`data_seed` must lie between 0 and 4294967295, got -1"),
+        (dict(data_seed=-1), "`data_seed` must be from 0 to 4294967295, got -1"),
         (dict(per_device_train_batch_size=0), "`per_device_train_batch_size` must be at least 1, got 0"),
         (dict(fp16_full_eval=True), "`fp16_full_eval` True would change nothing"),
         (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] would change nothing"),
         (dict(include_num_input_tokens_seen=True), "`include_num_input_tokens_seen` True would change nothing"),
-        (dict(ignore_data_skip=True), "`ignore_data_skip` would begin the epoch anew after a resume"),
+        (dict(ignore_data_skip=True), "`ignore_data_skip` would restart the epoch after a resume"),
         (dict(label_smoothing_factor=0.1), "`label_smoothing_factor` 0.1 would change nothing"),
         (
             dict(train_sampling_strategy="group_by_length"),
             "`train_sampling_strategy` group_by_length would change nothing",
         ),
-        (dict(fsdp="full_shard"), "`fsdp` cuts the model up"),
-        (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` cuts the model up"),
+        (dict(fsdp="full_shard"), "`fsdp` shards the model"),
+        (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` shards the model"),
     ],
 )
 def test_options_that_cannot_work_are_refused(named, message, config):
@@ -476,10 +477,10 @@ def test_the_trainer_goes_on_as_the_command_does(clip, clip_processor, pairs, re
     trainer = make_trainer(clip, clip_processor, pairs, repaired, config(**often))
     trainer.train(resume_from_checkpoint=True)
     spent = json.loads((tmp_path / "out" / "checkpoint-2" / "repair_spent.json").read_text())
-    assert trainer.conductor.first_step == 2 and trainer.spent().images > spent["images"] > 0
+    assert trainer.loop.first_step == 2 and trainer.spent().images > spent["images"] > 0
     trainer = make_trainer(clip, clip_processor, pairs, repaired, config(**often, resume_from_checkpoint=None))
     trainer.train()
-    assert trainer.conductor.first_step == 0
+    assert trainer.loop.first_step == 0
 
 
 def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
@@ -488,7 +489,7 @@ def test_a_batch_of_more_pairs_than_images_is_refused(encoder, pairs, config):
 
 
 def test_what_is_not_there_is_said(clip, clip_processor, encoder, pairs, config):
-    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, no whole checkpoint"):
+    with pytest.raises(UserError, match="`resume_from_checkpoint` names nowhere, which is not a complete checkpoint"):
         train(encoder, pairs, None, config(resume_from_checkpoint="nowhere"))
     with pytest.raises(UserError, match="along the records' failures, and there are none"):
         train(encoder, pairs, None, config(batches="neighbours"))

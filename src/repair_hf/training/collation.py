@@ -28,7 +28,7 @@ class Pixels(Protocol):
     def __getitem__(self, rows: np.ndarray) -> Tensor: ...
 
 
-class Rows(Protocol):
+class TrainingRows(Protocol):
     """What is trained on: one row per anchor, drawn anew in each epoch. `Grids` is one."""
 
     anchor_images: np.ndarray

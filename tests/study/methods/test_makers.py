@@ -34,7 +34,7 @@ from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.scenes import holds
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 from tests.synthesis.test_hosted import MODELS, SOON, ImageServer, png
 
 BASELINES = {name: method for name, method in load_methods().items() if isinstance(method, Baseline)}
