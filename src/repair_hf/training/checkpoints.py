@@ -77,8 +77,8 @@ class LoopCallback(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         self._waits.end()
 
-    def on_optimizer_step(self, args, state, control, *, model, **kwargs):
-        model.logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        kwargs["model"].logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
 
     def on_step_end(self, args, state, control, **kwargs):
         self._waits.begin()
@@ -93,7 +93,7 @@ class LoopCallback(TrainerCallback):
     on_save = on_evaluate = on_log
 
     def _log_before_a_checkpoint(self, args, control):
-        """Log: a resumed run would lose a mean that spans a checkpoint. With `best`, the evaluation decides on saving."""
+        """Log, because a resumed run would lose a mean that spans a checkpoint. `best` saves only after evaluation."""
         control.should_log |= control.should_save or (args.save_strategy == "best" and control.should_evaluate)
 
 
@@ -187,7 +187,7 @@ def mean_loss(state: TrainerState, first_step: int, since: float) -> float:
         first_step: The step that the run was resumed at.
         since: Mean loss of the steps since then.
     """
-    total, before = since * (state.global_step - first_step), 0
+    total, before = since * (state.global_step - first_step), 0.0
     for line in state.log_history:
         if "loss" in line and line["step"] <= first_step:  # the mean since the line before
             total += line["loss"] * (line["step"] - before)
@@ -254,7 +254,7 @@ def _steps(path: Path) -> int:
 
 
 def _is_whole(path: Path, processes: int) -> bool:
-    """Whether nothing is missing: each process writes its random state, the first the trainer's state, and last `RUN`."""
+    """Whether nothing is missing: each process writes its random state, the first the trainer's, and last `RUN`."""
     try:
         json.loads((path / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

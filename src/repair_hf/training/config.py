@@ -17,7 +17,7 @@ from repair_hf.training.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-# Arguments of transformers without an effect here: loss, sampler and evaluation are ours, and evaluation is in float32.
+# Arguments of transformers without an effect: loss, sampler and evaluation are ours, and evaluation is in float32.
 IDLE = """
     label_smoothing_factor train_sampling_strategy label_names length_column_name average_tokens_across_devices
     include_num_input_tokens_seen bf16_full_eval fp16_full_eval prediction_loss_only eval_accumulation_steps
@@ -86,7 +86,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         )
 
     def _check_metric(self) -> None:
-        """Check the metric that models are compared by. transformers takes the loss by default; evaluation has none."""
+        """Check the metric to compare models by. transformers' default is the loss, which our evaluation lacks."""
         name = self.metric_for_best_model
         _refuse_if(
             (name is not None or self.save_strategy == "best") and (name or "").removeprefix("eval_") not in METRICS,
@@ -106,10 +106,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             self._n_gpu = 1  # no public setter; transformers' Trainer assigns it too, for model parallelism
 
     def _check_numbers(self) -> None:
-        for name, value in (
-            ("chunk_size", self.chunk_size),
-            ("per_device_train_batch_size", self.train_batch_size),
-        ):
+        for name in ("chunk_size", "per_device_train_batch_size"):
+            value = getattr(self, name)
             _refuse_if(value is not None and value < 1, f"`{name}` must be at least 1, got {value}.")
         _refuse_if(self.grid_weight < 0, f"`grid_weight` must be at least 0, got {self.grid_weight:g}.")
         _refuse_if(
@@ -118,8 +116,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         )
         _refuse_if(
             self.train_batch_size * self.world_size == 1,
-            "A batch of one pair has no negatives, even with `gradient_accumulation_steps`: L_global would be 0. Raise "
-            "`per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives.",
+            "A batch of one pair has no negatives, even with `gradient_accumulation_steps`: L_global would be 0. "
+            "Raise `per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives.",
         )
 
     def _check_own_options(self) -> None:

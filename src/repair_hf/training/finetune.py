@@ -80,9 +80,13 @@ def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Gri
             "leave it out."
         )
     return Grids(
-        pairs, records, counterparts=config.counterparts, slot1=config.slot1, has_opposites=config.negatives != "alone",
+        pairs,
+        records,
+        counterparts=config.counterparts,
+        slot1=config.slot1,
+        has_opposites=config.negatives != "alone",
         seed=config.seed if config.data_seed is None else config.data_seed,
-    )  # fmt: skip
+    )
 
 
 def _collator(encoder: DualEncoder, pairs: Pairs, data: TrainingRows, config: RepairConfig) -> GridCollator:
@@ -123,4 +127,4 @@ def _save(trainer: RepairTrainer, model: PreTrainedModel) -> None:
         vars(model).pop(name, None)
     trainer.save_model()
     trainer.save_state()
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]

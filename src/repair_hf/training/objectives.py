@@ -1,6 +1,6 @@
 """Training objectives: from a batch's unit vectors to named terms of the loss.
 
-The trainer sums the terms by weight and logs each. `LocalGrids` is RePair's objective, L_global + grid_weight * L_grid.
+The trainer sums the terms by weight and logs each. `LocalGrids` is RePair's objective.
 `GlobalMatrix` and `HardNegativesOnly` are its ablations. Another loss is another `Objective`.
 """
 
@@ -120,8 +120,8 @@ class HardNegativesOnly(Objective):
     """L_global, and a push from hard negatives without a pull: the paper's ablation "Hard Neg Only".
 
     Our reading: the grid keeps its hard negatives without the items opposite them. The anchor's image is compared with
-    [T_a, T_hn] and its caption with [I_a, I_hn], where these negatives exist. The mean of both cross-entropies replaces
-    L_grid.
+    [T_a, T_hn] and its caption with [I_a, I_hn], where these negatives exist. The mean of both cross-entropies is
+    used as L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
@@ -163,7 +163,7 @@ def pick(vectors: Tensor, rows: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate the rows of all processes. Backward: sum the gradients that all processes send to this one's rows."""
+    """Concatenate the rows of all processes. Backward: sum the gradients from all processes."""
 
     @staticmethod
     def forward(ctx, rows: Tensor) -> Tensor:

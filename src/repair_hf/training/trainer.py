@@ -54,7 +54,7 @@ class RepairTrainer(Trainer):
     `train` resumes from the checkpoint that `args.resume_from_checkpoint` names; by default the last, if there is one.
 
     Args:
-        model: A dual encoder whose forward returns unit `image_embeds` and `text_embeds`, with a `logit_scale` (its ln).
+        model: A dual encoder whose forward returns unit `image_embeds` and `text_embeds`, with a `logit_scale` (ln).
         args: The configuration.
         data_collator: Makes batches of the rows of `train_dataset`.
         train_dataset: Anchors and grids.
@@ -98,10 +98,15 @@ class RepairTrainer(Trainer):
         attach(self.objective, model, processes=args.world_size)
         model.float()  # type: ignore[no-untyped-call]  # the optimizer's weights are float32
         super().__init__(
-            model, args, data_collator, train_dataset, eval_dataset=eval_dataset,  # type: ignore[arg-type]
-            processing_class=processing_class, callbacks=[self.loop, Signature(self), *callbacks],  # type: ignore[arg-type]
+            model,
+            args,
+            data_collator,
+            train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,  # type: ignore[arg-type]
+            callbacks=[self.loop, Signature(self), *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
         self.can_return_loss = True
