@@ -42,12 +42,7 @@ def test_a_seed_decides_the_run(repaired, fit):
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(repaired, fit, tmp_path):
     often = dict(max_steps=10, slot1="mixed", save_strategy="steps", save_steps=2, logging_steps=3)
     whole, expected = fit(repaired, "whole", **often)
-    for stop in (
-        4,
-        6,
-        8,
-        10,
-    ):  # an epoch has 6 steps: within the first, between the two, within the second, at the end
+    for stop in (4, 6, 8, 10):  # within the first epoch of 6 steps, between the two, within the second, at the end
         checkpoint = tmp_path / "whole" / f"checkpoint-{stop}"
         resumed, found = fit(repaired, f"from{stop}", resume_from_checkpoint=str(checkpoint), **often)
         assert_same(whole, resumed)
