@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.training.collation import GridCollator as GridCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
+    from repair_hf.training.finetune import train as train
     from repair_hf.training.losses import ContrastiveLoss as ContrastiveLoss
     from repair_hf.training.losses import GridLoss as GridLoss
     from repair_hf.training.trainer import RepairTrainer as RepairTrainer
-    from repair_hf.training.trainer import train as train
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,7 @@ _HOMES = {
     "GridLoss": "repair_hf.training.losses",
     "RepairConfig": "repair_hf.training.config",
     "RepairTrainer": "repair_hf.training.trainer",
-    "train": "repair_hf.training.trainer",
+    "train": "repair_hf.training.finetune",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
     "token_price": "repair_hf.llm.cost",
     "estimate_cost": "repair_hf.llm.cost",

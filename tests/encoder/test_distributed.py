@@ -192,7 +192,7 @@ def test_what_runs_its_stages_in_one_process_refuses_to_be_several(monkeypatch, 
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed"])
 def test_a_launcher_that_cuts_the_model_up_is_refused(monkeypatch, name):
     monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
-    with pytest.raises(UserError, match=f"`{name}` cuts the model up.*recipes/accelerate"):
+    with pytest.raises(UserError, match=f"`{name}` shards the model.*recipes/accelerate"):
         RepairConfig(report_to="none", use_cpu=True)
 
 

@@ -27,21 +27,14 @@ def test_sugarcrepe_has_its_published_cases(tmp_path):
     for name in photographs:
         (tmp_path / name).touch()  # looked for, not opened
     cases = sugarcrepe.load_sugarcrepe(Path(SUGARCREPE), [tmp_path])
-    assert (cases.benchmark, len(cases), len(set(cases.case_ids)), len(cases.pictures)) == (
-        "sugarcrepe",
-        7511,
-        7511,
-        1560,
-    )
+    sizes = cases.benchmark, len(cases), len(set(cases.case_ids)), len(cases.pictures)
+    assert sizes == ("sugarcrepe", 7511, 7511, 1560)
     assert Counter(cases.groups) == {name: len(rows) for name, rows in files.items()} == sugarcrepe.SUGARCREPE
     for case_id, (true, wrong), photograph in zip(cases.case_ids, cases.caption, cases.picture_ids, strict=True):
         category, _, number = case_id.partition("/")
         row = files[category][number]
-        assert (cases.captions[true], cases.captions[wrong], photograph) == (
-            row["caption"],
-            row["negative_caption"],
-            row["filename"],
-        )
+        expected = row["caption"], row["negative_caption"], row["filename"]
+        assert (cases.captions[true], cases.captions[wrong], photograph) == expected
 
 
 @pytest.mark.skipif(not COCO_CAPTIONS, reason="set REPAIR_HF_COCO_CAPTIONS to COCO's captions_val2017.json")

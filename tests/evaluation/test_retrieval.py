@@ -36,15 +36,10 @@ def test_equals_the_naive_matrix(n_images, n_texts):
 
 
 def test_one_of_several_captions_is_enough():
-    images = np.eye(2, dtype=np.float32)
-    texts = np.array(
-        [[1, 0], [0, 1], [0, 1], [0, 1]], np.float32
-    )  # caption 1 belongs to image 0 and looks like image 1
-    metrics = evaluate_retrieval(images, texts, np.array([0, 0, 1, 1]), ks=(1,))
-    assert (metrics["i2t_R@1"], metrics["t2i_R@1"]) == (
-        0.5,
-        0.75,
-    )  # image 1 ties with caption 1, which counts against it
+    """Caption 1 belongs to image 0 and looks like image 1, which ties with it: that counts against image 1."""
+    texts = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
+    metrics = evaluate_retrieval(np.eye(2, dtype=np.float32), texts, np.array([0, 0, 1, 1]), ks=(1,))
+    assert (metrics["i2t_R@1"], metrics["t2i_R@1"]) == (0.5, 0.75)
 
 
 def test_a_collapsed_model_scores_as_badly_as_can_be():

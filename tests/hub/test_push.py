@@ -368,7 +368,8 @@ def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_fol
 
 def test_the_trainers_own_push_is_refused(clip, tmp_path):
     """It would send `training_args.bin`, a pickle."""
-    from repair_hf.training.trainer import RepairConfig, RepairTrainer
+    from repair_hf.training.config import RepairConfig
+    from repair_hf.training.trainer import RepairTrainer
 
     config = RepairConfig(output_dir=str(tmp_path), push_to_hub=True, use_cpu=True)
     with pytest.raises(UserError, match=r"call `repair_hf.hub.push.push_model\(folder, repo\)` after the training"):

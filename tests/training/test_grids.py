@@ -37,7 +37,7 @@ PICTURE = PIL.Image.new("RGB", (1, 1))
 
 
 def make_records(*rows: tuple[str, str] | tuple[str, str, float], unedited: tuple[int, ...] = ()) -> Dataset:
-    """(query, false positive[, score]): `("c0", "i3")` is a t2i record, `("i0", "c7")` an i2t one. Rows in `unedited` lack their edit."""
+    """(query, false positive[, score]): ("c0", "i3") is a t2i record, ("i0", "c7") an i2t one."""
     return Dataset.from_list(
         [
             {
@@ -67,21 +67,14 @@ def many(grids: Grids, anchor: int, epochs: int = 400) -> dict[str, np.ndarray]:
 # Anchor c0 of image i0; its t2i record names i3 (captions c6, c7), its image's i2t record names c8 (image i4).
 # Tables: images 0-5, then edits of t2i records from 6; captions 0-11, then edits of i2t records from 12.
 OWN = [("c0", "i3"), ("i0", "c8")]
+SLOTS_2_AND_3 = [[False, False, False], [False, False, True], [False, True, False]]  # match each other too
 
 
-def test_annotations_fill_what_no_record_fills():
-    grids = Grids(make_pairs(), make_records(*OWN))
-    images, texts, sources = draw(grids, 0)
-    assert images == [0, 4, 3]
-    assert texts[:2] == [0, 8] and texts[2] in (6, 7)
-    assert sources == ["anchor", "annotation", "annotation"]
-    assert set(many(grids, 0)["grid_texts"][:, 2]) == {6, 7}
-
-
-def test_own_edits_stay_out_of_slots_two_and_three():
-    grids = Grids(make_pairs(), make_records(*OWN))
-    drawn = many(grids, 0)
-    assert (drawn["grid_images"] < 6).all() and (drawn["grid_texts"] < 12).all()
+def test_annotations_fill_what_no_record_fills_and_own_edits_stay_out():
+    drawn = many(Grids(make_pairs(), make_records(*OWN)), 0)
+    assert (drawn["grid_images"] == [0, 4, 3]).all() and not drawn["matches"].any()
+    assert (drawn["grid_texts"][:, :2] == [0, 8]).all() and set(drawn["grid_texts"][:, 2]) == {6, 7}
+    assert (drawn["sources"] == [SOURCES.index(name) for name in ("anchor", "annotation", "annotation")]).all()
 
 
 def test_mirror_records_come_first_then_the_best_other_then_the_annotation():
@@ -99,10 +92,9 @@ def test_mirror_records_come_first_then_the_best_other_then_the_annotation():
     assert mirrored == ([0, t2i["c8", "i0"], 3], [0, 8, i2t["i3", "c0"]], ["anchor", "reciprocal", "reciprocal"])
     without = records.filter(lambda row: (row["q_id"], row["fp_id"]) not in [("c8", "i0"), ("i3", "c0")])
     assert draw(Grids(make_pairs(), without), 0) == ([0, 6, 3], [0, 8, 12], ["anchor", "other_edit", "other_edit"])
-    images, _, sources = draw(Grids(make_pairs(), without, counterparts="reciprocal"), 0)
-    assert images == [0, 4, 3] and sources == ["anchor", "annotation", "annotation"]
-    images, _, sources = draw(Grids(make_pairs(), records, counterparts="annotation"), 0)
-    assert images == [0, 4, 3] and sources == ["anchor", "annotation", "annotation"]
+    for some, counterparts in ((without, "reciprocal"), (records, "annotation")):
+        images, _, sources = draw(Grids(make_pairs(), some, counterparts=counterparts), 0)
+        assert images == [0, 4, 3] and sources == ["anchor", "annotation", "annotation"]
 
 
 def test_edits_stand_in_the_tables_where_the_draws_point():
@@ -126,16 +118,17 @@ def test_equal_scores_are_ordered_by_record_id_whatever_the_order_of_rows():
 @pytest.mark.parametrize(
     ("rows", "images", "texts"),
     [
-        ([("i0", "c8")], [0, 4, -1], [0, 8, -1]),
-        ([("c0", "i3")], [0, -1, 3], [0, -1, None]),
-        ([("c5", "i0")], [0, -1, -1], [0, -1, -1]),
+        ([("i0", "c8")], [0, 4, -1], [0, 8]),
+        ([("c0", "i3")], [0, -1, 3], [0, -1]),
+        ([("c5", "i0")], [0, -1, -1], [0, -1]),
     ],
 )
 def test_an_anchor_with_a_missing_side(rows, images, texts):
-    found_images, found_texts, _ = draw(Grids(make_pairs(), make_records(*rows)), 0)
-    assert found_images == images
-    assert [a for a, b in zip(found_texts, texts, strict=True) if b is not None] == [b for b in texts if b is not None]
+    grids = Grids(make_pairs(), make_records(*rows))
+    found_images, found_texts, _ = draw(grids, 0)
+    assert found_images == images and found_texts[:2] == texts
     assert [row < 0 for row in found_texts] == [row < 0 for row in found_images]
+    assert not grids[(0, 0)]["matches"].any()
 
 
 def test_one_of_several_records_is_drawn_at_random():
@@ -176,41 +169,37 @@ def test_mixed_puts_one_own_edit_beside_its_false_positive():
     ("row", "changed", "first_edit"), [(("c0", "i3"), "grid_images", 6), (("i0", "c8"), "grid_texts", 12)]
 )
 def test_mixed_with_one_side_keeps_the_original_half_of_the_time(row, changed, first_edit):
-    drawn = many(Grids(make_pairs(), make_records(row), slot1="mixed"), 0, 2000)
+    grids = Grids(make_pairs(), make_records(row), slot1="mixed")
+    assert draw(grids, 4)[0] == [2, -1, -1]  # without a record
+    drawn = many(grids, 0, 2000)
     other = "grid_texts" if changed == "grid_images" else "grid_images"
     assert (drawn[other][:, 0] == 0).all()
     assert set(drawn[changed][:, 0]) == {0, first_edit}
     assert abs((drawn[changed][:, 0] == first_edit).mean() - 0.5) < 0.04
 
 
-def test_mixed_without_records_is_the_anchor():
-    assert draw(Grids(make_pairs(), make_records(("c5", "i0")), slot1="mixed"), 0)[0] == [0, -1, -1]
+WORDING = [f"caption {k}" for k in range(12)]
+WORDING[7] = "  Caption 8. "
 
 
-def test_true_pairs_off_the_diagonal_are_known():
-    """c6 is the false positive of image i0, i3 that of caption c0, and c6 is a caption of i3."""
-    row = Grids(make_pairs(), make_records(("c0", "i3"), ("i0", "c6")))[(0, 0)]
-    assert row["grid_images"].tolist() == [0, 3, 3]  # the annotation of c6 is i3 itself
-    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
-
-
-def test_equal_wording_is_a_match_too():
-    wording = [f"caption {k}" for k in range(12)]
-    wording[7] = "  Caption 8. "  # i3 has a caption that says what c8, a caption of i4, says
-    row = Grids(make_pairs(captions=wording), make_records(("c0", "i3"), ("i0", "c8")))[(0, 0)]
-    assert row["grid_images"].tolist() == [0, 4, 3]
-    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
-
-
-def test_edits_opposite_a_true_pair_count_as_a_pair():
-    """I+(c6) shows what c6 says and T+(i3) says what i3 shows; c6 is a caption of i3."""
-    row = Grids(make_pairs(), make_records(("c0", "i3"), ("i0", "c6"), ("c6", "i0"), ("i3", "c0")))[(0, 0)]
-    assert row["grid_images"][1] >= 6 and row["grid_texts"][2] >= 12
-    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
+@pytest.mark.parametrize(
+    ("wording", "records", "images"),
+    [
+        # c6 is the false positive of image i0, i3 that of caption c0; c6 is a caption of i3, its annotation
+        (None, [("c0", "i3"), ("i0", "c6")], [0, 3, 3]),
+        # i3 has a caption that says what c8, a caption of i4, says
+        (WORDING, [("c0", "i3"), ("i0", "c8")], [0, 4, 3]),
+        # I+(c6) shows what c6 says and T+(i3) says what i3 shows, and c6 is a caption of i3
+        (None, [("c0", "i3"), ("i0", "c6"), ("c6", "i0"), ("i3", "c0")], [0, 7, 3]),
+    ],
+)
+def test_true_pairs_off_the_diagonal_are_known(wording, records, images):
+    row = Grids(make_pairs(captions=wording), make_records(*records))[(0, 0)]
+    assert row["grid_images"].tolist() == images and row["matches"].tolist() == SLOTS_2_AND_3
 
 
 def test_a_record_without_an_edit_gives_a_negative_and_the_mirror_of_it_the_match():
-    """A caption's failure that was repaired by editing the caption: c0 was taken for i3, and i3's record has the edit of c0."""
+    """c0 was taken for i3, and i3's record has the edit of c0."""
     records = make_records(("c0", "i3"), ("i3", "c0"), unedited=(0,))
     grids = Grids(make_pairs(), records)
     images, texts, sources = draw(grids, 0)
@@ -246,26 +235,18 @@ def test_a_record_without_an_edit_makes_no_pair_known():
 
 def test_an_edit_matches_the_query_it_was_made_for():
     """The edit that mirrors (i0, c8) shows c8; i5 has an edit that says what c8 says."""
-    wording = [f"caption {k}" for k in range(12)]
-    records = make_records(("i0", "c8"), ("c8", "i0"), ("c0", "i5"), ("i5", "c0"))
-    rows = records.to_list()
+    rows = make_records(("i0", "c8"), ("c8", "i0"), ("c0", "i5"), ("i5", "c0")).to_list()
     rows[3]["edit_text"] = "caption 8"
-    row = Grids(make_pairs(captions=wording), Dataset.from_list(rows, features=FEATURES))[(0, 0)]
-    assert row["matches"].tolist() == [[False, False, False], [False, False, True], [False, True, False]]
-
-
-def test_no_match_is_reported_in_an_absent_slot_or_on_the_diagonal():
-    drawn = Grids(make_pairs(), make_records(("i0", "c6"))).draw(np.zeros(12, int), np.arange(12))
-    assert not drawn["matches"].any()
+    row = Grids(make_pairs(), Dataset.from_list(rows, features=FEATURES))[(0, 0)]
+    assert row["matches"].tolist() == SLOTS_2_AND_3
 
 
 def test_draws_do_not_depend_on_the_company():
     grids = Grids(make_pairs(), make_records(*OWN, ("i0", "c4"), ("c0", "i5")), slot1="mixed", seed=3)
-    together = grids.__getitems__([(epoch, anchor) for epoch in range(5) for anchor in range(12)])
-    for place, (epoch, anchor) in enumerate((epoch, anchor) for epoch in range(5) for anchor in range(12)):
-        alone = grids[(epoch, anchor)]
-        for name, value in alone.items():
-            np.testing.assert_array_equal(value, together[place][name])
+    keys = [(epoch, anchor) for epoch in range(5) for anchor in range(12)]
+    for key, together in zip(keys, grids.__getitems__(keys), strict=True):
+        for name, value in grids[key].items():
+            np.testing.assert_array_equal(value, together[name])
     other = Grids(make_pairs(), make_records(*OWN, ("i0", "c4"), ("c0", "i5")), slot1="mixed", seed=4)
     assert (many(other, 0)["grid_texts"] != many(grids, 0)["grid_texts"]).any()
 
@@ -299,10 +280,8 @@ def test_a_known_pair_of_two_negatives_counts_for_those_alone_that_compare_them(
     """c7 (of i3) has T_hn c0 and I_hn i0, whose caption c0 is."""
     records = make_records(("i3", "c0"), ("c7", "i0"))
     whole, alone = Grids(make_pairs(), records).report(), Grids(make_pairs(), records, has_opposites=False).report()
-    assert (whole["cells_known"], alone["cells_known"]) == (
-        2,
-        0,
-    )  # and what stands opposite them tells of one thing too
+    # whole: what stands opposite them matches too
+    assert (whole["cells_known"], alone["cells_known"]) == (2, 0)
 
 
 def test_without_records_a_row_is_the_pair():
@@ -311,14 +290,11 @@ def test_without_records_a_row_is_the_pair():
     assert grids.report() == {"anchors": 12, "grids_3": 0, "grids_2": 0, "grids_0": 12}
 
 
-def test_records_of_other_pairs_are_refused_and_some_are_left_out(caplog):
+def test_records_of_other_pairs_or_columns_raise_and_some_are_left_out(caplog):
     with pytest.raises(UserError, match="None of the 2 records names an image and a caption of these pairs"):
         Grids(make_pairs(), make_records(("c99", "i0"), ("i0", "c99")))
+    with pytest.raises(UserError, match=r"lack \['fp_score'\]; they have"):
+        Grids(make_pairs(), make_records(*OWN).remove_columns("fp_score"))
     grids = Grids(make_pairs(), make_records(*OWN, ("c99", "i0")))
     assert "1 of 3 records name items outside these pairs" in caplog.text
     assert len(grids.edited_images) == 1
-
-
-def test_records_without_a_column_are_refused():
-    with pytest.raises(UserError, match=r"lack \['fp_score'\]; they have"):
-        Grids(make_pairs(), make_records(*OWN).remove_columns("fp_score"))

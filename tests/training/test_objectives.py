@@ -14,7 +14,7 @@ from repair_hf.study.methods.stablerep import MultiPositive
 from repair_hf.training.objectives import GlobalMatrix, HardNegativesOnly, LocalGrids, Vectors, objective_of
 
 SCALE = 7.0
-# Three anchors, pairs (0, 0), (1, 1), (2, 2). The first has both sides, the second an I2T failure alone, the third none.
+# Three anchors, pairs (0, 0), (1, 1), (2, 2). The first has both sides, the second an I2T failure, the third none.
 IMAGES = [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
 TEXTS = [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
 

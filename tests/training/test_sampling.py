@@ -1,14 +1,12 @@
-"""No batch holds an image twice, every batch that can be filled is, and draws depend on what they must."""
+"""No batch holds an image twice, every batch that can be filled is filled, and neighbours meet."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import numpy as np
 import pytest
 
 from repair_hf.runtime.options import UserError
-from repair_hf.training.sampling import OneCaptionPerImage, uniforms
+from repair_hf.training.sampling import OneCaptionPerImage
 
 
 def epoch_of(sampler: OneCaptionPerImage, epoch: int) -> np.ndarray:
@@ -108,36 +106,3 @@ def test_the_neighbours_of_the_epoch_are_asked_for():
 def test_more_pairs_than_images_is_refused():
     with pytest.raises(UserError, match="step of 4 pairs needs as many different images, and there are 3.*Lower"):
         OneCaptionPerImage(np.array([0, 0, 1, 2, 2]), 4)
-
-
-def test_uniforms_are_uniform_and_independent_of_company():
-    items = np.arange(20_000)
-    draws = uniforms(7, np.full_like(items, 3), items, 0)
-    assert ((draws >= 0) & (draws < 1)).all()
-    counts = np.histogram(draws, bins=20, range=(0, 1))[0]
-    assert ((counts - 1000) ** 2 / 1000).sum() < 44  # chi-squared, 19 degrees of freedom, p = 0.001
-    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.03
-    some = np.array([17, 3, 19_999])
-    assert (uniforms(7, np.full_like(some, 3), some, 0) == draws[some]).all()
-
-
-@pytest.mark.parametrize("changed", [dict(seed=8), dict(epochs=4), dict(stream=1)])
-def test_uniforms_change_with_each_argument(changed):
-    asked = dict(seed=7, epochs=3, stream=0)
-    items = np.arange(5000)
-
-    def draw(seed, epochs, stream):
-        return uniforms(seed, np.full_like(items, epochs), items, stream)
-
-    assert abs(np.corrcoef(draw(**asked), draw(**(asked | changed)))[0, 1]) < 0.05
-
-
-def test_no_seed_epoch_or_stream_repeats_the_draws_of_another():
-    items = np.arange(1000)
-    draws = {
-        (seed, epoch, stream): uniforms(seed, np.full_like(items, epoch), items, stream)
-        for seed, epoch, stream in product(range(4), range(8), range(4))
-    }
-    assert len({values.tobytes() for values in draws.values()}) == len(draws)
-    links = np.corrcoef(np.stack(list(draws.values()))) - np.eye(len(draws))  # of 8,128 pairs
-    assert np.abs(links).max() < 0.17  # 5 standard deviations

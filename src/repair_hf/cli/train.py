@@ -66,7 +66,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     from repair_hf.records.dataset import load_records
     from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
     from repair_hf.training.checkpoints import newest_checkpoint
-    from repair_hf.training.trainer import grids_of, train
+    from repair_hf.training.finetune import grids_of, train
 
     _settle_output(stage, config)
     is_first = config.process_index == 0

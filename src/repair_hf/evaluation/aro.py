@@ -1,19 +1,19 @@
-"""ARO's Visual Genome parts (Yuksekgonul et al., 2023): "the horse is eating the grass" against "the grass is eating the horse".
+"""VG-Relation and VG-Attribution of ARO (Yuksekgonul et al., 2023), from their JSON files or from the Hub.
 
-In:  `visual_genome_relation.json` or `visual_genome_attribution.json` with its folder `images`, or the dataset by Hub id.
-Out: `Cases`: the part of the photograph that the caption is about, a true caption and one in which two words have changed places.
+A case is the part of a photograph that a caption is about, the true caption, and one with two words swapped: "the
+horse is eating the grass" against "the grass is eating the horse". Publications use different metrics, so each has its
+own name:
 
-Users of the benchmark have compared unlike numbers, so each has a name of its own:
-
-| key | what |
+| key | meaning |
 |---|---|
-| `vg_relation_micro` | share of all cases |
+| `vg_relation_micro` | accuracy over all cases |
 | `vg_relation_macro_all` | mean over all relations |
-| `vg_relation_micro_excl157`, `vg_relation_macro_excl157` | without the authors' list of 157 relations, symmetric or otherwise unfit; the second is their headline |
-| `vg_attribution_micro`, `vg_attribution_macro_all` | share of all cases; mean over all pairs of attributes |
-| `vg_attribution_macro_min25` | mean over the pairs with 25 cases at least: the authors' headline |
+| `vg_relation_micro_excl157` | without the authors' list of 157 relations that are symmetric or otherwise unfit |
+| `vg_relation_macro_excl157` | mean over the other relations: the authors' headline |
+| `vg_attribution_micro`, `vg_attribution_macro_all` | accuracy over all cases; mean over all pairs of attributes |
+| `vg_attribution_macro_min25` | mean over the pairs with at least 25 cases: the authors' headline |
 
-A tie is wrong, as it is there (the true caption stands second, and `argmax` takes the first).
+A tie is wrong, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
 from repair_hf.evaluation.cases import (
+    Box,
     Cases,
     Metric,
     Photographs,
@@ -45,20 +47,20 @@ FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual
 KIND = {"vg_relation": "relation_name", "vg_attribution": "attributes"}
 CAPTIONS = ("true_caption", "false_caption")
 SIDES = ("x", "y", "w", "h")
-AT_LEAST = 25
+MIN_CASES = 25  # of a pair of attributes in the headline
 
 
 def load_visual_genome(benchmark: str, source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
     """Read `vg_relation` or `vg_attribution`.
 
     Args:
-        benchmark: Which.
-        source: The JSON file, the folder that holds it, a Hub id, or the folder of a dataset.
-        image_folders: Where the photographs may lie, beside `images` next to the JSON file.
-        subset: Take the cases whose photographs are there, under the name `{benchmark}_subset`.
+        benchmark: Name of the benchmark.
+        source: The JSON file, its folder, a Hub id, or the folder of a dataset.
+        image_folders: Folders of the photographs, in addition to `images` next to the JSON file.
+        subset: Take the cases whose photographs are found, under the name `{benchmark}_subset`.
 
     Raises:
-        UserError: If cases or photographs are missing, or rows lack what they need.
+        UserError: If cases or photographs are missing, or a row is incomplete.
     """
     path = Path(source) / FILES[benchmark] if Path(source).is_dir() else Path(source)
     if path.is_file():
@@ -86,7 +88,7 @@ def load_visual_genome(benchmark: str, source: str, image_folders: Sequence[Path
 
 
 def relation_metrics(relations: Sequence[str]) -> tuple[Metric, ...]:
-    """The four numbers of VG-Relation; those without the list where a relation is left."""
+    """Return the four metrics of VG-Relation; only two if all relations are on the authors' list."""
     every = tuple(sorted(set(relations)))
     kept = tuple(name for name in every if name not in EXCLUDED)
     without = (Metric("micro_excl157", "accuracy", kept), macro("macro_excl157", kept)) if kept else ()
@@ -94,15 +96,15 @@ def relation_metrics(relations: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def attribution_metrics(pairs: Sequence[str]) -> tuple[Metric, ...]:
-    """The three numbers of VG-Attribution; the authors' where a pair is frequent enough."""
+    """Return the three metrics of VG-Attribution; the headline only if a pair is frequent enough."""
     count = Counter(pairs)
-    frequent = tuple(sorted(pair for pair in count if count[pair] >= AT_LEAST))
+    frequent = tuple(sorted(pair for pair in count if count[pair] >= MIN_CASES))
     headline = (macro("macro_min25", frequent),) if frequent else ()
     return (Metric("micro", "accuracy"), macro("macro_all", sorted(count)), *headline)
 
 
 def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[list[dict], Photographs, list[str]]:
-    """Rows whose photograph is there, the part that each is about, and the photographs that lack."""
+    """Return the rows whose photograph is found, the parts that they are about, and the missing photographs."""
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:
@@ -111,18 +113,19 @@ def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[li
         raise UserError(f"{path} must hold a list of cases, got {ascii(content)[:100]}.")
     _check_rows(str(path), content, ("image_path", *CAPTIONS), kind, [f"bbox_{side}" for side in SIDES])
     found = find_photographs([row["image_path"] for row in content], [path.parent / "images", *image_folders])
-    rows, parts = [], {}  # many cases are about the same part of the same photograph
+    rows: list[dict] = []
+    parts: dict[tuple[str, Box], int] = {}  # many cases share one part of one photograph
     for place, row in enumerate(content):
         if (name := row["image_path"]) in found:
             part = parts.setdefault((name, _box(row, "bbox_")), len(parts))
             rows.append(_row(place, row, kind, name, part))
     photographs = Photographs([found[name] for name, _ in parts], [box for _, box in parts])
-    lacking = dict.fromkeys(row["image_path"] for row in content if row["image_path"] not in found)
-    return rows, photographs, list(lacking)
+    missing = dict.fromkeys(row["image_path"] for row in content if row["image_path"] not in found)
+    return rows, photographs, list(missing)
 
 
 def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
-    """Rows with their pictures; a dataset without boxes holds the parts themselves. Its pictures have no names."""
+    """Return rows and pictures of a dataset. Without boxes, its pictures are the parts. They have no names."""
     dataset: Dataset = load_test_rows(source, ("image", *CAPTIONS, kind))
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
@@ -135,7 +138,7 @@ def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
 def _check_rows(source: str, rows: list, texts: Sequence[str], kind: str, numbers: Sequence[str] = ()) -> None:
     for place, row in enumerate(rows):
         if isinstance(row, dict):
-            words = row.get(kind) if isinstance(row.get(kind), list) else [row.get(kind)]
+            words: Any = row.get(kind) if isinstance(row.get(kind), list) else [row.get(kind)]
             is_text = all(isinstance(value, str) for value in (*words, *map(row.get, texts)))
             if is_text and all(isinstance(row.get(name), int | float) for name in numbers):
                 continue
@@ -144,7 +147,7 @@ def _check_rows(source: str, rows: list, texts: Sequence[str], kind: str, number
         raise UserError(f"{source}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:200]}.")
 
 
-def _boxes(source: str, boxes: list) -> list[tuple[float, float, float, float]]:
+def _boxes(source: str, boxes: list) -> list[Box]:
     for place, box in enumerate(boxes):
         if not (isinstance(box, dict) and all(isinstance(box.get(side), int | float) for side in SIDES)):
             raise UserError(
@@ -159,6 +162,6 @@ def _row(place: int, row: dict, kind: str, photograph: str, part: int) -> dict:
     return {"id": str(place), "photograph": photograph, "part": part, "group": group, **named}
 
 
-def _box(row: dict, prefix: str = "") -> tuple[float, float, float, float]:
+def _box(row: dict, prefix: str = "") -> Box:
     x, y, width, height = (row[prefix + side] for side in SIDES)
     return x, y, x + width, y + height

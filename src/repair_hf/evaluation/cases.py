@@ -1,8 +1,7 @@
-"""What a compositional benchmark asks: pictures, captions that are right of them, and captions that almost are.
+"""The common form of compositional benchmarks: pictures, true captions, and captions that are almost true.
 
-In:  nothing; the benchmarks' own files fill this form.
-Out: `Cases`: which pictures and captions each case sets against each other, by how much the right ones win, and which numbers are
-     made of that. A picture or a caption that occurs in many cases is there, and is embedded, once.
+`Cases` holds which pictures and captions each case compares, how to score them, and the metrics. Each distinct picture
+and caption is stored, and embedded, once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from repair_hf.runtime.run_folder import digest
 Box = tuple[float, float, float, float]  # left, upper, right, lower in pixels
 SHOWN = 3  # examples in a message
 
-# (n, a, b) cosines of a case's pictures with its captions, (n, b, b) of its captions with one another -> measure -> (n,) margins
+# Maps (n, a, b) cosines of pictures with captions and (n, b, b) of captions with captions to (n,) margins per measure.
 Judge = Callable[[np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
@@ -37,7 +36,7 @@ class Pictures(Protocol):
 
 
 class Files(Protocol):
-    """Image files by row: a path, or their bytes. A list of these is one."""
+    """Image files by row, each a path or its bytes; for example a list."""
 
     def __len__(self) -> int: ...
 
@@ -46,15 +45,14 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number made of a measure's cases.
+    """An accuracy over the cases of a benchmark.
 
     Args:
-        name: Of the number; `{benchmark}_{name}` is its key.
-        measure: A key of what the judge gives.
-        groups: Which groups of cases take part; None for all.
-        weights: Of each of `groups`: the number is their accuracies' weighted mean ("macro" where they are equal). None pools the
-            cases, whatever their group ("micro").
-        ties_right: Whether a tie counts as right. In all other numbers it counts as wrong.
+        name: Its key is `{benchmark}_{name}`.
+        measure: The key of the judge's margins.
+        groups: The groups of cases to include; None for all.
+        weights: Weight of each group in a weighted mean of accuracies (macro, if equal). None pools the cases (micro).
+        ties_right: Whether a tie counts as right; by default it is wrong.
     """
 
     name: str
@@ -69,18 +67,18 @@ class Cases:
     """The cases of one benchmark.
 
     Args:
-        benchmark: Its name, as it stands in the metrics' keys; another one where it is not all of that benchmark.
-        pictures: None where they are the images of the pairs that are evaluated, in their order.
-        captions: Each once.
-        picture: (n, a) rows of `pictures`, of each case.
+        benchmark: Prefix of the metrics' keys; ends in `_subset` if cases are missing.
+        pictures: None for the images of the evaluated pairs, in their order.
+        captions: The distinct captions.
+        picture: (n, a) rows of `pictures`.
         caption: (n, b) rows of `captions`.
-        case_ids: (n,) unique.
-        picture_ids: (n,) the picture that a case is drawn with in a resample.
-        groups: (n,) category, relation, seed, ...: whatever the metrics tell apart.
-        judge: By how much what is right wins; a case is right where that is above 0.
-        metrics: What is made of it.
-        counts: What else must be known: whole numbers for `metrics.json`.
-        compares_captions: Whether the judge wants the captions' cosines with one another.
+        case_ids: (n,) unique names.
+        picture_ids: (n,) the picture with which a case is drawn in a resample.
+        groups: (n,) category, relation, seed, or whatever the metrics distinguish.
+        judge: Computes the margins; a case is right if its margin is above 0.
+        metrics: The metrics to report.
+        counts: Further counts for `metrics.json`.
+        compares_captions: Whether the judge needs the captions' cosines with one another.
     """
 
     benchmark: str
@@ -101,41 +99,41 @@ class Cases:
 
     @property
     def fingerprint(self) -> str:
-        """Names what is asked. Of the pictures only their places count: a benchmark's photographs do not change."""
+        """Digest of the cases. It covers the order of the pictures, but not their pixels."""
         rows = (self.picture.tolist(), self.caption.tolist())
         return digest([self.benchmark, self.captions, self.case_ids, self.picture_ids, self.groups, *rows])
 
 
 def first_is_right(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
-    """One picture; the first caption is right, the others are wrong: by how much it beats the best of them."""
+    """Return the margin of the first caption, the true one, over the best of the others; for one picture per case."""
     return {"accuracy": scores[:, 0, 0] - scores[:, 0, 1:].max(1)}
 
 
 def micro_and_macro(groups: Sequence[str], measure: str = "accuracy") -> tuple[Metric, ...]:
-    """Each group's accuracy, their mean, and that of all cases; under the measure's name where it is not the only one."""
+    """Return each group's accuracy, their mean, and that of all cases; names end in the measure, if not `accuracy`."""
     suffix = "" if measure == "accuracy" else f"_{measure}"
     each = tuple(Metric(f"{group}{suffix}", measure, (group,)) for group in groups)
     return (*each, macro(f"macro{suffix}", groups, measure), Metric(f"micro{suffix}", measure))
 
 
 def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric:
-    """The mean of the groups' accuracies, each of equal weight."""
+    """Return the unweighted mean of the groups' accuracies."""
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
 
 
 def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:
-    """(n, b) texts as a list that holds each once, and (n, b) rows of it."""
+    """Return the distinct texts, and the (n, b) texts as rows of these."""
     rows: dict[str, int] = {}
     found = np.array([[rows.setdefault(text, len(rows)) for text in case] for case in texts], np.int64)
     return list(rows), found
 
 
 class Photographs:
-    """Image files, or parts of them, decoded when asked for; RGB.
+    """Image files, or boxes cut from them, decoded to RGB on access.
 
     Args:
-        sources: Path, or bytes, of each.
-        boxes: The part of each that is shown, or None for the whole picture, upright.
+        sources: Path or bytes of each.
+        boxes: The box to cut from each; None for whole pictures, rotated upright.
     """
 
     def __init__(self, sources: Files, boxes: Sequence[Box] | None = None) -> None:
@@ -154,8 +152,8 @@ class Photographs:
         except UNDECODABLE as error:
             name = f"picture {row}" if isinstance(source, bytes) else source
             raise UserError(
-                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or take the file away and evaluate what is "
-                "there by --compositional-subset."
+                f"{name} of a compositional benchmark cannot be decoded ({error}). Replace it, or remove the file and "
+                "evaluate the other cases with --compositional-subset."
             ) from error
 
     def _decoded(self, source: bytes | Path, row: int) -> PIL.Image.Image:
@@ -163,20 +161,16 @@ class Photographs:
             if self.boxes is None:
                 return in_rgb(PIL.ImageOps.exif_transpose(image))
             left, upper, right, lower = self.boxes[row]
-            # Some copies of a data set hold the parts themselves, with the boxes that they were cut by.
+            # Some copies of a dataset contain the cut parts, and still the boxes.
             is_cut = abs(image.width - (right - left)) < 1 and abs(image.height - (lower - upper)) < 1
             return in_rgb(image if is_cut else image.crop((left, upper, right, lower)))
 
 
 def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
-    """Where the files lie that a benchmark names: in one of the folders, by their whole relative name or by its last part.
-
-    Returns:
-        Name -> path, of those that were found.
-    """
+    """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
     found = {}
     for name in dict.fromkeys(names):
-        if is_outside(name):  # a data file must not pick files of this machine
+        if is_outside(name):  # a data file must not name files outside the folders
             continue
         places = (folder / part for folder in folders for part in (name, Path(name).name))
         if (path := next((place for place in places if place.is_file()), None)) is not None:
@@ -185,17 +179,17 @@ def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str,
 
 
 def whole_or_subset(benchmark: str, *, found: int, published: int, missing: Sequence[str], subset: bool) -> str:
-    """The name under which the cases that were found may be reported.
+    """Return the name under which to report the cases that were found: the benchmark's, or `{benchmark}_subset`.
 
     Args:
         benchmark: The published name.
-        found: How many cases there are whose photographs are there.
-        published: How many the benchmark has.
-        missing: Photographs that lack.
-        subset: Whether the user takes a part.
+        found: Number of cases whose photographs were found.
+        published: Number of cases of the benchmark.
+        missing: Photographs that were not found.
+        subset: Whether the user asked for a subset.
 
     Raises:
-        UserError: If it is not the whole benchmark, and the user did not ask for a part.
+        UserError: If cases are missing, and the user did not ask for a subset.
     """
     if found == published and not missing:
         return benchmark

@@ -1,13 +1,10 @@
-"""Two models on the same queries: what one repaired and broke, and how sure the difference of each metric is.
-
-In:  the ranks of both, as `ranks.parquet` has them; their metrics, also in each resample.
-Out: one row per query with both ranks and what changed; counts of these; differences with their intervals.
+"""Compare two models on the same queries: changed ranks, and differences of metrics with confidence intervals.
 
 | change | rank of the best answer |
 |---|---|
 | `repaired` | not 1 before, 1 now |
 | `broken` | 1 before, not 1 now |
-| `improved`, `worsened` | 1 neither before nor now, but smaller, or larger |
+| `improved`, `worsened` | smaller or larger, and not 1 before or now |
 | `unchanged` | the same |
 """
 
@@ -25,7 +22,7 @@ CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
 
 
 def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """Name what happened to each query, (Q,), by the rank of its best answer before and now."""
+    """Name the change of each query, (Q,), by the rank of its best answer before and now."""
     is_repaired, is_broken = (before > 1) & (now == 1), (before == 1) & (now > 1)
     names = np.select([is_repaired, is_broken, now < before, now > before], CHANGES[:4], "unchanged")
     return names.astype(object)
@@ -37,22 +34,24 @@ def are_of_same_queries(before: pa.Table, now: pa.Table) -> bool:
 
 
 def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
-    """Set two models' ranks side by side.
+    """Join the ranks of two models by query.
 
     Args:
         before: Ranks of the reference.
-        now: Ranks of the model that is compared with it, on the same pairs.
+        now: Ranks of the other model, on the same pairs.
 
     Returns:
-        `reference` and `model` (short names); `direction`, `q_id`; `before_rank`, `rank`; `before_margin`, `margin` (cosine of the best
-        answer less that of the best wrong one, null where no candidate is wrong); `before_top1_id`, `top1_id`; `change`.
+        `reference` and `model` (short names); `direction`, `q_id`; `before_rank`, `rank`; `before_margin`, `margin`
+        (cosine of the best answer minus that of the best wrong one, null if no candidate is wrong); `before_top1_id`,
+        `top1_id`; `change`.
 
     Raises:
-        UserError: If they hold other queries.
+        UserError: If the queries differ.
     """
     if not are_of_same_queries(before, now):
         raise UserError(
-            f"The ranks of {_model(before)} and {_model(now)} are of different queries; evaluate both on the same pairs."
+            f"The ranks of {_model(before)} and {_model(now)} are of different queries; evaluate both on the same "
+            "pairs."
         )
     old, new = before["gt_rank"].to_numpy(), now["gt_rank"].to_numpy()
     return pa.table(
@@ -73,7 +72,7 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
 
 
 def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
-    """Direction -> change -> how many queries."""
+    """Count the queries by direction and change."""
     direction, change = (queries[name].to_numpy() for name in ("direction", "change"))
     return {
         name: {kind: int(((direction == name) & (change == kind)).sum()) for kind in CHANGES}
@@ -87,7 +86,7 @@ def differences(
     before_samples: Mapping[str, np.ndarray],
     now_samples: Mapping[str, np.ndarray],
 ) -> dict[str, dict[str, float]]:
-    """How much each metric rose, with the interval of the paired difference.
+    """Return the difference of each metric, with the confidence interval of the paired difference.
 
     Args:
         before: Metrics of the reference.

@@ -1,8 +1,4 @@
-"""Which compositional benchmarks are asked for, and where their files are.
-
-In:  the options: `NAME=PATH` of each benchmark, folders of photographs; the pairs that are evaluated, of which two are made.
-Out: the `Cases` of each, ready to be put to an encoder.
-"""
+"""Options and loading of the compositional benchmarks: from files, from the Hub, or made from the evaluated pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
     from repair_hf.evaluation.cases import Cases
     from repair_hf.pairs.dataset import Pairs
 
-DEFAULTS = {  # what is taken where no path is given; None: there is no such thing
+DEFAULTS = {  # source without a path; None: a path is needed
     "world": "",
     "order": MODEL,
     "sugarcrepe": None,
@@ -37,17 +33,14 @@ class CompositionalOptions:
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks, each NAME or NAME=PATH: sugarcrepe=FOLDER, sugarcrepe++=FOLDER; winoground, vg_relation and vg_attribution (of "
-        "ARO) with a folder or, without a path, from the Hub; made of the pairs themselves: order (of ARO; order=PARSER names a spaCy "
-        f"model, {MODEL} by default, or the toy world's, order=world) and world (the toy world's own).",
+        "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER; winoground, vg_relation, vg_attribution, from the Hub or "
+        f"NAME=FOLDER; made from the pairs: order (order=PARSER, by default {MODEL}, or order=world) and world.",
     )
-    compositional_images: list[str] = opt(
-        [], "Folders of the photographs that these benchmarks' files name, such as COCO's val2017."
-    )
+    compositional_images: list[str] = opt([], "Folders of these benchmarks' photographs, such as COCO's val2017.")
     compositional_subset: bool = opt(
-        False, "Evaluate the cases whose photographs are there, under the name NAME_subset."
+        False, "Evaluate only the cases whose photographs are found, under the name NAME_subset."
     )
-    order_seeds: list[int] = opt([1], "Seeds by which order shuffles; ARO's authors average over five.")
+    order_seeds: list[int] = opt([1], "Seeds of order's shuffles; ARO's authors average over five.")
 
     def __post_init__(self) -> None:
         named, seeds = self.sources(), self.order_seeds
@@ -57,15 +50,15 @@ class CompositionalOptions:
             raise UserError(f"`order_seeds` {seeds} is for `compositional` order; give it, or leave them out.")
         if named.keys() <= {"order", "world"} and (self.compositional_images or self.compositional_subset):
             raise UserError(
-                "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as sugarcrepe=FOLDER; give one "
-                "by `compositional`, or leave them out."
+                "`compositional_images` and `compositional_subset` are for benchmarks of photographs, such as "
+                "sugarcrepe=FOLDER; add one to `compositional`, or leave them out."
             )
 
     def sources(self) -> dict[str, str]:
-        """Benchmark -> path or Hub id.
+        """Return the path or Hub id of each benchmark.
 
         Raises:
-            UserError: If a benchmark is unknown, named twice, or wants a path or none.
+            UserError: If a benchmark is unknown or named twice, or lacks a path, or takes none.
         """
         found: dict[str, str] = {}
         for word in self.compositional:
@@ -73,7 +66,7 @@ class CompositionalOptions:
             if name not in DEFAULTS:
                 raise UserError(f"`compositional` takes {', '.join(DEFAULTS)}, got {name!r}.")
             if name == "world" and path:
-                raise UserError(f"`compositional` world is made of the pairs and takes no path, got {path}.")
+                raise UserError(f"`compositional` world is made from the pairs and takes no path, got {path}.")
             if (source := path or DEFAULTS[name]) is None:
                 raise UserError(f"`compositional` {name} needs the folder of its files: {name}=FOLDER.")
             if name in found:
@@ -83,12 +76,12 @@ class CompositionalOptions:
 
 
 def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> list[Cases]:
-    """Read or make the benchmarks that are asked for; see their modules for what each wants.
+    """Load or make the benchmarks that the options name.
 
     Args:
-        options: Which, and where their files are.
-        pairs: What is evaluated beside them.
-        pairs_options: How these pairs were asked for; only a benchmark's test split makes an order test of its name.
+        options: The benchmarks and their sources.
+        pairs: The evaluated pairs.
+        pairs_options: The options of these pairs; only a benchmark's test split gives an order test of its name.
     """
     from repair_hf.evaluation.aro import load_visual_genome
     from repair_hf.evaluation.sugarcrepe import load_sugarcrepe, load_sugarcrepe_pp

@@ -1,8 +1,4 @@
-"""A benchmark's rows, where people have it as a dataset.
-
-In:  a Hub id, or the folder of a dataset.
-Out: its test split; its pictures as files, one at a time.
-"""
+"""Load a benchmark that is a dataset on the Hub or in a folder: its test split, and its pictures as files."""
 
 from __future__ import annotations
 
@@ -21,18 +17,18 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
 
     Args:
         source: Hub id or folder.
-        needed: Columns that it must have.
+        needed: Required columns.
 
     Raises:
-        UserError: If it cannot be loaded, or lacks a column.
+        UserError: If the dataset cannot be loaded, or lacks a column.
     """
     try:
         loaded = load_any(source)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(
-            f"`{source}` cannot be loaded as a dataset: {reason}. If it asks you to accept its terms, do so on its page and "
-            "log in by `hf auth login`."
+            f"`{source}` cannot be loaded as a dataset: {reason}. If its terms must be accepted, do so on its page, "
+            "and log in with `hf auth login`."
         ) from error
     if isinstance(loaded, DatasetDict):
         if "test" not in loaded and len(loaded) > 1:
@@ -44,7 +40,7 @@ def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
 
 
 class EncodedImages:
-    """The image files in some columns of a dataset, row by row and, in a row, column by column; read when asked for."""
+    """The image files in some columns of a dataset, ordered by row, then by column; read on access."""
 
     def __init__(self, rows: Dataset, columns: Sequence[str]) -> None:
         rows = rows.select_columns(list(columns))

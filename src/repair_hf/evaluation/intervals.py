@@ -1,14 +1,11 @@
-"""Bootstrap intervals: how far might a number move if other images of the same kind had been collected?
+"""Bootstrap confidence intervals over images: how far might a metric move on other images of the same kind?
 
-In:  what each query contributes to a number, and which image the query belongs to.
-Out: the number in each of R resamples of the images, and the interval that holds 95% of these.
+An image is drawn together with its captions. They succeed and fail together, and drawing them separately would make
+the intervals too narrow. The draws depend on the number of images, the number of resamples and the seed alone. Two
+models on the same images are therefore resampled alike, and subtracting their resamples gives the paired difference.
 
-An image is drawn together with all that belongs to it: its captions succeed and fail together, and to draw them apart would make
-the intervals too narrow. The draws depend on the number of images, R and the seed alone. So two models that were measured on the same
-images are resampled alike, and their resamples can be subtracted, which gives the interval of the paired difference.
-
-The interval is the percentile one (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3). The candidates stay as
-they are: a query's rank among all of them is not taken anew in each resample.
+The interval is the percentile interval (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3).
+Candidates are not resampled: a query keeps its rank among all of them.
 """
 
 from __future__ import annotations
@@ -23,18 +20,18 @@ from repair_hf.runtime.options import UserError
 
 LEVEL = 0.95
 RESAMPLES = 2000
-CELLS = 2**20  # of a block of resamples: 8 MB of double numbers
-COARSE = 64  # places at which a median is first sought
+CELLS = 2**20  # cells in a block of resamples: 8 MB of doubles
+COARSE = 64  # values among which a median is searched first
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Which of N images are drawn, N at a time with replacement, in each resample.
+    """The images of each resample: N of N, with replacement.
 
     Args:
-        n_images: N.
-        resamples: R.
-        seed: Of the draws.
+        n_images: Number of images, N.
+        resamples: Number of resamples, R.
+        seed: Seed of the draws.
 
     Example:
         >>> draws = Draws(n_images=3, resamples=1000)
@@ -52,17 +49,14 @@ class Draws:
                 raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")
 
     def means(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
-        """The means of a resample's queries.
+        """Return the means over each resample's queries; NaN if a resample has no values for a mean.
 
         Args:
-            values: What each query contributes; NaN where it has no part in a mean.
+            values: One value per query and mean; NaN excludes a query from a mean.
             image: The image that each query is, or belongs to.
 
         Shape:
             values: (Q,) or (Q, K), for one mean or K of them. image: (Q,). Returns (R,) or (R, K).
-
-        Returns:
-            A mean of nothing is NaN: a resample may lack all queries that have a part in it.
         """
         columns = np.asarray(values, np.float64).reshape(len(values), -1)  # (Q, K)
         counts = np.stack([self._per_image(np.isfinite(column), image) for column in columns.T], 1)  # (N, K)
@@ -72,14 +66,14 @@ class Draws:
         return np.concatenate(found).reshape(self.resamples, *np.shape(values)[1:])
 
     def medians(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
-        """The median of a resample's queries: the value in the middle, or the mean of the two there.
+        """Return the median over each resample's queries: the middle value, or the mean of the two in the middle.
 
         Args:
-            values: Of each query, such as its rank.
+            values: One value per query, such as its rank.
             image: The image that each query is, or belongs to.
 
         Shape:
-            values, image: (Q,). Returns (R,); NaN where a resample lacks all queries.
+            values, image: (Q,). Returns (R,); NaN if a resample has no queries.
         """
         distinct, place = np.unique(values, return_inverse=True)  # (U,), (Q,)
         steps = np.unique(np.linspace(0, len(distinct) - 1, COARSE).round().astype(int))
@@ -90,7 +84,7 @@ class Draws:
         return np.where(is_empty, np.nan, distinct[middle].mean(1))
 
     def _middle(self, place: np.ndarray, image: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Where among some places of a sorted list the two in the middle of each resample lie at the latest, (R, 2)."""
+        """Return the first of the sorted `steps` that reach the two middle values of each resample, (R, 2)."""
         cells = image * (len(steps) + 1) + np.searchsorted(steps, place)
         shape = (self.n_images, len(steps) + 1)
         up_to = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).cumsum(1)  # (N, steps + 1)
@@ -105,7 +99,7 @@ class Draws:
 
     @cached_property
     def _times(self) -> np.ndarray:
-        """How often each image is drawn, (R, N). In a byte: nothing that one will meet is drawn more than 255 times."""
+        """How often each image is drawn, (R, N). Bytes suffice: more than 255 draws do not occur in practice."""
         rng, at_once = np.random.default_rng(self.seed), max(1, CELLS // self.n_images)
         times = np.empty((self.resamples, self.n_images), np.uint8)
         for start in range(0, self.resamples, at_once):
@@ -124,7 +118,7 @@ class Draws:
 
 
 def interval(samples: np.ndarray) -> tuple[float, float]:
-    """The bounds between which 95% of the resamples lie, (R,); those that are NaN are left out."""
+    """Return the bounds that contain 95% of the (R,) resamples; NaN are excluded."""
     tail = (1 - LEVEL) / 2
     low, high = np.nanquantile(samples, [tail, 1 - tail])
     return float(low), float(high)

@@ -1,17 +1,14 @@
-"""Put a benchmark's cases to an encoder: by how much does what is right win?
-
-In:  `Cases` and a `DualEncoder`.
-Out: one row per case and measure, kept as `cases.parquet`; accuracies made of the rows, and the same in each resample of the pictures.
+"""Evaluate an encoder on compositional benchmarks: `cases.parquet` with one row per case and measure, and accuracies.
 
 | column | meaning |
 |---|---|
 | `model` | the short name of the model |
-| `benchmark`, `measure` | which question; most benchmarks have the one measure `accuracy` |
-| `case_id`, `picture_id`, `group` | which case, the picture that it is about, and its category, relation or seed |
-| `margin` | cosine of what is right less that of the best wrong choice |
+| `benchmark`, `measure` | the question; most benchmarks have the single measure `accuracy` |
+| `case_id`, `picture_id`, `group` | the case, its picture, and its category, relation or seed |
+| `margin` | cosine of the right choice minus that of the best wrong choice |
 | `correct` | whether the margin is above 0: a tie is wrong |
 
-Scores come from `exact_scores`, pair by pair, so that a caption that occurs twice in a case ties with itself to the last bit.
+Scores come from `exact_scores`, pair by pair, so a caption that occurs twice in a case ties with itself exactly.
 """
 
 from __future__ import annotations
@@ -32,28 +29,28 @@ from repair_hf.mining.scores import exact_scores, quietly
 from repair_hf.runtime.options import UserError
 
 FILE = "cases.parquet"
-AT_ONCE = 4096  # cases
+BLOCK = 4096  # cases scored together
 
 
 def evaluate_compositional(
     encoder: DualEncoder, sets: Sequence[Cases], model: str, own_images: np.ndarray | None = None
 ) -> pa.Table:
-    """Judge the cases of some benchmarks.
+    """Score the cases of some benchmarks.
 
     Args:
-        encoder: What is judged.
+        encoder: The encoder to evaluate.
         sets: The benchmarks.
         model: Short name of the encoder.
-        own_images: (N, D) vectors of the pairs' images, for benchmarks that are about these.
+        own_images: (N, D) embeddings of the pairs' images, for benchmarks about these.
 
     Returns:
-        The rows described above.
+        A table with the columns above.
     """
     return pa.concat_tables([_judge(encoder, cases, model, own_images) for cases in sets])
 
 
 def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, float]:
-    """The numbers of each benchmark, and what they were counted on: `{benchmark}_n_cases`, `_n_pictures`, `_n_ties`, ..."""
+    """Return each benchmark's metrics, and its counts: `{benchmark}_n_cases`, `_n_pictures`, `_n_ties`, ..."""
     found: dict[str, float] = {}
     for cases in sets:
         for measure, rows in _rows(table, cases.benchmark).items():
@@ -66,7 +63,7 @@ def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, f
 
 
 def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: int) -> dict[str, np.ndarray]:
-    """The same numbers, (R,) each, in resamples of a benchmark's pictures; a picture brings all of its cases."""
+    """Return the same metrics, (R,) each, in resamples of the pictures; a picture is drawn with all of its cases."""
     samples = {}
     for cases in sets:
         for measure, rows in _rows(table, cases.benchmark).items():
@@ -82,10 +79,10 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
 
 
 def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
-    """Say of each benchmark what it was measured on, and how many ties each model's numbers hold.
+    """Describe each benchmark in a line: its size, and the number of ties of each model.
 
     Args:
-        measured: Short name of a model -> its metrics.
+        measured: The metrics of each model, by short name.
         sets: The benchmarks.
     """
     lines = []
@@ -98,7 +95,7 @@ def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases])
 
 
 def save_cases(table: pa.Table, folder: str | Path) -> None:
-    """Write a model's cases beside its metrics, whole or not at all."""
+    """Write a model's cases to a folder, atomically."""
     draft = Path(folder) / f".{FILE}.tmp"
     pq.write_table(table, draft)
     draft.replace(Path(folder) / FILE)
@@ -108,7 +105,7 @@ def load_cases(folder: str | Path) -> pa.Table:
     """Read what `save_cases` wrote.
 
     Raises:
-        UserError: If there is nothing.
+        UserError: If the file is missing.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -120,14 +117,16 @@ def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarra
     texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
     if cases.pictures is not None:
         images = encoder.embed_images(
-            cases.pictures, desc=f"Embedding pictures of {cases.benchmark}", ids=_first_cases(cases)
+            cases.pictures,
+            desc=f"Embedding pictures of {cases.benchmark}",
+            ids=_first_cases(cases, len(cases.pictures)),
         )
     else:
-        assert own_images is not None, f"{cases.benchmark} is about the pairs' images; give their vectors."
+        assert own_images is not None, f"{cases.benchmark} is about the pairs' images; give their embeddings."
         images = own_images
     margins: dict[str, list[np.ndarray]] = {}
-    for start in range(0, len(cases), AT_ONCE):
-        picture, caption = cases.picture[start : start + AT_ONCE], cases.caption[start : start + AT_ONCE]
+    for start in range(0, len(cases), BLOCK):
+        picture, caption = cases.picture[start : start + BLOCK], cases.caption[start : start + BLOCK]
         between = _scores(texts, texts, caption, caption) if cases.compares_captions else None
         for measure, margin in cases.judge(_scores(images, texts, picture, caption), between).items():
             margins.setdefault(measure, []).append(margin)
@@ -138,11 +137,11 @@ def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarra
     )
 
 
-def _first_cases(cases: Cases) -> list[str]:
-    """For each picture, the first case that it is in: a picture of a dataset has no name of its own."""
+def _first_cases(cases: Cases, n_pictures: int) -> list[str]:
+    """Name each picture by the first case that it is in: a picture of a dataset has no name of its own."""
     rows, first = np.unique(cases.picture.ravel(), return_index=True)
     names = dict(zip(rows.tolist(), (first // cases.picture.shape[1]).tolist(), strict=True))
-    return [f"{row} (of case {cases.case_ids[names[row]]})" for row in range(len(cases.pictures))]
+    return [f"{row} (of case {cases.case_ids[names[row]]})" for row in range(n_pictures)]
 
 
 def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array], margin: np.ndarray) -> pa.Table:
@@ -155,7 +154,7 @@ def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array
 
 @quietly()
 def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Cosines of each case's rows with its others: (R, D), (O, D), (n, a), (n, b) to (n, a, b)."""
+    """Return the cosines of each case's rows with its others: (R, D), (O, D), (n, a), (n, b) to (n, a, b)."""
     wanted, place = np.unique(other, return_inverse=True)
     panel = torch.from_numpy(others[wanted].astype(np.float64))
     shape = (*row.shape, other.shape[1])
@@ -165,14 +164,14 @@ def _scores(rows: np.ndarray, others: np.ndarray, row: np.ndarray, other: np.nda
 
 
 def _rows(table: pa.Table, benchmark: str) -> dict[str, pa.Table]:
-    """Measure -> its rows of one benchmark."""
+    """Return the rows of one benchmark by measure."""
     own = table.filter(np.asarray(table["benchmark"]) == benchmark)
     measures = np.asarray(own["measure"])
     return {measure: own.filter(measures == measure) for measure in dict.fromkeys(measures)}
 
 
 def _columns(rows: pa.Table, metric: Metric) -> np.ndarray:
-    """What each case adds to each mean of a metric, (n, means); NaN where it has no part in it."""
+    """Return each case's value in each mean of a metric, (n, means); NaN if it is excluded from it."""
     margin = rows["margin"].to_numpy()
     right = (margin >= 0 if metric.ties_right else margin > 0).astype(np.float64)[:, None]
     if metric.groups is None:
@@ -184,7 +183,7 @@ def _columns(rows: pa.Table, metric: Metric) -> np.ndarray:
 
 
 def _weighted(means: np.ndarray, metric: Metric) -> np.ndarray:
-    """The weighted mean over the last axis, of those that are there: a resample may lack a group."""
+    """Return the weighted mean over the last axis without NaN: a resample may lack a group."""
     weights = np.where(np.isfinite(means), np.array(metric.weights or (1.0,)), 0)
     with np.errstate(invalid="ignore"):
         return np.nansum(means * weights, axis=-1) / weights.sum(-1)

@@ -1,28 +1,28 @@
-"""ARO's order tests (Yuksekgonul et al., 2023): a caption against four shufflings of its own words.
+"""ARO's order tests (Yuksekgonul et al., 2023): a caption against four shuffles of its own words.
 
-In:  pairs, a spaCy pipeline, seeds.
-Out: `Cases` over the pairs' own images: each caption, with each seed, is one case of five captions.
+Each caption, with each seed, is one case of five captions about the caption's image:
 
 | caption | what is shuffled | by |
 |---|---|---|
-| 0 | nothing: the true one | |
-| 1 | nouns among the places of nouns, adjectives among those of adjectives | NumPy's generator |
-| 2 | all other words; nouns and adjectives stay | NumPy's generator |
+| 0 | nothing: the true caption | |
+| 1 | nouns among nouns, adjectives among adjectives | NumPy's generator |
+| 2 | all other words | NumPy's generator |
 | 3 | the words within each run of three | Python's generator |
 | 4 | the runs of three | Python's generator |
 
-All five are then normalized as the authors do. They are the authors' draws for a seed, in the order of the captions given; a shuffle may
-give the caption itself, and then all that a model can reach is a tie.
+All five are then normalized as the authors do. The shuffles are those of the authors for the same seed and order of
+captions. A shuffle may leave a caption unchanged; a model can then only reach a tie.
 
-| key | what |
+| key | meaning |
 |---|---|
-| `coco_order_P@1`, `flickr30k_order_P@1` | share of cases in which the true caption beats all four; `order_P@1` for data of neither name |
-| `..._P@1_ties_right` | the authors' number: the true caption stands first there, and `argmax` takes the first of equal ones |
-| `..._P@1_seed_1`, ... | that of each seed, where there are several: the authors advise to average over five |
-| `..._n_unchanged` | shufflings that gave the caption itself |
+| `coco_order_P@1`, `flickr30k_order_P@1` | share of cases in which the true caption beats all four shuffles |
+| `order_P@1` | the same for other data |
+| `..._P@1_ties_right` | the authors' metric: a tie counts as right |
+| `..._P@1_seed_1`, ... | that of each of several seeds; the authors advise to average over five |
+| `..._n_unchanged` | shuffles that left the caption unchanged |
 
-Two differences to the authors' code remain: captions have no outer white space here, and the tokenizer of NLTK takes a caption as one sentence,
-for which it needs no data files; captions of several sentences keep the inner full stops on their words.
+Two differences from the authors' code: captions have no outer white space, and NLTK's tokenizer takes a caption as one
+sentence. Captions of several sentences keep their inner full stops on the words.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,10 +62,10 @@ def load_order(
 
     Args:
         pairs: Images and captions.
-        parser: Gives words and their tags.
-        tokenize: Gives the words of which runs are made; NLTK's, for the authors' cases.
-        benchmark: `coco_order` or `flickr30k_order` where the pairs are that benchmark's test split.
-        seeds: Of the shufflings.
+        parser: Tags the words.
+        tokenize: Splits a caption into the words of the runs; NLTK's for the authors' cases.
+        benchmark: `coco_order` or `flickr30k_order` if the pairs are that benchmark's test split.
+        seeds: Seeds of the shuffles.
 
     Example:
         >>> cases = load_order(pairs, load_parser(), load_tokenizer())
@@ -100,10 +101,10 @@ def load_order(
 
 
 def shuffle_by_kind(words: np.ndarray, kinds: np.ndarray, rng: np.random.RandomState) -> tuple[str, str]:
-    """Nouns and adjectives shuffled, each among themselves; and all words but these.
+    """Shuffle nouns and adjectives, each among themselves; and shuffle all other words.
 
     Args:
-        words: Of a caption.
+        words: Words of a caption.
         kinds: `noun`, `adjective` or `other`.
         rng: Draws first the nouns' order, then the adjectives', then the others'.
 
@@ -118,17 +119,17 @@ def shuffle_by_kind(words: np.ndarray, kinds: np.ndarray, rng: np.random.RandomS
 
 
 def shuffle_runs(words: Sequence[str], rng: random.Random) -> tuple[str, str]:
-    """The words within each run of three shuffled; and the runs. The last run may be shorter."""
+    """Shuffle the words within each run of three; and shuffle the runs. The last run may be shorter."""
     runs = [list(words[start : start + RUN]) for start in range(0, len(words), RUN)]
     within = [run.copy() for run in runs]
     for run in within:
         rng.shuffle(run)
     rng.shuffle(runs)
-    return tuple(" ".join(word for run in found for word in run) for found in (within, runs))
+    return " ".join(chain(*within)), " ".join(chain(*runs))
 
 
 def normalize(caption: str) -> str:
-    """Lower case, no marks, single spaces, thirty words at most."""
+    """Lower the case, remove punctuation and repeated spaces, and keep at most thirty words."""
     text = re.sub(r"\s{2,}", " ", _MARKS.sub(" ", caption.lower())).strip(" ")
     return " ".join(text.split(" ")[:MAX_WORDS])
 

@@ -1,8 +1,4 @@
-"""On what a number was measured, of which weights, and by which code: it stands with every number.
-
-In:  the options that chose the pairs, the pairs, the model and its digest.
-Out: flat keys for `metrics.json`, and the sentence that is printed below a table.
-"""
+"""The provenance of a metric: data, weights and code, as keys of `metrics.json` and as a sentence below a table."""
 
 from __future__ import annotations
 
@@ -16,16 +12,16 @@ from repair_hf.runtime.run_folder import versions
 
 
 def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: str) -> dict[str, Any]:
-    """What must be known to compare a number with another one.
+    """Return what is needed to compare a metric with another one.
 
     Args:
-        options: Which pairs were asked for. A benchmark's name stands here only if `load_pairs` found the split to be that benchmark's.
-        pairs: What was found.
+        options: The options of the pairs. They name a benchmark only if `load_pairs` has verified the split's size.
+        pairs: The evaluated pairs.
         model: Id or folder.
-        model_digest: Of the weights, the configuration and the processor.
+        model_digest: Digest of the weights, the configuration and the processor.
 
     Returns:
-        `pairs`, `split`, `benchmark` (None for data of no such name), `pairs_fingerprint`, `n_images`, `n_texts`, `model`,
+        `pairs`, `split`, `benchmark` (None for other data), `pairs_fingerprint`, `n_images`, `n_texts`, `model`,
         `model_digest`, `repair_hf` (version) and `commit` (None outside a repository).
     """
     code = versions()
@@ -44,20 +40,21 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
 
 
 def told(measured: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say it of several models that were measured on the same pairs.
+    """Describe the provenance of several models' metrics on the same pairs in a sentence.
 
     Args:
-        measured: Short name of a model -> what `provenance` gave.
+        measured: The result of `provenance` of each model, by short name.
     """
     one = next(iter(measured.values()))
     data = one["benchmark"] or f"{one['pairs']} (under no benchmark's name)"
-    others = [count for count in _forms(one) if count != one["n_texts"]]
+    published = () if one["benchmark"] is None else SIZES[one["benchmark"]][one["split"]].captions
+    others = [count for count in published if count != one["n_texts"]]  # a split may exist in two sizes
     form = f" (the split also goes about with {others[0]:,})" if others else ""
     codes = {_code(each): None for each in measured.values()}
     models = "; ".join(f"{name} is {each['model']}, digest {each['model_digest']}" for name, each in measured.items())
     return (
-        f"{data}, split {one['split']}, fingerprint {one['pairs_fingerprint']}: {one['n_images']:,} images, {one['n_texts']:,} texts{form}. "
-        f"{models}. Measured by {' and '.join(codes)}."
+        f"{data}, split {one['split']}, fingerprint {one['pairs_fingerprint']}: {one['n_images']:,} images, "
+        f"{one['n_texts']:,} texts{form}. {models}. Measured by {' and '.join(codes)}."
     )
 
 
@@ -65,11 +62,6 @@ def _split(options: PairsOptions) -> str:
     if options.benchmark is None:
         return options.split
     return check_name(options.benchmark, options.split, with_restval=options.with_restval)
-
-
-def _forms(measured: Mapping[str, Any]) -> tuple[int, ...]:
-    """How many captions a benchmark's split may have."""
-    return () if measured["benchmark"] is None else SIZES[measured["benchmark"]][measured["split"]].captions
 
 
 def _code(measured: Mapping[str, Any]) -> str:

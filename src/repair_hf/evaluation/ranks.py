@@ -1,19 +1,18 @@
-"""What each query found, kept as `ranks.parquet`: two models can be compared query by query long after they were measured.
+"""The result of each query as `ranks.parquet`, so that two models can be compared query by query later.
 
-In:  rankings in both directions, and the pairs that they were made of.
-Out: one row per query, first the captions (`t2i`), then the images (`i2t`), each in the order of the pairs:
+One row per query, first the captions (`t2i`), then the images (`i2t`), each in the order of the pairs:
 
 | column | meaning |
 |---|---|
 | `model` | the short name of the model |
 | `direction` | `t2i` (a caption looks for its image) or `i2t` |
-| `q_id` | the caption or the image that asks |
-| `gt_id`, `gt_score`, `gt_rank` | its best-ranked annotated answer: id, cosine, rank from 1 in the full ranking; a tie counts against it |
-| `fp_id`, `fp_score` | the best-ranked wrong answer; null where every candidate is right |
-| `top1_id` | what stands first: `gt_id` where `gt_rank` is 1, else `fp_id` |
+| `q_id` | the caption or image of the query |
+| `gt_id`, `gt_score`, `gt_rank` | its best-ranked annotated answer: id, cosine, rank from 1 (pessimistic in ties) |
+| `fp_id`, `fp_score` | the best-ranked wrong answer; null if every candidate is right |
+| `top1_id` | the first candidate: `gt_id` if `gt_rank` is 1, else `fp_id` |
 
-`gt_score - fp_score` is the query's margin. The image that a query belongs to, by which intervals are resampled, is `gt_id` for a caption and
-`q_id` for an image.
+`gt_score - fp_score` is the query's margin. Confidence intervals resample by image: `gt_id` of a caption, `q_id` of an
+image.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ FILE = "ranks.parquet"
 
 
 def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.Table:
-    """Set down what each query found.
+    """Make the table of ranks.
 
     Args:
-        rankings: `i2t` and `t2i`, with one wrong answer for each query at least, if there is one.
-        pairs: What was ranked.
+        rankings: `i2t` and `t2i`, with at least one wrong answer per query, if there is one.
+        pairs: The ranked pairs.
         model: Short name of the model.
     """
     ids = {"image": pairs.images["image_id"][:], "caption": pairs.captions["caption_id"][:]}
@@ -63,7 +62,7 @@ def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.
 
 
 def save_ranks(table: pa.Table, folder: str | Path) -> None:
-    """Write a model's ranks beside its metrics, whole or not at all."""
+    """Write a model's ranks to a folder, atomically."""
     draft = Path(folder) / f".{FILE}.tmp"
     pq.write_table(table, draft)
     draft.replace(Path(folder) / FILE)
@@ -73,7 +72,7 @@ def load_ranks(folder: str | Path) -> pa.Table:
     """Read the ranks of a model from the folder of its evaluation.
 
     Raises:
-        UserError: If there are none.
+        UserError: If the file is missing.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -82,6 +81,6 @@ def load_ranks(folder: str | Path) -> pa.Table:
 
 
 def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:
-    """Direction -> the rank of each query's best answer, in the order of the pairs."""
+    """Return the rank of each query's best answer by direction, in the order of the pairs."""
     direction, rank = (table[name].to_numpy() for name in ("direction", "gt_rank"))
     return {name: rank[direction == name] for name in ("i2t", "t2i")}

@@ -1,7 +1,6 @@
-"""The relations that ARO's authors leave out of VG-Relation's headline: symmetric ones ("next to"), and others unfit for swapping.
+"""The 157 relations that ARO's authors exclude from VG-Relation's headline: symmetric or otherwise unfit to swap.
 
-The names are those of the list in their notebook (mertyg/vision-language-models-are-bows, MIT), in alphabetical order. In what they
-publish there is no rule that gives the list, so it stands here as it is.
+The list is copied from their notebook (mertyg/vision-language-models-are-bows, MIT); they publish no rule for it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ EXCLUDED = frozenset(
     playing in, playing on, playing with, pouring, reaching for, reading, reflected on, riding on, running in, running
     on, running through, seen through, sitting behind, sitting beside, sitting by, sitting in front of, sitting near,
     sitting next to, sitting under, skiing down, skiing on, sleeping in, sleeping on, smiling at, sniffing, splashing,
-    sprinkled on, stacked on, standing against, standing around, standing behind, standing beside, standing in front of,
-    standing near, standing next to, staring at, stuck in, surrounding, swimming in, swinging, talking to, topped with,
-    touching, traveling down, traveling on, tying, typing on, underneath, wading in, waiting for, walking across,
+    sprinkled on, stacked on, standing against, standing around, standing behind, standing beside, standing in front
+    of, standing near, standing next to, staring at, stuck in, surrounding, swimming in, swinging, talking to, topped
+    with, touching, traveling down, traveling on, tying, typing on, underneath, wading in, waiting for, walking across,
     walking by, walking down, walking next to, walking through, with, working in, working on, worn on, wrapped around,
     wrapped in
-""".split(",")
+    """.split(",")
 )

@@ -1,9 +1,7 @@
-"""Recall@K, mean reciprocal rank and median rank, in both directions.
+"""Recall@K, mean reciprocal rank and median rank, in both directions, over the full ranking.
 
-In:  unit vectors of images and captions, and each caption's image.
-Out: a flat dict. R@K is the share of queries with any annotated positive among their first K (with several captions an
-     image this is what CLIP papers report, not the share of its captions that were found). MRR is the mean of 1/rank
-     of a query's best-ranked positive, the median rank that rank's median. Full ranking; a tie counts against the positive.
+R@K is the share of queries with any annotated positive among the first K, as in CLIP papers. MRR is the mean of 1/rank
+of a query's best-ranked positive, and the median rank is the median of that rank. Ties are ranked pessimistically.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def evaluate_retrieval(
         image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
 
     Returns:
-        `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, shares as fractions; `n_images`,
+        `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, as fractions; `n_images`,
         `n_texts`.
 
     Raises:
@@ -60,19 +58,19 @@ def evaluate_retrieval(
 def rank_queries(
     image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, *, fps: int = 0
 ) -> dict[str, Ranking]:
-    """Rank all captions for each image and all images for each caption; the annotation alone says what is right.
+    """Rank all captions for each image and all images for each caption; only annotated pairs are positives.
 
     Args:
         image_embeddings: Unit vectors, float32.
         text_embeddings: Unit vectors, float32.
         caption_image: Index of each caption's image.
-        fps: How many of the best wrong answers to find for each query.
+        fps: Number of best wrong answers to find for each query.
 
     Shape:
         image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
 
     Returns:
-        `i2t`, of the N images, and `t2i`, of the M captions.
+        `i2t` for the N images and `t2i` for the M captions.
 
     Raises:
         UserError: If a vector is zero or not finite, an image has no caption, or shapes do not fit.
@@ -92,13 +90,13 @@ def rank_queries(
 
 
 def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS) -> dict[str, float]:
-    """Sum up ranks.
+    """Compute the metrics of ranks.
 
     Args:
-        ranks: Direction -> the rank of each query's best positive, from 1.
+        ranks: By direction, the rank of each query's best positive, from 1.
         ks: The K of each Recall@K.
     """
-    metrics = {}
+    metrics: dict[str, float] = {}
     for direction, rank in ranks.items():
         terms = _terms(rank, ks)
         metrics |= {f"{direction}_{name}": float(values.mean()) for name, values in terms.items()}
@@ -109,18 +107,15 @@ def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS
 def resample_retrieval(
     ranks: Mapping[str, np.ndarray], caption_image: np.ndarray, draws: Draws, *, ks: Sequence[int] = KS
 ) -> dict[str, np.ndarray]:
-    """The same metrics in each resample of the images.
+    """Compute the same metrics, (R,) values each, in each resample of the images.
 
     Args:
-        ranks: Direction -> the rank of each query's best positive, from 1.
+        ranks: By direction, the rank of each query's best positive, from 1.
         caption_image: (M,) index of each caption's image.
-        draws: Of the N images.
+        draws: Draws of the N images.
         ks: The K of each Recall@K.
-
-    Returns:
-        Metric -> (R,) its values.
     """
-    samples = {}
+    samples: dict[str, np.ndarray] = {}
     for direction, rank in ranks.items():
         image = np.arange(len(rank)) if direction == "i2t" else np.asarray(caption_image)
         terms = _terms(rank, ks)
@@ -136,8 +131,8 @@ def _check_ks(ks: Sequence[int]) -> None:
 
 
 def _terms(rank: np.ndarray, ks: Sequence[int]) -> dict[str, np.ndarray]:
-    """What each query adds to each metric that is a mean, (Q,)."""
+    """Return each query's value, (Q,), of the metrics that are means."""
     return {f"R@{k}": (rank <= k).astype(np.float64) for k in ks} | {"MRR": 1 / rank}
 
 
-METRICS = list(retrieval_metrics(dict.fromkeys(DIRECTIONS, np.ones(1))))  # their names
+METRICS = list(retrieval_metrics(dict.fromkeys(DIRECTIONS, np.ones(1))))  # names of the metrics

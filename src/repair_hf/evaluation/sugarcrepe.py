@@ -1,10 +1,10 @@
-"""SugarCrepe and SugarCrepe++: one word or phrase of a caption was replaced, swapped or added, and the picture tells which is right.
+"""SugarCrepe and SugarCrepe++: a word or phrase of a caption is replaced, swapped or added to make a negative caption.
 
-In:  the folder with the benchmark's JSON files (`add_att.json`, ...), and the photographs of COCO's val2017.
-Out: `Cases`. SugarCrepe (Hsieh et al., 2023): a caption against a negative one, in seven categories. SugarCrepe++ (Dumpala et al.,
-     2024): two captions that say the same in other words against a negative one, in five.
+They need the benchmark's JSON files (`add_att.json`, ...) and the photographs of COCO's val2017. SugarCrepe (Hsieh et
+al., 2023) sets a caption against a negative one, in seven categories. SugarCrepe++ (Dumpala et al., 2024) sets two
+paraphrases against a negative caption, in five.
 
-A file is an object by row number, or a list. The numbers of SugarCrepe's `swap_obj` have a gap: rows are iterated, never counted up.
+A file is an object by row number, or a list. The row numbers of SugarCrepe's `swap_obj` have a gap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from repair_hf.evaluation.cases import (
 )
 from repair_hf.runtime.options import UserError
 
-# How many cases each file has, of the refined benchmark.
+# Number of cases in each file of the refined benchmark.
 SUGARCREPE = {
     "add_att": 692,
     "add_obj": 2062,
@@ -47,12 +47,12 @@ def load_sugarcrepe(folder: Path, image_folders: Sequence[Path], *, subset: bool
     """Read SugarCrepe.
 
     Args:
-        folder: Where the seven files lie, or a folder whose `data` holds them.
-        image_folders: Where the photographs may lie.
-        subset: Take the cases whose photographs are there, under the name `sugarcrepe_subset`.
+        folder: Folder of the seven files, or a folder whose `data` holds them.
+        image_folders: Folders of the photographs.
+        subset: Take the cases whose photographs are found, under the name `sugarcrepe_subset`.
 
     Raises:
-        UserError: If files or photographs are missing, or the files are others.
+        UserError: If files or photographs are missing, or a file has another number of cases.
     """
     rows = _read(folder, SUGARCREPE, ("caption", "negative_caption"))
     return _cases("sugarcrepe", rows, SUGARCREPE, folder, image_folders, subset)
@@ -99,7 +99,7 @@ def _cases(
 
 
 def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Case id (`swap_obj/17`) -> category, photograph, captions (the wrong one last)."""
+    """Map case ids (`swap_obj/17`) to category, photograph and captions, the negative one last."""
     folder = folder / "data" if (folder / "data").is_dir() else folder
     if lacking := [f"{name}.json" for name in published if not (folder / f"{name}.json").is_file()]:
         raise UserError(f"{folder} lacks {', '.join(lacking)}; give the folder that holds the benchmark's JSON files.")
@@ -109,7 +109,8 @@ def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) ->
         rows = _rows(path, ("filename", *captions))
         if len(rows) != count:
             raise UserError(
-                f"{path} has {len(rows):,} cases; the benchmark's has {count:,}. Take its refined files, of the first release."
+                f"{path} has {len(rows):,} cases; the benchmark's has {count:,}. Use the refined files of its first "
+                "release."
             )
         for number, row in rows:
             found[f"{category}/{number}"] = {
@@ -135,7 +136,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]
 
 
 def _judge_triplet(scores: np.ndarray, between: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Image-to-text (`itt`): both right captions beat the wrong one. Text-only (`tot`): they are nearest to each other."""
+    """Compute the margins: `itt`, both true captions beat the negative one; `tot`, they are nearest to each other."""
     assert between is not None
     first, second, wrong = scores[:, 0].T
     margins = {"p1": first - wrong, "p2": second - wrong}
@@ -146,7 +147,7 @@ def _judge_triplet(scores: np.ndarray, between: np.ndarray | None) -> dict[str, 
 
 
 def _metrics(categories: Sequence[str]) -> tuple[Metric, ...]:
-    """Of each category and kind; `macro` is the mean of the seven, `macro_kinds` that of add, replace and swap."""
+    """Return the metrics by category and kind; `macro` averages categories, `macro_kinds` add, replace and swap."""
     by_kind = {kind: [name for name in categories if name.startswith(kind)] for kind in KINDS}
     by_kind = {kind: names for kind, names in by_kind.items() if names}
     weights = [1 / len(by_kind) / len(names) for names in by_kind.values() for _ in names]

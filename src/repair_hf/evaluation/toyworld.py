@@ -1,17 +1,14 @@
-"""The toy world's own compositional set: a caption against the same caption with one swap, and the scene says which is true.
+"""The toy world's own compositional benchmark: a caption against the same caption with one swap, in four categories.
 
-In:  pairs of the toy world; each picture carries its scene.
-Out: `Cases` over the pairs' own images, in four categories:
-
-| category | what is swapped | asked of captions that |
+| category | what is swapped | for captions that |
 |---|---|---|
 | `attribute` | the colors of the two things | name two colors |
 | `relation` | the relation, for its opposite (`left of`, `right of`) | name a relation |
 | `order` | the two things themselves | name a relation |
-| `count` | how many there are of the subject | name it |
+| `count` | the number of the subject | name it |
 
-Of each picture and category the first caption is taken of which the swap is false. That is settled by comparing the facts of both with the
-scene, so there is no doubt about any answer, as there is in sets of photographs.
+The pictures are the pairs' own. Each picture and category has one case: the first caption whose swap is false. Both
+captions are checked against the picture's scene, so every answer is certain.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -34,14 +32,14 @@ from repair_hf.toyworld.variations import rewrite
 NAME = "world"
 CATEGORIES = ("attribute", "relation", "order", "count")
 
-Spans = list[tuple[int, int, str]]  # of a caption: start, end, what shall stand there
+Spans = list[tuple[int, int, str]]  # start and end in a caption, and the new text
 
 
 def load_world(pairs: Pairs) -> Cases:
     """Make the cases of some pairs; the same for the same pairs.
 
     Raises:
-        UserError: If a picture carries no scene, or no caption allows a swap.
+        UserError: If a picture has no scene, or no caption allows a swap.
 
     Example:
         >>> cases = load_world(load_pairs("runs/world", split="test"))
@@ -55,7 +53,8 @@ def load_world(pairs: Pairs) -> Cases:
         found += [(category, row, case) for category in CATEGORIES if (case := _first_swap(own, category, scene))]
     if not found:
         raise UserError(
-            "`compositional` world: no caption of these pairs names two things or a number; build them by repair-hf world."
+            "`compositional` world: no caption of these pairs names two things or a number; build pairs with "
+            "`repair-hf world`."
         )
     every, caption = numbered([case for _, _, case in found])
     groups = [category for category, _, _ in found]
@@ -75,7 +74,7 @@ def load_world(pairs: Pairs) -> Cases:
 
 
 def swap(caption: str, category: str, scene: Scene) -> str | None:
-    """A caption that is true of the scene, with one swap that makes it false; None where there is none.
+    """Swap one part of a caption that is true of the scene so that it becomes false; None if that is impossible.
 
     Raises:
         ValueError: If the caption lies outside the grammar.
@@ -91,7 +90,7 @@ def swap(caption: str, category: str, scene: Scene) -> str | None:
 
 
 def _first_swap(texts: list[str], category: str, scene: Scene) -> tuple[str, str] | None:
-    """The first caption that is true of the scene and has a false swap, with that."""
+    """Return the first caption that is true of the scene and has a false swap, and the swap."""
     for text in texts:
         try:
             wrong = swap(text, category, scene)
@@ -109,7 +108,7 @@ def _attribute(match: re.Match, facts: Facts, scene: Scene) -> Iterator[Spans]:
 
 def _relation(match: re.Match, facts: Facts, scene: Scene) -> Iterator[Spans]:
     if said := match["relation"]:
-        meaning = RELATION_READ[said]
+        meaning: Any = RELATION_READ[said]
         opposite = RELATION_WORDS[INVERSE[meaning]][RELATION_WORDS[meaning].index(said)]
         yield [(*match.span("relation"), opposite)]
 
@@ -122,8 +121,9 @@ def _order(match: re.Match, facts: Facts, scene: Scene) -> Iterator[Spans]:
 
 
 def _count(match: re.Match, facts: Facts, scene: Scene) -> Iterator[Spans]:
-    """The other two numbers, either first."""
+    """Yield the other two numbers in random order."""
     which, thing = ("1", facts.first) if align(facts, scene).first == "subject" else ("2", facts.second)
+    assert thing is not None
     form = COUNT_WORDS[thing.count].index(match[f"count{which}"])
     noun = captions.singular(match[f"noun{which}"])
     others = [count for count in COUNTS if count != thing.count]

@@ -1,8 +1,8 @@
-"""Winoground (Thrush et al., 2022): two pictures and two captions of the same words, each of one picture only.
+"""Winoground (Thrush et al., 2022): two pictures and two captions of the same words, each true of one picture.
 
-In:  the dataset by Hub id (`facebook/winoground`, which wants its terms accepted) or a folder with its `examples.jsonl` and `images`.
-Out: `Cases` with three measures. `text`: each picture is nearer to its own caption than to the other; `image`: each caption to its
-     own picture; `group`: both.
+It comes from the Hub (`facebook/winoground`, whose terms must be accepted) or from a folder with `examples.jsonl` and
+`images`. Measures: `text`, each picture is nearer to its own caption than to the other; `image`, each caption is
+nearer to its own picture; `group`, both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
+from repair_hf.evaluation.cases import Cases, Files, Metric, Photographs, find_photographs, numbered, whole_or_subset
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.runtime.options import UserError
 
@@ -26,13 +26,14 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
 
     Args:
         source: Hub id, or folder.
-        image_folders: Where else the pictures of a folder may lie.
-        subset: Take the cases that are there, under the name `winoground_subset`.
+        image_folders: Further folders of the pictures.
+        subset: Take the cases that are found, under the name `winoground_subset`.
 
     Raises:
         UserError: If cases or pictures are missing.
     """
     if (Path(source) / "examples.jsonl").is_file():
+        pictures: Files
         rows, pictures, missing = _from_folder(Path(source), image_folders)
     else:
         dataset = load_test_rows(source, NEEDED)
@@ -56,7 +57,7 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
 
 
 def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
-    """(n, 2, 2) cosines, pictures by captions -> the lesser of the two margins that each measure asks for."""
+    """Map (n, 2, 2) cosines, pictures by captions, to the smaller of the two margins of each measure."""
     own = np.diagonal(scores, axis1=1, axis2=2)  # (n, 2)
     text = np.minimum(own[:, 0] - scores[:, 0, 1], own[:, 1] - scores[:, 1, 0])
     image = np.minimum(own[:, 0] - scores[:, 1, 0], own[:, 1] - scores[:, 0, 1])
@@ -64,7 +65,7 @@ def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict], list[Path], list[str]]:
-    """The rows whose two pictures are there, these pictures (two a row), and the names of those that lack."""
+    """Return the rows whose two pictures are found, these pictures (two per row), and the missing names."""
     rows, path = [], folder / "examples.jsonl"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():

@@ -29,7 +29,7 @@ from repair_hf.study.repair_records import share_of_records
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Product
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder

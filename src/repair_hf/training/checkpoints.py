@@ -1,28 +1,32 @@
-"""Which checkpoint a training goes on from.
+"""Checkpoints of a training: what each records, which one to resume from, and the callbacks around the steps.
 
-In:  a run's folder, perhaps of a run that was killed while it wrote one; what is to be run now.
-Out: the newest checkpoint that is whole, or none; a refusal to go on from another run's.
+A checkpoint may be half-written, because its run was killed; it is then ignored. Beside the Trainer's files it holds
+what identifies its run (`RUN`) and what the run has cost so far (`SPENT`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+import torch
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import differences, write_atomically
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.sampling import OneCaptionPerImage
 
-# In each checkpoint: what its run is known by, and what that has taken.
 RUN, SPENT = "repair_run.json", "repair_spent.json"
+MAX_LOGIT_SCALE = math.log(100)
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,10 @@ class Spent:
     """What the steps of a training took.
 
     Args:
-        seconds: Of the loop, evaluations and checkpoints included.
-        waited: Seconds of these between steps, for data.
-        images: Encoded, all processes together.
-        texts: Encoded, all processes together.
+        seconds: Duration of the loop, evaluations and checkpoints included.
+        waited: Part of it between steps, waiting for data.
+        images: Images encoded by all processes together.
+        texts: Captions encoded by all processes together.
     """
 
     seconds: float = 0.0
@@ -45,11 +49,59 @@ class Spent:
         return Spent(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
-class Signature(TrainerCallback):
-    """Writes into each checkpoint which run it is of, and what that took so far.
+class LoopCallback(TrainerCallback):
+    """Time the loop, start the sampler's epochs, bound the logit scale, and log before each checkpoint.
 
     Args:
-        trainer: With a `run`, what the run is known by, and `spent()`, what it has taken.
+        sampler: Needs to know the epoch, also after a resume: accelerate does not reach it through the sharded batch
+            sampler that skips the first batches.
+    """
+
+    def __init__(self, sampler: OneCaptionPerImage) -> None:
+        self.sampler = sampler
+        self.first_step = 0  # above 0 after a resume
+        self._began = 0.0
+        self._waits = _Waits(torch.device("cpu"))
+
+    def spent(self, images: int, texts: int) -> Spent:
+        """Return the cost since training began in this process, with the given numbers of encoded items."""
+        return Spent(time.perf_counter() - self._began, self._waits.seconds(), images, texts)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.first_step, self._began = state.global_step, time.perf_counter()
+        self._waits = (_WaitsOfGPU if args.device.type == "cuda" else _Waits)(args.device)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.sampler.set_epoch(state.global_step // self.sampler.batches)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self._waits.end()
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        kwargs["model"].logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._waits.begin()
+        self._log_before_a_checkpoint(args, control)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self._log_before_a_checkpoint(args, control)
+
+    def on_log(self, args, state, control, **kwargs):
+        self._waits.begin_anew()  # writing or evaluating after a step is not waiting
+
+    on_save = on_evaluate = on_log
+
+    def _log_before_a_checkpoint(self, args, control):
+        """Log, because a resumed run would lose a mean that spans a checkpoint. `best` saves only after evaluation."""
+        control.should_log |= control.should_save or (args.save_strategy == "best" and control.should_evaluate)
+
+
+class Signature(TrainerCallback):
+    """Write into each checkpoint which run it belongs to, and the cost so far.
+
+    Args:
+        trainer: Has `run`, which identifies the run, and `spent()`, the cost so far.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -63,43 +115,123 @@ class Signature(TrainerCallback):
             write_atomically(folder / RUN, json.dumps(self.trainer.run, indent=2) + "\n")
 
 
+class _Waits:
+    """The time between the end of a step and the beginning of the next, by this process's clock.
+
+    Args:
+        device: Where the steps are computed. Work that is still pending there is awaited: it is not waiting for data.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._seconds = device, 0.0
+        self._since: Any = None  # a time, or an event of the GPU
+
+    def begin(self) -> None:
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize()
+        self._since = time.perf_counter()
+
+    def begin_anew(self) -> None:
+        """Restart the current wait, if there is one."""
+        if self._since is not None:
+            self.begin()
+
+    def end(self) -> None:
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+
+    def seconds(self) -> float:
+        return self._seconds
+
+
+class _WaitsOfGPU(_Waits):
+    """The same by the clock of a GPU, which lags behind this process: from the end of a step until it gets new work.
+
+    This process does not wait for the GPU, so the next batch is made meanwhile. The events are read later.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # not read yet
+
+    def begin(self) -> None:
+        self._since = _now()
+
+    def begin_anew(self) -> None:
+        self.seconds()  # logging has waited for the GPU anyway
+        super().begin_anew()
+
+    def end(self) -> None:
+        if self._since is not None:
+            self._spans.append((self._since, _now()))
+
+    def seconds(self) -> float:
+        for begin, end in self._spans:
+            end.synchronize()
+            self._seconds += begin.elapsed_time(end) / 1000
+        self._spans.clear()
+        return self._seconds
+
+
+def _now() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def mean_loss(state: TrainerState, first_step: int, since: float) -> float:
+    """Average the loss over all steps of a run that may have been resumed.
+
+    Args:
+        state: Its log holds the losses before the resume.
+        first_step: The step that the run was resumed at.
+        since: Mean loss of the steps since then.
+    """
+    total, before = since * (state.global_step - first_step), 0.0
+    for line in state.log_history:
+        if "loss" in line and line["step"] <= first_step:  # the mean since the line before
+            total += line["loss"] * (line["step"] - before)
+            before = line["step"]
+    return total / max(state.global_step, 1)
+
+
 def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[str, Any]) -> str | None:
-    """What `resume_from_checkpoint` stands for; None starts anew.
+    """Resolve `resume_from_checkpoint` to a folder, or to None to start anew.
 
     Args:
         wanted: A folder, `last`, or None.
-        config: Of the training.
-        run: What it is known by. With `last`, the checkpoint must be of the same run: a folder that several trainings were given would
-            else hand the second the weights of the first.
+        config: The configuration of the training.
+        run: What identifies the run. With `last`, the checkpoint must be of the same run: otherwise a second training
+            in the same folder would continue from the weights of the first.
 
     Raises:
-        UserError: If it names a folder that is no whole checkpoint, or the last one is of another run.
+        UserError: If the folder is not a complete checkpoint, or the last one is of another run.
     """
     if wanted == "last":
-        newest = newest_checkpoint(config.output_dir, config.world_size)
+        newest = newest_checkpoint(str(config.output_dir), config.world_size)
         if newest is not None:
             _refuse_another_run(newest, run)
         return None if newest is None else str(newest)
     if wanted is not None and not _is_whole(Path(wanted), config.world_size):
         raise UserError(
-            f"`resume_from_checkpoint` names {wanted}, no whole checkpoint: {TRAINER_STATE_NAME}, or a process's rng_state*.pth, is not there or is "
-            "cut. Give a `checkpoint-...` folder, or `last`."
+            f"`resume_from_checkpoint` names {wanted}, which is not a complete checkpoint: {TRAINER_STATE_NAME} or a "
+            "process's rng_state*.pth is missing or truncated. Give a `checkpoint-...` folder, or `last`."
         )
     return wanted
 
 
 def spent_before(checkpoint: str | None) -> Spent:
-    """What a run had taken when it wrote a checkpoint; nothing without one, or where another program has written it."""
+    """Read what a run had cost at a checkpoint; nothing without one, or if another program wrote it."""
     path = Path(checkpoint or "") / SPENT
     return Spent(**json.loads(path.read_text(encoding="utf-8"))) if checkpoint and path.is_file() else Spent()
 
 
 def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """The whole checkpoint of the most steps in a run's folder, if there is one.
+    """Find the complete checkpoint with the most steps in a run's folder; None without any.
 
     Args:
-        folder: The run's.
-        processes: Of a run that was killed before its checkpoint could tell how many it had.
+        folder: The run's folder.
+        processes: Number of processes of a run that was killed before its checkpoint recorded it.
     """
     whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path, processes)]
     return max(whole, key=_steps, default=None)
@@ -107,12 +239,12 @@ def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
 
 def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
     signature = checkpoint / RUN
-    if not signature.is_file():  # killed between the two files: what went before it in the folder is not another's
+    if not signature.is_file():  # killed just before it was written; an older run would have left complete checkpoints
         return
-    if told := differences(json.loads(signature.read_text(encoding="utf-8")), json.loads(json.dumps(run))):
+    if changed := differences(json.loads(signature.read_text(encoding="utf-8")), json.loads(json.dumps(run))):
         raise UserError(
-            f"{checkpoint} is of another run: {told}. Give another `output_dir`, delete its checkpoints to start anew, or set `resume_from_checkpoint` "
-            "to this one to go on from it nevertheless."
+            f"{checkpoint} is of another run: {changed}. Give another `output_dir`, delete its checkpoints to start "
+            "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."
         )
 
 
@@ -122,7 +254,7 @@ def _steps(path: Path) -> int:
 
 
 def _is_whole(path: Path, processes: int) -> bool:
-    """Each process writes the state of its random numbers, the first one then the trainer's state. Then they meet, and `RUN` is written."""
+    """Whether nothing is missing: each process writes its random state, the first the trainer's, and last `RUN`."""
     try:
         json.loads((path / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -130,4 +262,4 @@ def _is_whole(path: Path, processes: int) -> bool:
     if (path / RUN).is_file():
         processes = json.loads((path / RUN).read_text(encoding="utf-8")).get("processes", processes)
     names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
-    return all(zipfile.is_zipfile(path / name) for name in names)  # a zip's directory is its end
+    return all(zipfile.is_zipfile(path / name) for name in names)  # a zip ends with its directory

@@ -1,14 +1,10 @@
-"""Rows of `Grids` become tensors: each distinct image and caption of a batch once.
-
-In:  rows of the image and caption tables.
-Out: pixels, token ids, and where in them each anchor and each grid finds its items.
-"""
+"""Collate rows of `Grids` into batches that hold each distinct image and caption once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,44 +13,44 @@ from torch import Tensor
 
 from repair_hf.encoder.preprocessing import Preprocessor
 
-GROUP, MOST_GROUPS = 64, 4  # captions in a group at least, groups in a batch at most
+GROUP, MOST_GROUPS = 64, 4  # minimum number of captions in a group, maximum number of groups in a batch
 
 
 class Pixels(Protocol):
-    """A table of images: (n,) ascending rows to a uint8 tensor (n, 3, H, W)."""
+    """A table of images: maps (n,) ascending rows to a uint8 tensor (n, 3, H, W)."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: np.ndarray) -> Tensor: ...
 
 
-class Rows(Protocol):
-    """What is trained on: one row per anchor, drawn anew in each epoch. `Grids` is one."""
+class TrainingRows(Protocol):
+    """A training set: one row per anchor, drawn anew in each epoch. `Grids` is one."""
 
     anchor_images: np.ndarray
     """(M,) the image of each anchor, for the sampler."""
     captions: list[str]
-    """The caption table: those of the pairs, then those that were made."""
+    """The caption table: the captions of the pairs, then the synthetic ones."""
     edited_images: Dataset | None
-    """What follows the pairs' images in the image table: a column `edit_image`."""
+    """The images that follow the pairs' images in the image table, in a column `edit_image`."""
 
     def __len__(self) -> int: ...
 
     def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
-        """Rows of the tables by (epoch, anchor): columns `..._images` and `..._texts`, -1 where there is none."""
+        """Return table rows by (epoch, anchor): columns `..._images` and `..._texts`, -1 for none."""
         ...
 
     def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Whom each anchor is confused with, see `Grids.neighbours`."""
+        """Return each anchor's false positives, see `Grids.neighbours`."""
         ...
 
     def report(self) -> dict[str, int]:
-        """Counts of what the rows are made of."""
+        """Count the parts of the rows."""
         ...
 
 
 class DecodedImages:
-    """The images of a dataset, decoded and resized whenever they are asked for."""
+    """The images of a dataset, decoded and resized on each access."""
 
     def __init__(self, images: Dataset, column: str, preprocessor: Preprocessor) -> None:
         self.images, self.column, self.preprocessor = images, column, preprocessor
@@ -67,22 +63,22 @@ class DecodedImages:
 
 
 class GridCollator:
-    """Make a batch of rows of `Grids`.
+    """Make a batch from rows of `Grids`.
 
-    An item that several anchors or grids of the batch share is in it once. The captions come in groups of like length,
-    each padded to its own longest; all of them are tokenized here, once.
+    An item shared by several anchors or grids is in the batch once. Captions are tokenized once, here, and come in
+    groups of similar length, each padded to its own longest caption.
 
     Args:
         preprocessor: Turns captions into token ids.
-        images: The image table, in one or more parts that follow one another.
+        images: The image table, in one or more consecutive parts.
         captions: The caption table.
-        chunk_size: How many images or captions are encoded at once at most; by default `GROUP` or more. Each forward takes an image
-            and a caption at least: were there more than `chunk_size` captions to an image, it would hold more.
+        chunk_size: Maximum number of images or captions per forward; by default `GROUP` or more. It is exceeded if a
+            batch has few images, because each forward takes at least one image and one caption.
 
     Shape:
         `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,
         `attention_mask` (n, L), n_texts rows in all; `anchor_images` and `anchor_texts` (B,) point into those; with
-        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3) bool.
+        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3).
     """
 
     def __init__(
@@ -97,19 +93,19 @@ class GridCollator:
         tokens = preprocessor.texts(list(captions))
         lengths = preprocessor.lengths(tokens)  # (M,)
         self._by_length = lengths.argsort(stable=True)  # (M,) row of each place in the table sorted by length
-        self._place = self._by_length.argsort().numpy()  # (M,) place of each row in it
+        self._place = self._by_length.argsort().numpy()  # (M,) place of each row in the sorted table
         self._tokens = {name: ids[self._by_length].to(torch.int32) for name, ids in tokens.items()}  # (M, longest)
         self.preprocessor = preprocessor
 
-    def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+    def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Any]:
         drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         images, of_images = self.distinct({name: drawn[name] for name in drawn if name.endswith("_images")})
         texts, of_texts = self.distinct({name: self._sorted(drawn[name]) for name in drawn if name.endswith("_texts")})
         groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
-        batch = {"pixels": self._pixels(images), **of_images, **of_texts}
+        batch: dict[str, Any] = {"pixels": self._pixels(images), **of_images, **of_texts}
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
         if "matches" in drawn:
-            present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # grids may lack what stands opposite
+            present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # one of the two may be left out
             batch |= {"present": present, "matches": torch.from_numpy(drawn["matches"])}
         return batch
 
@@ -121,19 +117,19 @@ class GridCollator:
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def n_groups(self, n_images: int, n_texts: int) -> int:
-        """How many groups the captions of a batch come in."""
+        """Return the number of caption groups of a batch."""
         if self.chunk_size is None:
             return min(max(n_texts // GROUP, 1), MOST_GROUPS)
         return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the caption table as places in the one that is sorted by length; -1 stays -1."""
+        """Map rows of the caption table to places in the table sorted by length; -1 stays -1."""
         return np.where(rows >= 0, self._place[rows], -1)
 
     def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Tensor]]:
-        """(B,) or (B, k) rows of a table, by column, to the distinct rows, ascending, and where in those each was found."""
+        """Map columns of (B,) or (B, k) table rows to the distinct rows, ascending, and the index of each in these."""
         rows, places = np.unique(np.concatenate([column.ravel() for column in columns.values()]), return_inverse=True)
-        if rows[0] < 0:  # "absent" is no row, and stays -1
+        if rows[0] < 0:  # -1 means absent and stays -1
             rows, places = rows[1:], places - 1
         cuts = np.cumsum([column.size for column in columns.values()])[:-1]
         parts = zip(columns.items(), np.split(places, cuts), strict=True)

@@ -1,7 +1,4 @@
-"""Anchors and records become grids: beside each training pair, the 3x3 grid that the records of its failures fill.
-
-In:  pairs and, if there are any, the records that were made of their retrieval failures.
-Out: `Grids`, a dataset with one row per training caption.
+"""Grids: for each training pair (anchor), a 3x3 grid filled from the records of its retrieval failures.
 
 For an anchor (I_a, T_a) with the false positives T_hn (a caption, for the query I_a) and I_hn (an image, for T_a):
 
@@ -9,12 +6,12 @@ For an anchor (I_a, T_a) with the false positives T_hn (a caption, for the query
     images   I_a    I+(T_hn)    I_hn
     texts    T_a    T_hn        T+(I_hn)
 
-I+(T_hn) is an image that shows what T_hn says, T+(I_hn) a caption that says what I_hn shows. The anchor's own edits
-are neither: they match the anchor, and in slots 2 and 3 a true match would be pushed off the diagonal. Slot 2 exists
-where I_a has a record, slot 3 where T_a has one; an anchor with neither has no grid.
+I+(T_hn) is an image that shows what T_hn says; T+(I_hn) is a caption that says what I_hn shows. The anchor's own edits
+stay out of slots 2 and 3: they match the anchor, and the loss would push a true pair apart. Slot 2 exists if I_a has a
+record, slot 3 if T_a has one. An anchor with neither has no grid.
 
-For the same reason cells are left out of the loss that are known to be true pairs. It happens: the image and the
-caption that an anchor is most often taken for tend to be a pair themselves, so that slots 2 and 3 tell of one thing.
+Off-diagonal cells that are known to be true pairs are masked out of the loss for the same reason. They are common: the
+false positive image and caption of an anchor are often a pair themselves.
 """
 
 from __future__ import annotations
@@ -28,40 +25,37 @@ from datasets import Dataset
 
 from repair_hf.pairs.dataset import Pairs, bare_caption
 from repair_hf.runtime.options import UserError
+from repair_hf.training.draws import uniforms
 from repair_hf.training.hyperparameters import Counterparts, Slot1
-from repair_hf.training.sampling import uniforms
 
 logger = logging.getLogger(__name__)
 
-SOURCES = ("absent", "anchor", "own_edit", "reciprocal", "other_edit", "annotation")  # what a slot's match came from
+SOURCES = ("absent", "anchor", "own_edit", "reciprocal", "other_edit", "annotation")  # origin of a slot's match
 ABSENT, ANCHOR, OWN_EDIT, RECIPROCAL, OTHER_EDIT, ANNOTATION = range(6)
 COLUMNS = ("record_id", "direction", "q_id", "fp_id", "fp_score", "edit_text", "edit_image")
 EDIT = {"t2i": "edit_image", "i2t": "edit_text"}
-AT_ONCE = 1024  # records
+RECORDS_PER_READ = 1024
 
 
 class Grids(torch.utils.data.Dataset):
-    """One row per training caption: the anchor pair and its grid, as rows of an image table and a caption table.
+    """A dataset with one row per training caption: the anchor and its grid, as rows of an image and a caption table.
 
-    The image table holds the images of `pairs`, then `edited_images` (None if there are none); the caption table is
-    `captions`, those of `pairs` first. A row is asked for by (epoch, anchor) and depends on those and `seed` alone: it
-    is the same with any number of workers, in any number of processes, and after a resume.
+    The image table holds the images of `pairs`, then `edited_images` (None if there are none). The caption table is
+    `captions`, those of `pairs` first. A row is requested by (epoch, anchor) and depends on these and `seed` alone: it
+    is the same with any number of workers and processes, and after a resume.
 
     Args:
         pairs: The training pairs.
-        records: What `load_records` gives; None trains on the pairs alone. A record may lack its edit: then it only tells what
-            its query was taken for.
-        counterparts: Where I+(T_hn) and T+(I_hn) come from. `edited`: the edit of the record that mirrors the
-            anchor's (its query is T_hn and its false positive I_a; or I_hn and T_a), else of the best-scored other
-            record with that query, else the dataset's annotation. `reciprocal`: the mirror, else the annotation.
-            `annotation`: no edits.
-        slot1: `anchor` keeps the original pair there. `mixed` tosses a coin for each draw: heads puts in I_a's place
-            the edit of the record that gave I_hn, tails puts in T_a's place the edit of the record that gave T_hn, so
-            that an edit and the very false positive it was made of meet in one grid. Never both at once: they need
-            not match each other. Where the side that the coin names has no edit, the original pair stays, so
-            that each edit is drawn half of the time whether or not the other side has one.
-        has_opposites: False leaves out what stands opposite the false positives, I+(T_hn) and T+(I_hn), so that nobody encodes it.
-        seed: Of the draws.
+        records: What `load_records` returns; None trains on the pairs alone. A record without an edit only
+            contributes its false positive.
+        counterparts: Source of I+(T_hn) and T+(I_hn). `edited`: the edit of the record that mirrors the anchor's (its
+            query is T_hn and its false positive I_a; or I_hn and T_a), else of the best-scored other record with that
+            query, else the annotation. `reciprocal`: the mirror, else the annotation. `annotation`: no edits.
+        slot1: `anchor` keeps the original pair. `mixed` replaces, with equal chance, I_a by the edit of the record
+            that gave I_hn, or T_a by the edit of the record that gave T_hn. An edit then meets the false positive that
+            it was made from. Without an edit on the chosen side, the original pair stays.
+        has_opposites: False leaves out I+(T_hn) and T+(I_hn), so that they are not encoded.
+        seed: Seed of the draws.
 
     Raises:
         UserError: If `records` lack a column, or none of them belongs to `pairs`.
@@ -91,7 +85,7 @@ class Grids(torch.utils.data.Dataset):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
-        """Draw many rows at once: torch's loader hands over a batch's keys together."""
+        """Draw many rows at once; torch's loader calls it with a batch's keys."""
         drawn = self.draw(*np.array(keys).T)
         return [dict(zip(drawn, row, strict=True)) for row in zip(*drawn.values(), strict=True)]
 
@@ -122,7 +116,7 @@ class Grids(torch.utils.data.Dataset):
             grid_texts[new_text, 0] = self._i2t.edits[i2t[new_text]]
             sources[new_image | new_text, 0] = OWN_EDIT
         matches = self._truth.off_diagonal(grid_images, grid_texts)  # (n, 3, 3)
-        # T_hn is a caption of I_hn: then I+(T_hn) and T+(I_hn) tell of one thing too
+        # if T_hn is a caption of I_hn, I+(T_hn) and T+(I_hn) match too
         matches[:, 1, 2] |= matches[:, 2, 1]
         if not self.has_opposites:
             matches[:, 1] = matches[:, :, 2] = matches[:, 2, 1] = False  # a negative meets the anchor alone
@@ -130,11 +124,7 @@ class Grids(torch.utils.data.Dataset):
         return drawn | {"grid_images": grid_images, "grid_texts": grid_texts, "matches": matches, "sources": sources}
 
     def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Whom each anchor is confused with in the grids of an epoch, for `OneCaptionPerImage`.
-
-        Shape:
-            Returns captions T_hn (M,) and images I_hn (M,); -1 where there is none.
-        """
+        """Return each anchor's false positives in an epoch: captions T_hn (M,) and images I_hn (M,), -1 for none."""
         anchors = np.arange(len(self))
         if not self.has_grids:
             return np.full_like(anchors, -1), np.full_like(anchors, -1)
@@ -142,12 +132,12 @@ class Grids(torch.utils.data.Dataset):
         return drawn["grid_texts"][:, 1], drawn["grid_images"][:, 2]
 
     def report(self) -> dict[str, int]:
-        """Count what the grids of the first epoch are made of.
+        """Count the parts of the first epoch's grids.
 
         Returns:
-            `anchors`, and how many have 3, 2 and 0 slots; where the item opposite each false positive came from
-            (`image_*` in slot 2, `caption_*` in slot 3), where there are such; how many grids hold an own edit in slot 1; the
-            off-diagonal cells, and how many of those are known to be true pairs (`cells_known`).
+            `anchors`, and how many have 3, 2 and 0 slots; the sources of the items opposite the false positives
+            (`image_*` in slot 2, `caption_*` in slot 3), if there are any; how many grids have an own edit in slot 1;
+            the off-diagonal cells, and how many of them are known to be true pairs (`cells_known`).
         """
         anchors = np.arange(len(self))
         if not self.has_grids:
@@ -203,9 +193,9 @@ class Grids(torch.utils.data.Dataset):
 
 
 class _Failures:
-    """The records of one direction: those with an edit first, and of these the best-scored false positive.
+    """The records of one direction, those with an edit first, then by descending score.
 
-    The arrays that `draw` looks up end in one more element, -1 or ABSENT: the answer to record -1, "there is none".
+    The arrays that `draw` indexes have one more element at the end, -1 or ABSENT: the values of record -1, "none".
     """
 
     def __init__(
@@ -213,7 +203,8 @@ class _Failures:
     ) -> None:
         table = records.select_columns([*COLUMNS[:5]]).to_pandas()
         edits = records.select_columns([EDIT[direction]]).with_format("arrow")  # images: not all of them at once
-        table["has_edit"] = [is_one for some in edits.iter(AT_ONCE) for is_one in some[0].is_valid().to_pylist()]
+        blocks = edits.iter(RECORDS_PER_READ)
+        table["has_edit"] = [has_edit for block in blocks for has_edit in block[0].is_valid().to_pylist()]
         table = table[table["direction"] == direction].assign(
             q=lambda t: t["q_id"].map(query_rows), fp=lambda t: t["fp_id"].map(fp_rows)
         )
@@ -234,23 +225,23 @@ class _Failures:
         return len(self.queries)
 
     def draw(self, queries: np.ndarray, chance: np.ndarray) -> np.ndarray:
-        """Any of each query's records, all equally likely; -1 where it has none."""
+        """Draw one of each query's records uniformly; -1 for none."""
         start, stop = np.searchsorted(self._keys, queries), np.searchsorted(self._keys, queries, side="right")
         picks = start + (chance * (stop - start)).astype(np.int64)
         return self._grouped[np.where(stop > start, picks, -1)]
 
     def best(self, queries: np.ndarray) -> np.ndarray:
-        """Each query's best-scored record, one with an edit if there is any; -1 where it has none."""
+        """Return each query's best-scored record, with an edit if possible; -1 for none."""
         return self.draw(queries, np.zeros(len(queries)))
 
     def find(self, queries: np.ndarray, negatives: np.ndarray) -> np.ndarray:
-        """The record of each query with that false positive; -1 where there is none."""
+        """Return the record of each query with the given false positive; -1 for none."""
         pairs = zip(self.queries.tolist()[::-1], self.negatives[:-1].tolist()[::-1], strict=True)
-        known = {pair: len(self) - 1 - place for place, pair in enumerate(pairs)}  # of doubles the best-scored
+        known = {pair: len(self) - 1 - place for place, pair in enumerate(pairs)}  # the best-scored of duplicates
         return np.array([known.get(pair, -1) for pair in zip(queries.tolist(), negatives.tolist(), strict=True)], int)
 
     def find_opposites(self, others: _Failures, counterparts: Counterparts) -> None:
-        """Choose for each record an edit that matches its false positive, made by a record of the other direction."""
+        """Choose for each record an edit of the other direction that matches its false positive."""
         queries, negatives = self.negatives[:-1], self.queries
         found = others.find(queries, negatives), others.best(queries)
         mirror, other = (np.where(others.edits[places] >= 0, places, -1) for places in found)
@@ -263,7 +254,7 @@ class _Failures:
 
 
 class _Truth:
-    """Which images and captions are known to match: by annotation, by an edit's own query, and by equal wording."""
+    """The images and captions known to match: by annotation, by an edit's own query, and by equal wording."""
 
     def __init__(self, captions: Sequence[str], images: np.ndarray, texts: np.ndarray) -> None:
         number: dict[str, int] = {}
@@ -272,7 +263,7 @@ class _Truth:
         self._keys = np.unique(images * self._n + self._wording[texts])  # sorted
 
     def off_diagonal(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-        """(n, 3) images and texts, -1 where absent, to (n, 3, 3): matches outside the diagonal, images in rows."""
+        """Map (n, 3) images and texts, -1 if absent, to (n, 3, 3) matches outside the diagonal, images in rows."""
         keys = images[:, :, None] * self._n + self._wording[texts][:, None, :]
         known = self._keys[np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)] == keys
         exist = (images >= 0)[:, :, None] & (texts >= 0)[:, None, :]

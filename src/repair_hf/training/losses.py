@@ -1,8 +1,4 @@
-"""The two parts of the training objective, `L = L_global + grid_weight * L_grid`.
-
-In:  unit vectors of images and texts, and the scale (after exp).
-Out: a dict of scalars; `loss` is trained on. No model, tokenizer, process group or device is known here.
-"""
+"""The two parts of the training loss, `L = L_global + grid_weight * L_grid`, as functions of unit vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ContrastiveLoss(nn.Module):
-    """Symmetric InfoNCE: each image must find its text among the batch's texts, and each text its image.
+    """Symmetric InfoNCE: each image against the batch's texts, and each text against its images.
 
     Shape:
         images, texts: (B, D); row b of one belongs to row b of the other. scale: (). Returns scalar `loss`.
@@ -29,16 +25,15 @@ class ContrastiveLoss(nn.Module):
 
 
 class GridLoss(nn.Module):
-    """Cross-entropy inside each anchor's own small grid; the diagonal holds the true pairs.
+    """Cross-entropy within each anchor's own grid; the diagonal holds the true pairs.
 
-    A grid that lacks a slot is the smaller grid of the slots it has: cells of an absent slot take part in no softmax
-    and get no gradient. The loss is the mean over the grids with at least two slots, each the mean over its diagonal
-    of the row's and the column's cross-entropy; where no grid has two slots it is a 0 that can be backpropagated.
+    Cells of an absent slot are masked out of the loss and get no gradient. The loss of a grid is the mean over its
+    diagonal of the row's and the column's cross-entropy. The loss is the mean over the grids with at least two slots;
+    without any it is a 0 that can be backpropagated.
 
     Args of the call:
-        present: Which slots exist; all of them by default.
-        matches: Off-diagonal cells known to be true pairs as well. They take part in no softmax either: to push
-            a true pair apart would unteach what the diagonal teaches. None by default.
+        present: Which slots exist; by default all.
+        matches: Off-diagonal cells known to be true pairs; masked out of the loss too. By default none.
 
     Shape:
         images, texts: (B, 3, D). scale: (). present: (B, 3) bool. matches: (B, 3, 3) bool, images in rows.
@@ -59,7 +54,7 @@ class GridLoss(nn.Module):
         diagonal = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
         absent = ~(present.unsqueeze(2) & present.unsqueeze(1))  # (B, 3, 3)
         hidden = absent if matches is None else absent | (matches & ~diagonal)
-        # An absent slot is left alone with its own diagonal cell, a constant: softmax 1, loss 0, no gradient, no nan.
+        # An absent slot keeps only its diagonal cell, a constant: softmax 1, loss 0, no gradient, no nan.
         logits = logits.masked_fill(hidden, -torch.inf).masked_fill(absent & diagonal, 0.0)
         rows = logits.log_softmax(2).diagonal(dim1=1, dim2=2)  # (B, 3)
         columns = logits.log_softmax(1).diagonal(dim1=1, dim2=2)  # (B, 3)

@@ -1,10 +1,7 @@
-"""What a training step minimises: a batch's unit vectors in, named terms out.
+"""Training objectives: from a batch's unit vectors to named terms of the loss.
 
-In:  the vectors of a batch's distinct images and captions, and the index tensors that say who plays which part.
-Out: `Term`s; the trainer adds them up by weight, and logs each.
-
-`LocalGrids` is RePair's objective, L_global + grid_weight * L_grid. Two more take it apart, for ablations. Whoever trains with another
-loss writes another `Objective`; no model, optimizer or device is known here.
+The trainer sums the terms by weight and logs each. `LocalGrids` is RePair's objective.
+`GlobalMatrix` and `HardNegativesOnly` are its ablations. Another loss is another `Objective`.
 """
 
 from __future__ import annotations
@@ -18,19 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repair_hf.runtime.options import UserError
-from repair_hf.training.gathering import gather
 from repair_hf.training.losses import ContrastiveLoss, GridLoss
 
-ITEMS = 2**20  # more than a process encodes in a step: keeps the items of several processes apart
+ITEMS = 2**20  # more than a process encodes in a step: separates the item numbers of different processes
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What the two towers made of a batch.
+    """The embeddings of a batch's distinct items.
 
     Shape:
-        images: (n_images, D) and texts: (n_texts, D), unit length. scale: (), after exp. features: (n_images, F), what the image tower
-        gives before its projection; only for an objective that `needs_features`.
+        images: (n_images, D) and texts: (n_texts, D), unit length. scale: (), after exp. features: (n_images, F), the
+        image tower's output before its projection; only for an objective that `needs_features`.
     """
 
     images: Tensor
@@ -44,10 +40,10 @@ class Term:
     """One part of the loss.
 
     Args:
-        value: Its mean over what it counts.
-        weight: What it counts in the loss.
-        count: Over how many grids it is the mean; None for a mean over the batch. Where an optimizer step is cut into parts, this is
-            what makes the sum of the parts' means the mean of the whole.
+        value: A mean over grids, or over the batch.
+        weight: Its weight in the loss.
+        count: Number of grids that `value` averages; None for a mean over the batch. The trainer needs it to average
+            over all grids of an optimizer step that is split into several batches.
     """
 
     value: Tensor
@@ -56,34 +52,34 @@ class Term:
 
 
 class Objective(nn.Module):
-    """From a batch to the terms of its loss. Parameters of an objective are trained with the model, and not saved with it."""
+    """Map a batch to the terms of its loss. Parameters of an objective are trained with the model, but not saved."""
 
     needs_features: ClassVar[bool] = False
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Change a batch before it is encoded; an objective that looks at images in several ways adds them here."""
+        """Change a batch before it is encoded, for example to add augmented images."""
         return inputs
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        """The terms, by the names that they are logged under."""
+        """Return the terms by the names under which they are logged."""
         raise NotImplementedError
 
 
 class LocalGrids(Objective):
-    """L_global over the anchor pairs of all processes, and L_grid over each anchor's own grid where there are grids.
+    """L_global over the anchor pairs of all processes, and L_grid over each anchor's own grid, if any.
 
     Args:
-        grid_weight: Lambda.
-        mask_matches: Leave cells that are known to be true pairs out of the grids' softmaxes.
+        grid_weight: Lambda, the weight of L_grid.
+        mask_matches: Mask cells that are known to be true pairs out of L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
         super().__init__()
         self.grid_weight, self.mask_matches = grid_weight, mask_matches
-        self.contrastive_loss, self.grid_loss = ContrastiveLoss(), GridLoss()
+        self.grid_loss = GridLoss()
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        terms = {"loss_global": Term(self.contrastive_loss(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])}
+        terms = {"loss_global": _global_loss(vectors, inputs)}
         if "grid_images" not in inputs:
             return terms
         matches = inputs["matches"] if self.mask_matches else None
@@ -93,16 +89,16 @@ class LocalGrids(Objective):
 
 
 class GlobalMatrix(Objective):
-    """InfoNCE over anchors and grid items alike: the paper's ablation "Full Matrix", in which the synthetic items enter the global batch.
+    """InfoNCE over anchors and grid items in one matrix: the paper's ablation "Full Matrix".
 
-    Our reading: slots 2 and 3 of every grid are pairs like any other, in one matrix with the anchors. A cell whose image and caption
-    are a pair elsewhere in the matrix takes part in no softmax: hubs are the false positive of many anchors of a batch. Each process
-    knows its own items alone, so an item that two of them hold counts as two.
+    Our reading: slots 2 and 3 of every grid are pairs like the anchors. A cell whose image and caption are a pair
+    elsewhere in the matrix is masked out of the loss, because a hub is the false positive of many anchors in a batch.
+    An item that two processes hold counts as two.
     """
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
         if "grid_images" not in inputs:
-            return {"loss_global": Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])}
+            return {"loss_global": _global_loss(vectors, inputs)}
         ids = [
             torch.cat([inputs[f"anchor_{kind}"], inputs[f"grid_{kind}"][:, 1:].flatten()])
             for kind in ("images", "texts")
@@ -121,25 +117,25 @@ class GlobalMatrix(Objective):
 
 
 class HardNegativesOnly(Objective):
-    """L_global, and push without pull: the paper's ablation "Hard Neg Only".
+    """L_global, and a push from hard negatives without a pull: the paper's ablation "Hard Neg Only".
 
-    Our reading: the grid keeps its hard negatives and loses the items opposite them. What is left is the anchor's image over
-    [T_a, T_hn] and its caption over [I_a, I_hn], each a cross-entropy where that negative exists; their mean stands in L_grid's place.
+    Our reading: the grid keeps its hard negatives without the items opposite them. The anchor's image is compared with
+    [T_a, T_hn] and its caption with [I_a, I_hn], where these negatives exist. The mean of both cross-entropies is
+    used as L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
         super().__init__()
         self.grid_weight, self.mask_matches = grid_weight, mask_matches
-        self.contrastive_loss = ContrastiveLoss()
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        terms = {"loss_global": Term(self.contrastive_loss(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])}
+        terms = {"loss_global": _global_loss(vectors, inputs)}
         if "grid_images" not in inputs:
             return terms
         images, texts = vectors.images[inputs["grid_images"]].float(), vectors.texts[inputs["grid_texts"]].float()
         present = inputs["present"][:, 1:]  # (B, 2)
         hidden = ~present
-        if self.mask_matches:  # the anchor is known to match what it was taken for
+        if self.mask_matches:  # the anchor is known to match its false positive
             hidden = hidden | torch.stack([inputs["matches"][:, 0, 1], inputs["matches"][:, 2, 0]], 1)
         wrong = torch.stack([(images[:, 0] * texts[:, 1]).sum(1), (images[:, 2] * texts[:, 0]).sum(1)], 1)  # (B, 2)
         right = (images[:, 0] * texts[:, 0]).sum(1, keepdim=True)  # (B, 1)
@@ -150,19 +146,49 @@ class HardNegativesOnly(Objective):
         return terms | {"loss_grid": Term(mean, self.grid_weight, grids)}
 
 
+def _global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
+    return Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])
+
+
 def anchor_pairs(vectors: Vectors, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The vectors of the anchors' images and captions, those of all processes: (B * processes, D) each."""
+    """Return the embeddings of the anchors' images and captions in all processes: (B * processes, D) each."""
     images, texts = vectors.images[inputs["anchor_images"]], vectors.texts[inputs["anchor_texts"]]
-    return gather(torch.cat([images, texts], 1)).chunk(2, 1)
+    images, texts = gather(torch.cat([images, texts], 1)).chunk(2, 1)
+    return images, texts
 
 
 def pick(vectors: Tensor, rows: Tensor) -> Tensor:
-    """Rows of (n, D) vectors by (B,) places; a vector of zeros where the place is -1."""
+    """Select rows of (n, D) vectors by (B,) indices; a zero vector where the index is -1."""
     return vectors[rows.clamp(min=0)].where((rows >= 0)[:, None], 0.0)
 
 
+class _Gather(torch.autograd.Function):
+    """Concatenate the rows of all processes. Backward: sum the gradients from all processes."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def gather(rows: Tensor) -> Tensor:
+    """Concatenate the rows of all processes, as many each, and keep their gradient.
+
+    Every process then computes the whole loss, and the mean of the processes' gradients is its exact gradient.
+    """
+    is_alone = not dist.is_initialized() or dist.get_world_size() == 1
+    return rows if is_alone else _Gather.apply(rows)
+
+
 def objective_of(negatives: str, grid_weight: float, known_matches: str) -> Objective:
-    """The objective that the options of a training name."""
+    """Create the objective that the options of a training name."""
     mask_matches = known_matches == "masked"
     if negatives == "batch":
         return GlobalMatrix()
@@ -171,21 +197,22 @@ def objective_of(negatives: str, grid_weight: float, known_matches: str) -> Obje
 
 
 def attach(objective: Objective, model: nn.Module, *, processes: int) -> None:
-    """Make an objective's own parameters part of the model, so that they are trained and stand in its checkpoints.
+    """Make an objective's own parameters part of the model, so that they are trained and stored in checkpoints.
 
     Raises:
-        UserError: If several processes train: gradients of what lies outside the model's forward would not be shared.
+        UserError: If several processes train: they do not share gradients of parameters outside the model's forward.
     """
     if next(objective.parameters(), None) is None:
         return
     if processes > 1:
         raise UserError(
-            f"{type(objective).__name__} has parameters of its own, which {processes} processes would not share; train in one process."
+            f"{type(objective).__name__} has parameters of its own, whose gradients {processes} processes would not "
+            "share. Train in one process."
         )
     model.objective = objective
 
 
 def detach(model: nn.Module) -> None:
-    """Take it away again: the finished model is a dual encoder and nothing else."""
-    if "objective" in model._modules:
+    """Remove an attached objective, so that the finished model is a plain dual encoder."""
+    if isinstance(getattr(model, "objective", None), Objective):
         del model.objective

@@ -1,8 +1,6 @@
-"""Which anchors meet in a batch, and the random numbers that the grids are drawn with.
+"""Sample the anchors of each batch so that no batch holds an image twice.
 
-In:  the image of each anchor (a training caption), the size of a batch, a seed.
-Out: for each epoch an order of (epoch, anchor) pairs in which no batch holds an image twice: two captions of one
-     image in a batch would be each other's false negatives.
+Two captions of one image in a batch would be each other's false negatives.
 """
 
 from __future__ import annotations
@@ -19,20 +17,19 @@ from repair_hf.runtime.options import UserError
 class OneCaptionPerImage(Sampler[tuple[int, int]]):
     """Order the anchors of an epoch so that no batch holds two captions of one image.
 
-    The batch is that of a whole optimizer step, over all processes and accumulated parts. Every smaller cut of the
-    same order is then free of doubles too, and one process sees the very steps that eight see. An epoch's order
-    depends on (seed, epoch) alone. It holds as many full batches as the rule allows; what is left over is left out,
-    other captions each epoch.
+    The batch is that of a whole optimizer step, over all processes and accumulated parts, so one process takes the
+    same steps as eight. An epoch's order depends on (seed, epoch) alone. An epoch has as many full batches as the rule
+    allows; the remaining captions are dropped, others in each epoch.
 
     Args:
-        anchor_images: (M,) the image that each anchor belongs to.
+        anchor_images: (M,) the image of each anchor.
         batch_size: Anchors of one optimizer step.
-        seed: Drawn from together with the epoch.
-        neighbours: From an epoch to whom each anchor is confused with, see `Grids.neighbours`; a batch is then filled
-            along these: with an anchor come the caption and a caption of the image, then theirs. None fills it at random.
+        seed: Seed of the order, together with the epoch.
+        neighbours: Maps an epoch to each anchor's false positives, see `Grids.neighbours`. A batch is then filled with
+            an anchor's false positive caption, a caption of its false positive image, then theirs. None: at random.
 
     Raises:
-        UserError: If there are fewer images than a batch must hold.
+        UserError: If there are fewer images than pairs in a batch.
     """
 
     def __init__(
@@ -48,9 +45,8 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
         n_images = int((self._captions_of > 0).sum())
         if n_images < batch_size:
             raise UserError(
-                f"A training step of {batch_size} pairs needs as many different images, and there are {n_images}: two "
-                "captions of one image must not meet in a batch. Lower `per_device_train_batch_size` (which counts "
-                "once per process and per `gradient_accumulation_steps`)."
+                f"A training step of {batch_size} pairs needs as many different images, and there are {n_images}. "
+                "Lower `per_device_train_batch_size` (multiplied by the processes and `gradient_accumulation_steps`)."
             )
         self.batches = _full_batches(self._captions_of, batch_size)
 
@@ -58,7 +54,7 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
         return self.batches * self.batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass draws. The trainer calls it."""
+        """Choose the epoch of the next pass."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -74,7 +70,7 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
 
 
 class _Epoch:
-    """The anchors of one epoch on their way into batches."""
+    """The anchors of one epoch, and which of them are in a batch already."""
 
     def __init__(
         self,
@@ -84,17 +80,18 @@ class _Epoch:
         rng: np.random.Generator,
     ) -> None:
         order = rng.permutation(len(anchor_images))
-        self.rng, self.left = rng, captions_of.copy()  # (images,) captions not served yet
+        self.rng, self.left = rng, captions_of.copy()  # (images,) captions in no batch yet
         self.image_of: list[int] = anchor_images.tolist()
-        self.captions: list[list[int]] = [[] for _ in captions_of]  # of each image, in an order of chance
+        self.captions: list[list[int]] = [[] for _ in captions_of]  # of each image, in random order
         for anchor in order.tolist():
             self.captions[self.image_of[anchor]].append(anchor)
         self.near = None if neighbours is None else [near.tolist() for near in neighbours]
         self.served = bytearray(len(order))
-        self.stream, self.late = iter(order.tolist()), []  # late: met when its image was in the batch already
+        self.stream = iter(order.tolist())
+        self.late: list[int] = []  # passed over because their image was in the batch
 
     def fill(self, size: int, remaining: int) -> list[int]:
-        """The next batch, of `remaining` that are still to be filled."""
+        """Fill the next of `remaining` batches."""
         batch: dict[int, int] = {}  # image -> anchor
         for image in self._due(size, remaining):
             self._take(self._caption_of(image), batch)
@@ -102,7 +99,7 @@ class _Epoch:
         waiting, self.late = iter(self.late), []
         candidates = chain(waiting, self.stream)
         while len(batch) < size:
-            anchor = next(candidates)  # there is one: `_due` sees to it
+            anchor = next(candidates)  # there is one, thanks to `_due`
             if self.served[anchor]:
                 continue
             if self.image_of[anchor] in batch:
@@ -114,17 +111,17 @@ class _Epoch:
         return list(batch.values())
 
     def _due(self, size: int, remaining: int) -> list[int]:
-        """Images that must be served now, lest a later batch cannot be filled.
+        """Return images that must be in this batch, or a later one could not be filled.
 
-        An image serves each remaining batch once at most: beyond that, its captions are of no use. Passing over an
-        image with so many left loses one; as many as are to spare may be lost.
+        An image can be in each remaining batch once. Passing over an image with at least that many captions left loses
+        one; no more may be lost than there are to spare.
         """
         full = np.flatnonzero(self.left >= remaining)
         to_spare = int(np.minimum(self.left, remaining).sum()) - remaining * size
         return self.rng.permutation(full)[: max(len(full) - to_spare, 0)].tolist()
 
     def _grow(self, batch: dict[int, int], size: int, grown: int) -> int:
-        """Add the neighbours of the batch's anchors from the `grown`-th on, and theirs; how many were looked at."""
+        """Add the neighbours of the batch's anchors from the `grown`-th on; return the number of anchors visited."""
         if self.near is None:
             return grown
         texts, images = self.near
@@ -140,7 +137,7 @@ class _Epoch:
         return grown
 
     def _caption_of(self, image: int) -> int:
-        """One that was not served yet; there must be one."""
+        """Return a caption that is in no batch yet; there must be one."""
         captions = self.captions[image]
         while self.served[captions[-1]]:
             captions.pop()
@@ -155,31 +152,8 @@ class _Epoch:
 
 
 def _full_batches(captions_of: np.ndarray, batch_size: int) -> int:
-    """Largest K for which K batches can be filled when an image serves each batch at most once."""
+    """Return the largest number of batches that can be filled with each image at most once per batch."""
     batches = int(captions_of.sum()) // batch_size
     while (possible := int(np.minimum(captions_of, batches).sum()) // batch_size) < batches:
         batches = possible
     return batches
-
-
-def uniforms(seed: int, epoch: np.ndarray, items: np.ndarray, stream: int) -> np.ndarray:
-    """One number in [0, 1) for each item, a function of the four arguments and of nothing else.
-
-    A stateless generator (the mixing steps of SplitMix64) instead of a stream: whoever asks, in whatever order and in
-    whichever worker, gets the same draw. Each argument is mixed in by itself: were two of them added first, one seed
-    would draw in its fifth epoch what another draws in its first.
-
-    Shape:
-        epoch, items: (n,) integers. Returns (n,) float64.
-    """
-    state = np.zeros(len(items), np.uint64)
-    for value in (np.uint64(seed % 2**64), np.uint64(stream), epoch.astype(np.uint64), items.astype(np.uint64)):
-        state = _mix(state + value)
-    return (state >> np.uint64(11)).astype(np.float64) / 2**53
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))

@@ -1,15 +1,15 @@
-"""Both towers over the distinct items of a training batch, whole or in chunks.
+"""Encode the distinct items of a training batch with both towers, at once or in chunks.
 
-In:  a dual encoder, pixels, groups of captions.
-Out: unit vectors with their gradient. In chunks the memory of a step is that of one chunk, and the gradient the same:
-     the loss needs the vectors alone, so all else is made again in the backward (gradient caching: Gao et al., 2021,
-     "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
+In chunks, a step needs the memory of one chunk and has the same gradient: the loss only needs the embeddings, and the
+backward pass recomputes the rest (gradient caching: Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size
+under Memory Limited Setup").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,31 +25,33 @@ def encode_batch(
     once_more: nn.Module,
     in_chunks: bool,
     with_features: bool = False,
-    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[Tensor, ...]:
-    """One forward per group of captions, with its share of the images.
+    """Run one forward per group of captions, each with its share of the images.
 
     Args:
-        model: What the first forward goes through; under DDP, its wrapper.
+        model: The module of the first forward; under DDP, its wrapper.
         pixels: All images of the batch.
-        texts: The captions' groups: `input_ids` and, where the model needs one, `attention_mask`.
-        normalize: From uint8 pixels to `pixel_values`.
-        once_more: What all other forwards go through. DDP meets one forward per backward, for its processes may hold
-            different numbers of groups: after the first, its inner model.
-        in_chunks: Keep only the vectors of each forward, and run it again in the backward.
-        with_features: Give the image tower's features before its projection too.
-        autocast: Makes the mixed precision that the model's forward is in. Around all groups together, each weight is cast once, and
-            not once a group; not so in chunks, where no copy of the weights shall stay.
+        texts: The groups of captions: `input_ids` and, if the model needs it, `attention_mask`.
+        normalize: Turns uint8 pixels into `pixel_values`.
+        once_more: The module of all other forwards. DDP allows one forward per backward, and its processes may have
+            different numbers of groups, so this is its inner model.
+        in_chunks: Keep only the embeddings of each forward, and run it again in the backward.
+        with_features: Return the image tower's features before its projection too.
+        autocast: Context of the model's mixed precision. It spans all groups, so that each weight is cast once; in
+            chunks it is not used, because the cast weights would stay in memory.
 
     Shape:
-        pixels: (n_images, 3, H, W) uint8. texts: (n, L) each, n_texts rows in all. Returns (n_images, D), (n_texts, D), and if
-        asked for (n_images, F).
+        pixels: (n_images, 3, H, W) uint8. texts: (n, L) each, n_texts rows in all. Returns (n_images, D), (n_texts, D)
+        and, with `with_features`, (n_images, F).
     """
     modules = [model, *[once_more] * (len(texts) - 1)]
-    pieces = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
-    with nullcontext() if in_chunks else autocast():
+    groups = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
+    context: AbstractContextManager[Any] = nullcontext() if in_chunks else autocast()
+    with context:
         found = [
-            _encode([module, once_more], *piece, normalize, in_chunks, with_features) for module, *piece in pieces
+            _encode([module, once_more], images, captions, normalize, in_chunks, with_features)
+            for module, images, captions in groups
         ]
     return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
@@ -62,10 +64,11 @@ def _encode(
     in_chunks: bool,
     with_features: bool,
 ) -> tuple[Tensor, ...]:
-    turns = iter(modules)  # the forward, and the same once more in the backward
+    turns = iter(modules)  # for the forward, and for its repetition in the backward
 
     def forward() -> tuple[Tensor, ...]:
-        with _tapped(modules[-1]) if with_features else nullcontext([]) as features:
+        tap: AbstractContextManager[list[Tensor]] = _tapped(modules[-1]) if with_features else nullcontext([])
+        with tap as features:
             found = next(turns)(pixel_values=normalize(pixels), **texts)
         return found.image_embeds, found.text_embeds, *features
 
@@ -73,8 +76,8 @@ def _encode(
 
 
 @contextmanager
-def _tapped(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Gets what the image tower gives: in the model's output, the projected vector has taken its place."""
+def _tapped(model: Any) -> Iterator[list[Tensor]]:
+    """Collect the image tower's pooled output, which the model's output replaces by the projected vector."""
     features: list[Tensor] = []
     hook = model.vision_model.register_forward_hook(lambda tower, given, found: features.append(found.pooler_output))
     try:

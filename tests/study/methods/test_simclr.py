@@ -17,8 +17,8 @@ from repair_hf.study.methods import simclr
 from repair_hf.study.methods.losses import two_views
 from repair_hf.study.methods.simclr import TwoViews
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.finetune import train
 from repair_hf.training.objectives import Vectors
-from repair_hf.training.trainer import train
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.training.gathering import gather
-from repair_hf.training.objectives import Objective, Term, Vectors, pick
+from repair_hf.training.objectives import Objective, Term, Vectors, gather, pick
 
 
 def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.training.sampling import uniforms
+from repair_hf.training.draws import uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")

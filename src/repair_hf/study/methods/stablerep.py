@@ -18,9 +18,8 @@ from repair_hf.study.methods.candidates import as_cell
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.losses import multi_positive
 from repair_hf.study.methods.method import Baseline, Maker
-from repair_hf.training.gathering import gather
 from repair_hf.training.losses import ContrastiveLoss
-from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs, pick
+from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs, gather, pick
 
 TEMPERATURE = 0.1
 
