@@ -17,8 +17,7 @@ from typing import Any
 from PIL import Image
 
 from repair_hf.analysis.costs import dollars, span
-from repair_hf.analysis.gallery import card
-from repair_hf.analysis.html import environment
+from repair_hf.analysis.pages import card, render
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.rows import Rows
@@ -80,17 +79,14 @@ class LiveView:
             told["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
         reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
         table = [(name.replace("_", " "), *(self.outcomes[way, name] for way in DIRECTIONS)) for name in reasons]
-        page = (
-            environment()
-            .get_template("live.html")
-            .render(
-                at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-                refresh=None if is_done else round(self.every),
-                told=told,
-                directions=DIRECTIONS,
-                table=table,
-                cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
-            )
+        page = render(
+            "live.html",
+            at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            refresh=None if is_done else round(self.every),
+            told=told,
+            directions=DIRECTIONS,
+            table=table,
+            cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
         )
         write_atomically(self.path, page)
 

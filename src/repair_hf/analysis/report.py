@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from repair_hf.analysis.choosing import choose
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
 from repair_hf.analysis.distributions import candidates, distributions
 from repair_hf.analysis.errors import error_findings
 from repair_hf.analysis.findings import SHOWN, Finding
 from repair_hf.analysis.funnel import audit_shares, funnel, reasons
-from repair_hf.analysis.gallery import card
-from repair_hf.analysis.html import environment
 from repair_hf.analysis.material import Material
+from repair_hf.analysis.pages import card, render
 from repair_hf.analysis.people.findings import people_findings
+from repair_hf.analysis.record_sample import sample_records
 from repair_hf.analysis.repairs import rank_findings, round_finding
 from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.pairs.dataset import Pairs
@@ -67,13 +66,14 @@ def write_report(material: Material, folder: Path, found: Sequence[Finding], *, 
     """
     folder.mkdir(parents=True, exist_ok=True)
     sections = [_section(finding, finding.save(folder)) for finding in found]
-    shown = [card(row) for row in choose(material.records, n=SAMPLES, seed=seed).rows] if len(material.records) else []
-    page = (
-        environment()
-        .get_template("report.html")
-        .render(
-            name=material.name, kept=len(material.kept), dropped=len(material.dropped), sections=sections, cards=shown
-        )
+    rows = sample_records(material.records, n=SAMPLES, seed=seed).rows if len(material.records) else []
+    page = render(
+        "report.html",
+        name=material.name,
+        kept=len(material.kept),
+        dropped=len(material.dropped),
+        sections=sections,
+        cards=[card(row) for row in rows],
     )
     write_atomically(folder / "report.html", page)
     return folder / "report.html"
