@@ -1,9 +1,8 @@
-"""The live view of a synthesis: while it runs for hours, a page on disk that a bad run can be stopped by.
+"""The live view of a synthesis: a page that shows a bad run early enough to stop it.
 
-In:  failures as they come through the stream.
-Out: `live.html`, written anew every minute at most, whole or not at all: how many failures are through and what became of them, the pace,
-     what was paid, and the last twelve that were edited, as pictures. Which candidate is kept is decided at the end; the page shows the
-     first.
+In:  failures as the synthesis finishes them.
+Out: `live.html`, rewritten at most once a minute: progress, outcomes, pace, cost, and the last twelve edits. The
+     candidate to keep is chosen at the end; the page shows the first.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ SHOWN = 6  # of each direction
 
 
 class LiveView:
-    """Told of every failure that is through; writes the page when it is time.
+    """Count finished failures, and write the page when it is due.
 
     Args:
-        folder: Of the synthesis.
-        rows: Tells failures in words and pictures.
-        total: Failures of the run. Of several processes each sees its own share; the page is that of the first.
-        spent: Dollars of this run so far.
+        folder: Folder of the synthesis.
+        rows: Gives the texts and images of failures.
+        total: Failures of the run. With several processes, the page shows the share of the first.
+        spent: Returns the dollars of this run so far.
         every: Seconds between two pages.
     """
 
@@ -50,9 +49,9 @@ class LiveView:
         self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
 
     def __call__(self, repair: Repair) -> None:
-        """Take note of a failure."""
+        """Count a failure."""
         name = (repair.direction, repair.at["q"], repair.at["fp"])
-        if name in self._seen:  # the main process goes through all once more after the others
+        if name in self._seen:  # the main process passes over all failures again after the others
             return
         self._seen.add(name)
         self.outcomes[repair.direction, repair.reason or "edited"] += 1
@@ -62,11 +61,7 @@ class LiveView:
             self.write()
 
     def write(self, *, is_done: bool = False) -> None:
-        """Write the page as things stand.
-
-        Args:
-            is_done: The run has ended, so the page need not be looked at again.
-        """
+        """Write the page; the page of a run that `is_done` does not reload itself."""
         (then, before), done = self._pace[0], len(self._seen)
         pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
         self._pace.append((time.monotonic(), done))
@@ -91,7 +86,7 @@ class LiveView:
         write_atomically(self.path, page)
 
     def _row(self, repair: Repair) -> dict[str, Any]:
-        """An edited failure in the columns of a record."""
+        """Return an edited failure in the columns of a record."""
         row, kinds = self.rows.told(repair), MODALITIES[repair.direction]
         edit = next(candidate for candidate in repair.candidates if candidate is not None)
         for role in SOURCES:

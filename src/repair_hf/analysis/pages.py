@@ -32,8 +32,8 @@ def render(template: str, **values: Any) -> str:
 def environment() -> Environment:
     """Jinja that escapes every value and raises an error for a missing one.
 
-    A template may put a value between tags or into a quoted attribute, never into a script, a style or a URL, and never
-    marks one as `safe`.
+    A template may put a value between tags or into a quoted attribute, never into a script, a style or a URL, and
+    never marks one as `safe`.
     """
     made = Environment(
         loader=PackageLoader("repair_hf.analysis", "templates"),

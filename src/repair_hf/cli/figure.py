@@ -132,7 +132,7 @@ ACTIONS = {
 
 
 def _records(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.material import synthesis_folders
+    from repair_hf.analysis.run_data import synthesis_folders
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
 
@@ -141,7 +141,7 @@ def _records(options: FigureOptions, source: SourceOptions) -> Any:
 
 
 def _pairs(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.material import gather
+    from repair_hf.analysis.run_data import gather
     from repair_hf.pairs.dataset import load_wanted
 
     return gather(options.run).pairs() if source.pairs is None else load_wanted(source)

@@ -13,8 +13,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from repair_hf.analysis.measurements import interval_cells, label
-from repair_hf.analysis.tables import SIDES, metrics_table
+from repair_hf.analysis.tables import SIDES, interval_cells, label, metrics_table
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render

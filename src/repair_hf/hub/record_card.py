@@ -19,8 +19,8 @@ from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
 from repair_hf.analysis.errors import error_shares, typed
-from repair_hf.analysis.material import read_labels
-from repair_hf.analysis.people.findings import told_by_people
+from repair_hf.analysis.people.findings import sentences_for_card
+from repair_hf.analysis.run_data import read_labels
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
@@ -84,7 +84,7 @@ def dataset_card(
         "pairs": _pairs(stage),
         "licence": license,
         "faults": _faults(stage.options),
-        "people": told_by_people(stage.folder),
+        "people": sentences_for_card(stage.folder),
         "columns": two_columns("meaning", {code(name): told for name, (_, told) in RECORD_COLUMNS.items()}),
         "dropped_columns": two_columns(
             "meaning", {code(name): DROPPED_COLUMNS[name][1] for name in ("reason", "detail")}

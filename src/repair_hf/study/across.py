@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.measurements import label
-from repair_hf.analysis.tables import NONE
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import NONE, label
 from repair_hf.runtime.options import UserError, as_flags, flags
 from repair_hf.study.effort import R1
 from repair_hf.study.options import StudyOptions
