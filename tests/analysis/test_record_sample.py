@@ -61,12 +61,8 @@ def test_one_kind_of_error(many):
 
 
 def dropped(*reasons: str, fp_id: str = "red_circle.png") -> Dataset:
-    row = dict.fromkeys(DROPPED_FEATURES) | {
-        "direction": "t2i",
-        "q_text": "a",
-        "gt_id": "blue_circle.png",
-        "fp_id": fp_id,
-    }
+    row = dict.fromkeys(DROPPED_FEATURES)
+    row |= {"direction": "t2i", "q_text": "a", "gt_id": "blue_circle.png", "fp_id": fp_id}
     return Dataset.from_list([row | {"reason": reason} for reason in reasons], features=DROPPED_FEATURES)
 
 

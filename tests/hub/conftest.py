@@ -1,4 +1,4 @@
-"""Folders of stages with hostile texts in them, which both cards are tested on."""
+"""Folders of stages with hostile texts for the cards; a Hub on loopback and its clients for the pushes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import Dataset
+from hub_server import Client, Hub
 from markdown_it import MarkdownIt
 
 from repair_hf.llm.prompts import prompt_digest
@@ -27,6 +28,16 @@ HOSTILE = [
     "```\n</details>\n```",
     "``",
 ]
+TOKEN = "hf_goodgoodgoodgoodgood"
+LOADING = """
+import hashlib
+def digest(dataset):
+    from datasets import Image
+    for name, kind in dataset.features.items():
+        if isinstance(kind, Image):
+            dataset = dataset.cast_column(name, Image(decode=False))
+    return hashlib.sha256(repr(dataset.to_list()).encode()).hexdigest()
+"""
 TEXTS = "q_text gt_text fp_text edit_text gt_reason fp_reason edit_instruction q_id fp_id".split()
 
 
@@ -91,4 +102,58 @@ def synthesis(hostile, dropped, stage_folder, tmp_path) -> Path:
     entry |= dict(direction="i2t", model="gemini/gemini-2.5-flash", answered_by="gemini-2.5-flash-002")
     (folder / "journal.jsonl").write_text(json.dumps(entry) + "\n")
     save_records(folder, hostile, dropped)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hub_of_all_tests():
+    with Hub({TOKEN: "me", "hf_otherotherotherother": "you"}) as server:
+        yield server
+
+
+@pytest.fixture
+def hub(hub_of_all_tests):
+    yield hub_of_all_tests
+    hub_of_all_tests.faults.clear()
+    hub_of_all_tests.before_commit = None
+
+
+@pytest.fixture(scope="session")
+def client(hub_of_all_tests, tmp_path_factory):
+    client = Client(hub_of_all_tests, tmp_path_factory.mktemp("home"), TOKEN)
+    client.run(f"{LOADING}\nfrom repair_hf.hub import push as hub\nhub.WAITS = (0.0, 0.0)")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def stranger(hub_of_all_tests, tmp_path_factory):
+    """Somebody who is not logged in, and has nothing cached."""
+    client = Client(hub_of_all_tests, tmp_path_factory.mktemp("stranger"), None)
+    client.run(LOADING)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def push(client):
+    """Pushes a folder of records; gives back the exit code, what was printed and the errors."""
+    return lambda folder, repo, *more: client.main("push", "records", folder, "--repo", repo, *more)
+
+
+@pytest.fixture(scope="session")
+def one_dropped() -> Dataset:
+    row = {"direction": "t2i", "reason": "no_op", "q_id": "a", "error_types": []}
+    return Dataset.from_list([dict.fromkeys(DROPPED_FEATURES) | row], features=DROPPED_FEATURES)
+
+
+@pytest.fixture(scope="session")
+def folder(repaired, one_dropped, tmp_path_factory) -> Path:
+    """Records with an image of a source in them."""
+    folder = tmp_path_factory.mktemp("records")
+
+    def with_source(row: dict) -> dict:
+        return row | ({"gt_image": row["edit_image"]} if row["direction"] == "t2i" else {})
+
+    save_records(folder, repaired.map(with_source, features=FEATURES), one_dropped)
     return folder

@@ -68,7 +68,7 @@ def test_the_model_card_tells_it_all(trained, results):
         'AutoModel.from_pretrained("me/clip-repair")',
         'SentenceTransformer("me/clip-repair")',
         "against base (before training): R@1 I2T +3.0, T2I +3.0 points, one run each",
-        "against `vanilla` (the same number of steps, 146, on the pairs alone): R@1 I2T +2.0, T2I +2.0 points, one run each",
+        "against `vanilla` (the same number of steps, 146, on the pairs alone): R@1 I2T +2.0, T2I +2.0 points",
         "10 images, 50 texts.",
         "During training, on the validation split: I2T R@1 0.500, T2I MRR 0.625.",
         "Compositional benchmarks (ARO, SugarCrepe, Winoground): not measured.",

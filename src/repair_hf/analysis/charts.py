@@ -18,7 +18,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -84,44 +83,37 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def grouped_bars(axes: Axes, labels: Sequence[str], values: Mapping[str, Sequence[float]], form: str) -> None:
-    """Draw horizontal bars with their numbers, one per label and direction.
+def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure:
+    """Draw shares as horizontal bars with their numbers, one per label and direction.
 
     Args:
-        axes: The panel.
         labels: From the top.
-        values: Direction -> a number per label; NaN has no bar.
-        form: Format of the numbers, such as `{:.0%}`.
+        shares: Direction -> a share per label; NaN has no bar.
+        what: Label of the axis.
+        height: Height of the figure in inches.
     """
-    thick = 0.8 / max(len(values), 1)
-    top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in values.values()])
-    for place, (direction, numbers) in enumerate(values.items()):
-        at = np.arange(len(labels)) + (place - (len(values) - 1) / 2) * thick
-        axes.barh(
-            at,
-            np.nan_to_num(numbers),
-            thick * 0.9,
-            color=COLOURS[direction],
-            hatch=HATCHES[direction],
-            edgecolor="white",
-            label=NAMES[direction],
-        )
-        for y, value in zip(at, numbers, strict=True):
-            if not np.isnan(value):
-                axes.text(value + 0.01 * top, y, form.format(value), va="center", fontsize=6.5)
-    axes.set_yticks(np.arange(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * top or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
-    axes.grid(False, axis="y")
+    thick = 0.8 / max(len(shares), 1)
+    top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in shares.values()])
+    with chart(height) as (figure, axes):
+        for place, (direction, numbers) in enumerate(shares.items()):
+            at = np.arange(len(labels)) + (place - (len(shares) - 1) / 2) * thick
+            look = {"color": COLOURS[direction], "hatch": HATCHES[direction], "edgecolor": "white"}
+            axes.barh(at, np.nan_to_num(numbers), thick * 0.9, **look)
+            for y, value in zip(at, numbers, strict=True):
+                if not np.isnan(value):
+                    axes.text(value + 0.01 * top, y, f"{value:.1%}", va="center", fontsize=6.5)
+        axes.set_yticks(np.arange(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.18 * top or 1)
+        axes.set_xlabel(what, fontsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
+        axes.xaxis.set_major_formatter("{x:.0%}")
+        axes.grid(False, axis="y")
+        legend(figure)
+    return figure
 
 
 def legend(figure: Figure) -> None:
     """Draw a legend of the two directions above a figure."""
     marks = [Patch(facecolor=COLOURS[way], hatch=HATCHES[way], edgecolor="white", label=NAMES[way]) for way in NAMES]
     figure.legend(handles=marks, loc="outside upper right", ncols=2, fontsize=7)
-
-
-def whole_counts(axes: Axes) -> None:
-    """Put ticks of the horizontal axis at whole numbers only."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))

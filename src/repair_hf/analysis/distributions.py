@@ -13,8 +13,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart, whole_counts
+from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 
@@ -55,12 +56,11 @@ def _histogram(axes: Axes, title: str, counts: pd.Series, direction: str) -> Non
     if not len(counts):
         axes.text(0.5, 0.5, "no records", ha="center", transform=axes.transAxes)
         return
-    is_logarithmic = title.startswith("queries")
     edges = np.arange(0.5, counts.max() + 1.5) if counts.max() <= 60 else np.linspace(0.5, counts.max() + 0.5, 41)
-    axes.hist(counts, bins=edges, color=COLOURS[direction], edgecolor="white", linewidth=0.3)
-    if is_logarithmic:
+    axes.hist(counts, bins=edges.tolist(), color=COLOURS[direction], edgecolor="white", linewidth=0.3)
+    if title.startswith("queries"):
         axes.set_yscale("log")
-    whole_counts(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
 
 def _hubs(kept: pd.DataFrame, counts: dict[str, pd.Series]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, chart, grouped_bars, legend
+from repair_hf.analysis.charts import COLOURS, chart, legend, share_bars
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.records.columns import DIRECTIONS
@@ -86,13 +86,11 @@ def error_findings(data: RunData) -> list[Finding]:
     if records.empty:
         return [Finding("errors", "Error types", told)]
     shares, near = error_shares(records), similarity_by_error(records)
-    with chart(2.4) as (figure, axes):
-        kinds = shares[shares["error"] != DENSITY]
-        known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
-        grouped_bars(axes, list(kinds["error"]), {way: kinds[way].to_numpy(float) for way in known_ways}, "{:.1%}")
-        axes.set_xlabel("share of records; a record may have several types", fontsize=7)
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        legend(figure)
+    kinds = shares[shares["error"] != DENSITY]
+    known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
+    values = {way: kinds[way].to_numpy(float) for way in known_ways}
+    what = "share of records; a record may have several types"
+    figure = share_bars(list(kinds["error"]), values, what, height=2.4)
     with chart(2.2) as (spread, axes):
         for place, way in enumerate(known_ways):
             part = near[near["direction"] == way].set_index("error").reindex(kinds["error"])

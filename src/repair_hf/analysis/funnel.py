@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import chart, grouped_bars, legend
+from repair_hf.analysis.charts import share_bars
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.records.columns import DIRECTIONS, REASONS
@@ -39,12 +39,8 @@ def funnel(data: RunData) -> Finding:
             (direction, stage, int(n), n / mined if mined else np.nan) for stage, n in zip(STAGES, left, strict=True)
         ]
     table = pd.DataFrame(rows, columns=["direction", "stage", "failures", "share of mined"])
-    with chart(1.9) as (figure, axes):
-        shares = {way: table[table["direction"] == way]["share of mined"].to_numpy() for way in DIRECTIONS}
-        grouped_bars(axes, STAGES, shares, "{:.1%}")
-        axes.set_xlabel("share of mined failures")
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        legend(figure)
+    shares = {way: table[table["direction"] == way]["share of mined"].to_numpy() for way in DIRECTIONS}
+    figure = share_bars(STAGES, shares, "share of mined failures", height=1.9)
     told = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
     return Finding("funnel", "From failures to records", told, table, figure)
 
@@ -68,12 +64,8 @@ def audit_shares(data: RunData) -> Finding:
         rows.append((data.dataset, direction, *counts, *(n / len(found) if len(found) else np.nan for n in counts)))
     heads = ["dataset", "direction", *(f"criterion {k}" for k in (1, 2)), *(f"criterion {k}, share" for k in (1, 2))]
     table = pd.DataFrame(rows, columns=heads)
-    with chart(1.4) as (figure, axes):
-        shares = {way: table[table["direction"] == way][heads[4:]].to_numpy(float)[0] for way in DIRECTIONS}
-        grouped_bars(axes, list(CRITERIA.values()), shares, "{:.1%}")
-        axes.set_xlabel("share of what the audit rejects")
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        legend(figure)
+    shares = {way: table[table["direction"] == way][heads[4:]].to_numpy(float)[0] for way in DIRECTIONS}
+    figure = share_bars(list(CRITERIA.values()), shares, "share of rejected failures", height=1.4)
     told = (
         "Shares of the failures that the audit rejects; they add up to 100% per direction. Where both criteria "
         "reject, the first counts."

@@ -139,10 +139,10 @@ def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Fig
     shades = (both - both.min()) / max(np.ptp(both), 1e-9)  # one scale for both
     with open_sheet(height) as sheet:
         for row, (text, slot) in enumerate(zip(grid.texts, TEXT_SLOTS, strict=True)):
-            y = top + row * ROW
-            sheet.write(MARGIN, y, [_slot(slot)], NOTE)
+            upper = top + row * ROW
+            sheet.write(MARGIN, upper, [_slot(slot)], NOTE)
             lines, size = fit_lines(words(text), (7.5, 6.5, 5.5), CAPTIONS, ROW - 12)
-            sheet.write(MARGIN, y + 9, lines, size)
+            sheet.write(MARGIN, upper + 9, lines, size)
         panel = 3 * COLUMN + 16
         left = WIDTH - MARGIN - 2 * panel - GAP
         _panel(sheet, left, "before training", grid, before, shades[0])

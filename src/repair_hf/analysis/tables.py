@@ -39,7 +39,7 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
         )
     metrics = _metric_names(rows)
     footer = _footer(rows)
-    heads = ["method", *(_head(name) for name in metrics), "seconds", "steps"]
+    heads = ["method", *(label(name) for name in metrics), "seconds", "steps"]
     body = [
         [method, *(_cell(seeds, name) for name in [*metrics, "seconds", "steps"])] for method, seeds in rows.items()
     ]
@@ -74,11 +74,6 @@ def _footer(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         f"{images:,} images, {texts:,} texts. R@K in %: an annotated positive is in the top K. "
         f"MRR: mean of 1 / rank of the best positive. Ties are ranked pessimistically.{spread}"
     )
-
-
-def _head(name: str) -> str:
-    side, kind = name.split("_")
-    return f"{SIDES[side]} {kind}"
 
 
 def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:

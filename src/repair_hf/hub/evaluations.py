@@ -83,7 +83,7 @@ def eval_results(runs: Mapping[str, Stage]) -> list[EvalResult] | None:
             dataset_name=f"{without_folders(run.options['pairs'])}, split {run.options['split']}",
             dataset_split=str(run.options["split"]),
             metric_type="mrr" if metric.endswith("MRR") else "recall",
-            metric_name=f"{SIDES[metric[:3]]} {metric[4:]}",
+            metric_name=label(metric),
             metric_value=round(value, 6),
         )
         for metric, value in run.summary.items()

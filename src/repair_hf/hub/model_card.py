@@ -13,7 +13,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from repair_hf.analysis.tables import SIDES
+from repair_hf.analysis.tables import SIDES, label
 from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render
@@ -91,8 +91,12 @@ def model_card(
         "seed": options.get("seed", "not on record"),
         "licence": license,
     }
-    values |= evaluation_values(runs) | _training(stage, has_records)
-    header = ModelCardData(
+    values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(_defaults())
+    return render("model_card", _header(stage, repo, runs, license), values)
+
+
+def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | None) -> ModelCardData:
+    return ModelCardData(
         base_model=next(iter(stage.hub_ids("model")), None),
         datasets=[*stage.hub_ids("records"), *stage.hub_ids("pairs")] or None,
         library_name="transformers",
@@ -102,7 +106,6 @@ def model_card(
         model_name=repo.split("/")[-1],
         eval_results=eval_results(runs),
     )
-    return render("model_card", header, values | stage.making(_defaults()))
 
 
 def _training(stage: Stage, has_records: bool) -> dict[str, str]:
@@ -128,10 +131,8 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
 
 
 def _validation(summary: Mapping[str, Any]) -> str:
-    metrics = {
-        f"eval_{side}_{kind}": f"{SIDES[side]} {kind}" for side in SIDES for kind in ("R@1", "R@5", "R@10", "MRR")
-    }
-    return ", ".join(f"{shown} {summary[name]:.3f}" for name, shown in metrics.items() if name in summary)
+    names = [f"{side}_{kind}" for side in SIDES for kind in ("R@1", "R@5", "R@10", "MRR")]
+    return ", ".join(f"{label(name)} {summary[f'eval_{name}']:.3f}" for name in names if f"eval_{name}" in summary)
 
 
 def _defaults() -> dict[str, Any]:
