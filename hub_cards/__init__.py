@@ -1,1 +1,1 @@
-"""Templates of the cards that `repair-hf push` writes; `repair_hf.hub` fills them."""
+"""Templates of dataset cards and model cards, which `repair_hf.hub` fills."""

@@ -1,4 +1,4 @@
-"""A toy run with planted faults, which the report, its figures and its live view are tested on."""
+"""A toy run with planted faults, for the report, its charts and its live view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repair_hf.toyworld.corpus import build_world
 
 @pytest.fixture(scope="session")
 def toy_run(tmp_path_factory) -> Path:
-    """The folder of a run, with its world and records: 10% of the audit's verdicts are turned round, 20% of edited images drift."""
+    """The folder of a run with its world and records: 10% of the verdicts are flipped, 20% of edited images drift."""
     folder = tmp_path_factory.mktemp("run")
     world = build_world(folder / "world", splits={"train": 60, "validation": 1, "test": 1})
     pairs, encoder = load_pairs(world), DualEncoder.from_pretrained(BASE)

@@ -20,14 +20,8 @@ def ranks(model: str, *rank: int) -> pa.Table:
     n = len(rank)
     ids = [f"c{k}" for k in range(n)]
     score = np.linspace(0.9, 0.5, n).astype(np.float32)
-    columns = {
-        "model": [model] * n,
-        "direction": ["t2i"] * n,
-        "q_id": ids,
-        "gt_id": ids,
-        "gt_score": score,
-        "gt_rank": list(rank),
-    }
+    columns = {"model": [model] * n, "direction": ["t2i"] * n, "q_id": ids}
+    columns |= {"gt_id": ids, "gt_score": score, "gt_rank": list(rank)}
     return pa.table(columns | {"fp_id": ids, "fp_score": score - np.float32(0.1), "top1_id": ids})
 
 
@@ -52,18 +46,11 @@ def test_repaired_and_broken_by_kind_of_error():
     queries = pd.DataFrame(
         {"model": "m", "direction": "t2i", "q_id": ["a", "b", "c"], "change": ["repaired", "broken", "unchanged"]}
     )
-    records = pd.DataFrame(
-        {
-            "direction": ["t2i", "t2i", "t2i", "i2t"],
-            "q_id": ["a", "a", "b", "c"],
-            "error_types": [["Count", "Object"], ["Count"], ["Object"], ["Count"]],
-        }
-    )
+    records = {"direction": ["t2i", "t2i", "t2i", "i2t"], "q_id": ["a", "a", "b", "c"]}
+    records = pd.DataFrame(records | {"error_types": [["Count", "Object"], ["Count"], ["Object"], ["Count"]]})
     table = changes_by_error(queries, records).set_index("error")
-    assert table["queries"].to_dict() == {
-        "Count": 1,
-        "Object": 2,
-    }  # two records of one query count it once; c was asked the other way
+    # two records of one query count it once; c was asked the other way
+    assert table["queries"].to_dict() == {"Count": 1, "Object": 2}
     assert table["repaired"].to_dict() == {"Count": 1.0, "Object": 0.5} and table.loc["Object", "broken"] == 0.5
     assert changes_by_error(queries.assign(q_id="elsewhere"), records) is None
 
@@ -74,9 +61,8 @@ def test_rounds(tmp_path):
         {"round": number, "records": {"i2t": 3, "t2i": 4}, "metrics": {"i2t_R@1": 0.5 + number / 100, "t2i_R@1": 0.4}}
         for number in range(3)
     ]
-    (tmp_path / "rounds.json").write_text(
-        json.dumps({"rounds": rounds, "split": "validation", "stopped": "all 2 rounds are done"})
-    )
+    content = {"rounds": rounds, "split": "validation", "stopped": "all 2 rounds are done"}
+    (tmp_path / "rounds.json").write_text(json.dumps(content))
     found = round_finding(tmp_path)
     assert found.table["I2T R@1"].tolist() == ["50.00", "51.00", "52.00"] and found.figure is not None
     assert "validation" in found.told

@@ -1,4 +1,4 @@
-"""The report of a toy run with planted faults: 10% of verdicts turned round, 20% of edited images drifted, and the truth known."""
+"""The report of a toy run with known faults: 10% of verdicts are flipped, 20% of edited images drift."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repair_hf.analysis.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
-from repair_hf.analysis.material import gather
+from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.people.sampling import draw, lay_out
 from repair_hf.analysis.report import cell
+from repair_hf.analysis.run_data import gather
 from repair_hf.cli.main import main
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.llm.client import ChatModel
@@ -48,12 +48,8 @@ def truth(toy_run) -> dict:
     """The truth about every failure and record of the run."""
     material, pairs = gather(toy_run), load_pairs(toy_run / "world")
     shown = {row["image_id"]: renderer.read_scene(row["image"]) for row in pairs.images}
-    everything = pd.concat(
-        [
-            material.kept.assign(accepted=True),
-            material.dropped.assign(accepted=lambda t: ~t["reason"].isin(["gt_invalid", "fp_too_similar"])),
-        ]
-    )
+    dropped = material.dropped.assign(accepted=lambda t: ~t["reason"].isin(["gt_invalid", "fp_too_similar"]))
+    everything = pd.concat([material.kept.assign(accepted=True), dropped])
     genuine = np.array([is_genuine(row, shown) for row in everything.to_dict("records")])
     accepted = everything["accepted"].to_numpy(bool)
     cells = [int((accepted == a)[genuine == g].sum()) for a in (True, False) for g in (True, False)]
@@ -78,18 +74,12 @@ def judged(toy_run, truth) -> Path:
         rows = []
         for row in drawn.to_dict("records"):
             if task == "qc":
-                rows.append(
-                    {
-                        "item": row["item"],
-                        "verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar",
-                    }
-                )
+                said = {"verdict": "genuine" if is_genuine(row, truth["shown"]) else "fp_too_similar"}
             else:
                 is_bad = truth["drifted"].get(row["record_id"], False)
-                said = dict.fromkeys(CRITERIA, True) | (
-                    {"scaffold_kept": False, "valid_contrast": False} if is_bad else {}
-                )
-                rows.append({"item": row["item"], **said, "mode": "scaffold_drift" if is_bad else None})
+                said = dict.fromkeys(CRITERIA, True) | {"mode": "scaffold_drift" if is_bad else None}
+                said |= {"scaffold_kept": not is_bad, "valid_contrast": not is_bad}
+            rows.append({"item": row["item"], **said})
         answer(folder / "people" / task, rows)
     return toy_run
 
@@ -142,9 +132,8 @@ def test_the_sample_is_stratified_and_seeded(toy_run):
     material = gather(toy_run)
     drawn = draw(material, "qc", size=40, seed=1)
     assert drawn["accepted"].value_counts().to_dict() == {True: 40, False: 40}
-    assert drawn.equals(draw(material, "qc", size=40, seed=1)) and not drawn.equals(
-        draw(material, "qc", size=40, seed=2)
-    )
+    assert drawn.equals(draw(material, "qc", size=40, seed=1))
+    assert not drawn.equals(draw(material, "qc", size=40, seed=2))
     sizes = drawn.drop_duplicates(["accepted", "direction"])["population"].sum()
     assert sizes == len(material.kept) + len(material.dropped)
     edits = draw(material, "edits", size=30, seed=1)
@@ -167,18 +156,8 @@ def report(judged) -> Path:
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    for name in (
-        "funnel",
-        "dropped",
-        "audit",
-        "agreement_qc",
-        "agreement_edits",
-        "costs",
-        "errors",
-        "hubs",
-        "grids",
-        "candidates",
-    ):
+    tables = "funnel dropped audit agreement_qc agreement_edits costs errors hubs grids candidates".split()
+    for name in tables:
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
     for name in ("funnel", "audit", "errors", "similarity_by_error", "candidates", "distributions", "agreement_edits"):
         assert (report / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -265,7 +244,7 @@ def test_a_mistake_is_one_line(toy_run, words, line, capsys):
 
 
 @pytest.mark.parametrize(
-    "command, told", [("mine", "is a folder of `mine`; give one of"), ("synthesize", "holds no records yet")]
+    "command, told", [("mine", "is a folder of `mine`; give a folder of"), ("synthesize", "holds no records yet")]
 )
 def test_a_folder_without_records_is_told_apart(tmp_path, command, told):
     with pytest.raises(UserError, match=told):
@@ -288,20 +267,13 @@ def test_agreement_of_nobody(toy_run, tmp_path, capsys):
 
 
 def test_cells_of_tables():
-    assert [cell(value) for value in (0.12345, 12.0, 1.0, 12345, float("nan"), None, "a")] == [
-        "0.123",
-        "12",
-        "1.000",
-        "12,345",
-        "–",
-        "–",
-        "a",
-    ]
+    values = (0.12345, 12.0, 1.0, 12345, float("nan"), None, "a")
+    assert [cell(value) for value in values] == ["0.123", "12", "1.000", "12,345", "–", "–", "a"]
 
 
 def test_the_card_tells_what_people_said(judged, tmp_path):
     folder = judged / "records"
     text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder)).text
     judged_items = len(read_items(folder / "people" / "qc"))
-    assert f"People judged {judged_items} of its verdicts" in text and "People looked at 120 edits" in text
-    assert "it was not measured" not in text
+    assert f"People judged {judged_items} of its verdicts" in text and "People judged 120 edits" in text
+    assert "was not compared with people" not in text

@@ -4,8 +4,16 @@ import statistics
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
-from repair_hf.analysis.tables import metrics_table
+from repair_hf.analysis.tables import (
+    changes_table,
+    differences_table,
+    interval_cells,
+    intervals_table,
+    label,
+    metrics_table,
+)
 from repair_hf.runtime.options import UserError
 
 
@@ -23,9 +31,9 @@ ROWS = {
 }
 
 
-def printed(rows, width: int = 80) -> str:
+def printed(table: Table, width: int = 80) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(metrics_table(rows)[0])
+    console.print(table)
     return console.export_text()
 
 
@@ -45,12 +53,12 @@ def test_markdown_tells_percent_mrr_and_spread():
     assert told["seconds"] == ("–", "61 ±1")
     assert told["steps"] == ("–", "98")  # the same for every seed
     assert len(head) == len(rule) == len(base) == len(trained)
-    assert footer.startswith("2,000 images, 10,000 texts. R@K in %: some annotated positive stands in the top K.")
-    assert "A tie counts against us. ±: standard deviation over 2 seeds." in footer
+    assert footer.startswith("2,000 images, 10,000 texts. R@K in %: an annotated positive is in the top K.")
+    assert "Ties are ranked pessimistically. ±: standard deviation over 2 seeds." in footer
 
 
 def test_nothing_is_cut_off_on_eighty_columns():
-    text = printed(ROWS)
+    text = printed(metrics_table(ROWS)[0])
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
     for expected in ("vanilla_same_compute 52.5", "0.515", "±0.021", "61    98", "standard deviation"):
@@ -60,19 +68,14 @@ def test_nothing_is_cut_off_on_eighty_columns():
 def test_one_seed_has_no_spread():
     markdown = metrics_table({"base": ROWS["base"]})[1]
     assert "±" not in markdown
-    assert "± " not in printed({"base": ROWS["base"]})
+    assert "± " not in printed(metrics_table({"base": ROWS["base"]})[0])
 
 
 def test_other_depths_are_shown_in_order():
-    row = {f"{side}_R@{k}": 0.1 for side in ("i2t", "t2i") for k in (20, 3)} | {
-        "i2t_MRR": 0,
-        "t2i_MRR": 0,
-        "n_images": 1,
-        "n_texts": 1,
-    }
-    assert metrics_table({"base": [row]})[1].startswith(
-        "| method | I2T R@3 | I2T R@20 | I2T MRR | T2I R@3 | T2I R@20 |"
-    )
+    row = {f"{side}_R@{k}": 0.1 for side in ("i2t", "t2i") for k in (20, 3)}
+    row |= dict.fromkeys(("i2t_MRR", "t2i_MRR", "n_images", "n_texts"), 1)
+    markdown = metrics_table({"base": [row]})[1]
+    assert markdown.startswith("| method | I2T R@3 | I2T R@20 | I2T MRR | T2I R@3 | T2I R@20 |")
 
 
 def test_methods_measured_on_different_data_are_not_set_side_by_side():
@@ -84,3 +87,59 @@ def test_methods_measured_on_different_data_are_not_set_side_by_side():
 def test_no_metrics_are_no_table(rows, message):
     with pytest.raises(UserError, match=message):
         metrics_table(rows)
+
+
+MEASURED = {
+    "base": {"i2t_R@1": 0.1234, "t2i_MRR": 0.2, "i2t_median_rank": 4.5, "world_macro": 0.5, "n_images": 3},
+    "mine": {"i2t_R@1": 1.0, "t2i_MRR": 1.0, "i2t_median_rank": 1.0},
+}
+MEASURED["base"]["intervals"] = {"i2t_R@1": (0.1, 0.15), "t2i_MRR": (0.19, 0.2105), "i2t_median_rank": (3, 6)}
+MEASURED["base"]["intervals"]["world_macro"] = (0, 1)
+MEASURED["mine"]["intervals"] = dict.fromkeys(("i2t_R@1", "t2i_MRR", "i2t_median_rank"), (1, 1))
+
+
+def lines(table: Table) -> list[str]:
+    return [" ".join(line.split()) for line in printed(table, 100).splitlines() if line.strip()]
+
+
+def test_shares_in_percent_mrr_and_ranks_as_they_are():
+    cells = interval_cells(MEASURED)
+    assert cells["i2t_R@1"] == ["12.3 [10.0, 15.0]", "100.0 [100.0, 100.0]"]
+    assert cells["t2i_MRR"] == ["0.200 [0.190, 0.210]", "1.000 [1.000, 1.000]"]
+    assert cells["i2t_median_rank"] == ["4.5 [3, 6]", "1 [1, 1]"]
+    assert cells["world_macro"][0] == "50.0 [0.0, 100.0]" and "n_images" not in cells
+
+
+def test_a_metric_that_a_model_lacks_is_a_dash():
+    (row,) = (line for line in lines(intervals_table(MEASURED)) if line.startswith("world macro"))
+    assert row.split()[-1] == interval_cells(MEASURED)["world_macro"][1] and len(row.split()[-1]) == 1
+
+
+def test_a_star_where_the_interval_leaves_out_nothing():
+    def gain(value: float, low: float, high: float) -> dict[str, float]:
+        return {"difference": value, "low": low, "high": high}
+
+    found = {
+        "mine": {
+            "i2t_R@1": gain(0.1, 0.05, 0.15),
+            "i2t_R@5": gain(-0.1, -0.2, 0.0),
+            "t2i_MRR": gain(-0.01, -0.02, -0.005),
+        }
+    }
+    head, _, *rows = lines(differences_table(found, "base"))
+    assert head == "less base mine"
+    assert rows == [
+        "I2T R@1 +10.0 [+5.0, +15.0] *",
+        "I2T R@5 -10.0 [-20.0, +0.0]",
+        "T2I MRR -0.010 [-0.020, -0.005] *",
+    ]
+
+
+def test_counts_by_model_and_direction():
+    counts = {"mine": {"i2t": {"repaired": 1200, "broken": 3}, "t2i": {"repaired": 0, "broken": 7}}}
+    head, _, *rows = lines(changes_table(counts))
+    assert (head, rows) == ("queries repaired broken", ["mine I2T 1,200 3", "mine T2I 0 7"])
+
+
+def test_a_name_for_a_reader():
+    assert label("i2t_R@1") == "I2T R@1" and label("vg_relation_macro_excl157") == "vg relation macro excl157"

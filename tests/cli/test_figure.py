@@ -8,10 +8,10 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from repair_hf.analysis.cases import changed_pixels
-from repair_hf.analysis.charts import DPI
-from repair_hf.analysis.grid_figures import full_grid
+from repair_hf.analysis.charts import DPI, save
+from repair_hf.analysis.example_grid import full_grid
 from repair_hf.analysis.margins import margins
+from repair_hf.analysis.pictures import case_figure, changed_pixels
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
@@ -62,9 +62,6 @@ def _again(folder, name, path) -> bytes:
 
 
 def test_a_caption_of_signs_is_drawn_as_it_stands(made, tmp_path):
-    from repair_hf.analysis.cases import case_figure
-    from repair_hf.analysis.charts import save
-
     row = next(row for row in made[1] if row["direction"] == "i2t")
     save(case_figure(row | {"edit_text": r"costs $5 or $x^2$ <script>alert(1)</script> \frac"}), tmp_path / "case.svg")
     letters = (tmp_path / "case.svg").read_text()
@@ -87,7 +84,7 @@ def test_a_grid(folder, pairs_folder, clip_folder, tmp_path, made):
     assert Image.open(tmp_path / "grid.png").width == round(7 * DPI)
     grid = full_grid(pairs, records, anchor)
     assert grid.texts[0] == dict(zip(pairs.captions["caption_id"], pairs.captions["caption"], strict=True))[anchor]
-    with pytest.raises(UserError, match="pairs have no caption 'nobody'; captions are called like"):
+    with pytest.raises(UserError, match="pairs have no caption 'nobody'; give a caption id such as"):
         full_grid(pairs, records, "nobody")
     bare = next(name for name in pairs.captions["caption_id"] if name not in ways[0])
     with pytest.raises(UserError, match="lacks a record in one direction"):
@@ -127,8 +124,6 @@ def test_a_mistake_is_one_line(folder, words, line, capsys):
 
 
 def test_a_record_without_its_pictures(made):
-    from repair_hf.analysis.cases import case_figure
-
     row = next(row for row in made[1] if row["direction"] == "t2i")
-    with pytest.raises(UserError, match="lacks the pictures of fp; join them with --pairs"):
+    with pytest.raises(UserError, match="lacks the image of fp; give --pairs"):
         case_figure(row | {"fp_image": None})

@@ -1,4 +1,4 @@
-"""What a pushed model's card says of its use runs as it stands, against a Hub on loopback, and all three libraries say the same."""
+"""The snippets of a model card run as they are, against a Hub on loopback, and all three libraries agree."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ CAPTIONS = ["a dog on a beach", "two cats on a sofa"]
 
 
 def test_each_snippet_of_the_card_runs(clip_folder, tmp_path):
-    picture = Image.fromarray(
-        np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    )  # nothing to resize: torchvision, which transformers takes where it is, resizes otherwise
+    # nothing to resize: with torchvision installed, transformers resizes differently
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     picture.save(tmp_path / "photo.jpg")
     encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
     ours = encoder.embed_images([Image.open(tmp_path / "photo.jpg")]) @ encoder.embed_texts(CAPTIONS).T

@@ -1,7 +1,4 @@
-"""Our numbers beside those of CLIP_benchmark's and open_clip's own code, of the same vectors, in one run.
-
-Where definitions agree the numbers are equal. Where they do not, the reason stands in the test's name: ties.
-"""
+"""Our metrics agree with those of CLIP_benchmark and open_clip on the same embeddings, except for ties."""
 
 from __future__ import annotations
 
@@ -80,13 +77,11 @@ def test_recall_is_clip_benchmarks(per_image):
         assert ours[name] == pytest.approx(value, abs=1e-6), name
 
 
-def test_of_tied_captions_clip_benchmark_takes_whichever_stands_first_and_we_the_wrong_one():
+def test_clip_benchmark_takes_the_first_of_tied_captions_and_we_the_wrong_one():
     images, texts, caption_image = corpus([3] * 40)
     texts[60:] = texts[:60]  # each caption of the second half is one of the first half's
-    theirs, ours = (
-        of_clip_benchmark(images, texts, caption_image),
-        evaluate_retrieval(images, texts, caption_image, ks=KS),
-    )
+    theirs = of_clip_benchmark(images, texts, caption_image)
+    ours = evaluate_retrieval(images, texts, caption_image, ks=KS)
     scores = np.round(images.astype(np.float64) @ texts.T.astype(np.float64), 9)  # equal captions to equal numbers
     best = np.array([scores[image, caption_image == image].max() for image in range(40)])
     better = np.array([(scores[image, caption_image != image] > best[image]).sum() for image in range(40)])
@@ -110,7 +105,7 @@ def test_recall_and_ranks_are_open_clips():
 
 
 def test_caption_choice_is_clip_benchmarks_but_for_ties():
-    """Of a caption that equals its negative CLIP_benchmark takes the first, which is the right one; we count it wrong."""
+    """CLIP_benchmark counts a caption that equals its negative as right; we count it as wrong."""
     rng = np.random.default_rng(0)
     images, texts = vectors(50, 8, rng), vectors(100, 8, rng)
     tied = [3, 17, 29]

@@ -1,6 +1,6 @@
-"""open_clip loads what `repair-hf export open_clip` writes: the same pixels, tokens and vectors.
+"""open_clip loads what `repair-hf export open_clip` writes, with the same pixels, tokens and embeddings.
 
-CLIP_benchmark's own command on that folder prints the numbers of `repair-hf evaluate`.
+CLIP_benchmark's own command prints the numbers of `repair-hf evaluate` for that folder.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_the_same_vectors(encoder, tmp_path):
 
 
 def test_the_same_pixels_but_for_the_side_of_an_odd_pixel(encoder, tmp_path):
-    """open_clip rounds half of an odd surplus to the even number; the model's own processor rounds it down."""
+    """open_clip rounds half of an odd surplus to even; we round it down, as the model's own processor does."""
     _, preprocess, _ = exported(encoder, tmp_path)
     side = encoder.preprocessor.image_shape[-1]
     shifted = 0
@@ -99,14 +99,8 @@ def test_the_same_tokens_by_clips_vocabulary():
     from tests.encoder.clip_vocabulary import real_tokenizer
 
     theirs, ours = open_clip.get_tokenizer("ViT-B-32"), real_tokenizer()
-    odd = [
-        "Two dogs' tails, 3 feet long!",
-        "  TWO  spaces\tand a tab ",
-        "naïve café — 東京 🐕",
-        "it's, they're, I'll",
-        "a " * 100,
-        "",
-    ]
+    odd = ["Two dogs' tails, 3 feet long!", "  TWO  spaces\tand a tab ", "naïve café — 東京 🐕"]
+    odd += ["it's, they're, I'll", "a " * 100, ""]
     texts = [*sentences(), *odd]
     ids = ours(texts, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
     is_text = ids["attention_mask"].bool()
@@ -152,11 +146,8 @@ def toy_world(tmp_path_factory) -> Path:
         written = [captions.write(scene, rng) for _ in range(2)]
         ours.append(json.dumps({"image": name, "captions": written}))
         theirs += [f"{name},{caption}" for caption in written]
-        cases[str(number)] = {
-            "filename": name,
-            "caption": written[0],
-            "negative_caption": captions.write(scenes.sample(rng), rng),
-        }
+        negative = captions.write(scenes.sample(rng), rng)
+        cases[str(number)] = {"filename": name, "caption": written[0], "negative_caption": negative}
     cases["3"]["negative_caption"] = cases["3"]["caption"]  # a tie
     (folder / "val2017" / "captions.jsonl").write_text("\n".join(ours) + "\n")
     (folder / "captions.txt").write_text("\n".join(theirs) + "\n")
@@ -168,18 +159,8 @@ def toy_world(tmp_path_factory) -> Path:
 def clip_benchmark(*words: str) -> dict[str, float]:
     """What its command writes."""
     output = Path(words[words.index("--output") + 1])
-    command = [
-        sys.executable,
-        "-m",
-        "clip_benchmark.cli",
-        "eval",
-        *words,
-        "--pretrained",
-        "",
-        "--no_amp",
-        "--num_workers",
-        "0",
-    ]
+    command = [sys.executable, "-m", "clip_benchmark.cli", "eval", *words, "--pretrained", "", "--no_amp"]
+    command += ["--num_workers", "0"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(output.read_text())["metrics"]
@@ -189,33 +170,24 @@ def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeyp
     pytest.importorskip("clip_benchmark", reason=REASON)
     assert main(["export", "open_clip", "world/base", "--output", str(tmp_path / "base")]) == 0
     model = ["--model", f"local-dir:{tmp_path}/base"]
-    words = [
-        "--pairs",
-        str(toy_world / "val2017"),
-        "--split",
-        "all",
-        "--resamples",
-        "10",
-        "--output",
-        str(tmp_path / "ours"),
-    ]
+    photos = str(toy_world / "val2017")
+    words = ["--pairs", photos, "--split", "all", "--resamples", "10", "--output", str(tmp_path / "ours")]
     assert main(["evaluate", "world/base", *words]) == 0
     ours = json.loads((tmp_path / "ours" / "metrics.json").read_text())
-    images, written = str(toy_world / "val2017"), ["--output", str(tmp_path / "theirs.json")]
-    options = ["--task", "zeroshot_retrieval", "--annotation_file", str(toy_world / "captions.txt")]
-    options += ["--recall_k", "1", "5", "10", *written]
-    theirs = clip_benchmark(*model, "--dataset", "flickr30k", "--dataset_root", images, *options)
+    output = ["--output", str(tmp_path / "theirs.json")]
+    words = ["--dataset", "flickr30k", "--dataset_root", photos, "--task", "zeroshot_retrieval"]
+    words += ["--annotation_file", str(toy_world / "captions.txt"), "--recall_k", "1", "5", "10"]
+    theirs = clip_benchmark(*model, *words, *output)
     for k in (1, 5, 10):
         assert ours[f"t2i_R@{k}"] == pytest.approx(theirs[f"image_retrieval_recall@{k}"], abs=1e-6)
         assert ours[f"i2t_R@{k}"] == pytest.approx(theirs[f"text_retrieval_recall@{k}"], abs=1e-6)
     assert 0.5 < ours["t2i_R@1"] < 0.99  # or equality says little
 
-    options = ["--dataset_root", str(toy_world), "--task", "image_caption_selection", *written]
-    theirs = clip_benchmark(*model, "--dataset", "sugar_crepe/swap_obj", *options)
+    words = ["--dataset", "sugar_crepe/swap_obj", "--dataset_root", str(toy_world)]
+    theirs = clip_benchmark(*model, *words, "--task", "image_caption_selection", *output)
     monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
     cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
     encoder = DualEncoder.from_pretrained("world/base", device="cpu")
     found = compositional_metrics(evaluate_compositional(encoder, [cases], "base"), [cases])
-    assert found["sugarcrepe_swap_obj"] + 1 / PICTURES == pytest.approx(
-        theirs["text_acc"], abs=1e-6
-    )  # the tie is theirs
+    ours_with_tie = found["sugarcrepe_swap_obj"] + 1 / PICTURES  # they count the tie as right
+    assert ours_with_tie == pytest.approx(theirs["text_acc"], abs=1e-6)

@@ -3,32 +3,34 @@
 In:  numbers.
 Out: matplotlib figures, and their files: PNG for pages, SVG for papers.
 
-The colours are those of Okabe and Ito, which every kind of colour vision can tell apart; bars of two directions differ by hatching too,
-so that a print in grey still tells them.
+The colours are Okabe and Ito's, which stay distinct for colour-blind readers. Bars of the two directions also differ
+in their hatching, so they stay distinct in grey print.
 """
 
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
-from repair_hf.analysis.drawing import INK, MUTED, RULE
-
+INK, MUTED, PAPER, CARD, RULE = "#1f2933", "#5c6773", "#eef0f3", "#ffffff", "#d5dae0"
+ROLES = {"q": "#5c6773", "gt": "#009e73", "fp": "#d55e00", "edit": "#0072b2"}
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
 COLOURS = {"t2i": "#e69f00", "i2t": "#0072b2"}
 HATCHES = {"t2i": "//", "i2t": ""}
 NAMES = {"t2i": "text → image", "i2t": "image → text"}
-LOOK = {
+LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 7.5,
     "axes.titlesize": 8,
@@ -44,28 +46,22 @@ LOOK = {
     "ytick.color": MUTED,
     "text.color": INK,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # letters stay letters
+    "svg.fonttype": "none",  # text stays text
+    "text.hinting": "none",  # else words are narrower than `typesetting` measures them
+    "image.composite_image": False,  # one image in an SVG each; a composite would have 72 dpi
     "hatch.linewidth": 0.5,
 }
 
 
 @contextmanager
 def chart(height: float = 2.1, *, rows: int = 1, columns: int = 1, width: float = COLUMN) -> Iterator[tuple]:
-    """A figure of so many panels, laid out when the block ends.
-
-    Args:
-        height: Inches.
-        rows: Of panels.
-        columns: Of panels.
-        width: Inches.
+    """Make a figure; height and width are in inches.
 
     Yields:
         The figure and its panels: one `Axes`, or an array of them.
     """
     with matplotlib.rc_context(LOOK):
-        figure = Figure(
-            figsize=(width, height), dpi=DPI, layout="constrained"
-        )  # letters are measured at the size they get
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
         yield figure, figure.subplots(rows, columns)
 
 
@@ -73,14 +69,13 @@ def save(figure: Figure, path: str | Path) -> None:
     """Write a figure as .png or .svg; equal figures give equal files."""
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
-    with matplotlib.rc_context(LOOK | {"svg.hashsalt": "repair_hf"}):
+    with matplotlib.rc_context(LOOK | {"svg.hashsalt": "repair_hf"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # a caption may hold any letter
         figure.savefig(path, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
 
 
 def png(figure: Figure) -> bytes:
-    """A figure's PNG file, of few colours, so that a page of many stays light."""
-    from PIL import Image
-
+    """Return a figure as a PNG file with 128 colours, so that pages with many figures stay small."""
     file, small = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure.savefig(file, format="png", dpi=DPI)
@@ -88,44 +83,37 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def grouped_bars(axes: Axes, labels: Sequence[str], values: Mapping[str, Sequence[float]], form: str) -> None:
-    """Horizontal bars, one of each direction per label, with their numbers.
+def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure:
+    """Draw shares as horizontal bars with their numbers, one per label and direction.
 
     Args:
-        axes: Where.
         labels: From the top.
-        values: Direction -> a number per label; NaN has no bar.
-        form: How the numbers are written, such as `{:.0%}`.
+        shares: Direction -> a share per label; NaN has no bar.
+        what: Label of the axis.
+        height: Height of the figure in inches.
     """
-    thick = 0.8 / max(len(values), 1)
-    top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in values.values()])
-    for place, (direction, numbers) in enumerate(values.items()):
-        at = np.arange(len(labels)) + (place - (len(values) - 1) / 2) * thick
-        axes.barh(
-            at,
-            np.nan_to_num(numbers),
-            thick * 0.9,
-            color=COLOURS[direction],
-            hatch=HATCHES[direction],
-            edgecolor="white",
-            label=NAMES[direction],
-        )
-        for y, value in zip(at, numbers, strict=True):
-            if not np.isnan(value):
-                axes.text(value + 0.01 * top, y, form.format(value), va="center", fontsize=6.5)
-    axes.set_yticks(np.arange(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * top or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
-    axes.grid(False, axis="y")
+    thick = 0.8 / max(len(shares), 1)
+    top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in shares.values()])
+    with chart(height) as (figure, axes):
+        for place, (direction, numbers) in enumerate(shares.items()):
+            at = np.arange(len(labels)) + (place - (len(shares) - 1) / 2) * thick
+            look = {"color": COLOURS[direction], "hatch": HATCHES[direction], "edgecolor": "white"}
+            axes.barh(at, np.nan_to_num(numbers), thick * 0.9, **look)
+            for y, value in zip(at, numbers, strict=True):
+                if not np.isnan(value):
+                    axes.text(value + 0.01 * top, y, f"{value:.1%}", va="center", fontsize=6.5)
+        axes.set_yticks(np.arange(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.18 * top or 1)
+        axes.set_xlabel(what, fontsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
+        axes.xaxis.set_major_formatter("{x:.0%}")
+        axes.grid(False, axis="y")
+        legend(figure)
+    return figure
 
 
 def legend(figure: Figure) -> None:
-    """Say above a figure which direction has which colour."""
+    """Draw a legend of the two directions above a figure."""
     marks = [Patch(facecolor=COLOURS[way], hatch=HATCHES[way], edgecolor="white", label=NAMES[way]) for way in NAMES]
     figure.legend(handles=marks, loc="outside upper right", ncols=2, fontsize=7)
-
-
-def whole_counts(axes: Axes) -> None:
-    """Mark the horizontal axis at whole numbers alone."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))

@@ -1,7 +1,8 @@
-"""What a synthesis will cost, and what it has cost, as rows of tables.
+"""Cost of a synthesis, estimated and paid, as rows of tables.
 
-In:  an `Estimate` before the run; what the journals say was paid after it.
-Out: heads and rows for a terminal, tokens in thousands; and a few sentences: the time at the given limits, the paper's own counting.
+In:  an `Estimate` before the run; the usage in the journals after it.
+Out: heads and rows for a terminal, with tokens in thousands; sentences on the time at given limits and on the paper's
+     own counting.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ Row = tuple[str | int, ...]
 
 
 def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
-    """One row per stage and direction, one for all.
+    """Build a row per stage and direction, and one for the sum.
 
     Args:
-        estimate: What is to be paid.
-        mined: Triplets of each direction.
+        estimate: The estimate.
+        mined: Number of triplets by direction.
     """
     rows = [
         (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *_estimated(stage))
@@ -35,10 +36,10 @@ def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
 
 
 def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
-    """As the paper counts: the tokens of each stage, of each direction in all, and of both.
+    """Build rows as in the paper's table: each stage, each direction in all, both directions.
 
     Args:
-        paid: By stage and direction.
+        paid: Usage by stage and direction.
     """
     rows: list[Row] = []
     for direction in DIRECTIONS:
@@ -50,7 +51,7 @@ def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
 
 
 def dollars(amount: float | None) -> str:
-    """An amount; cents for what is worth dollars, more digits for less."""
+    """Format an amount: two decimals from $1 on, four below."""
     if amount is None:
         return "unknown"
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
@@ -59,13 +60,13 @@ def dollars(amount: float | None) -> str:
 def time_at_limits(
     estimate: Estimate, *, concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
 ) -> str:
-    """How long the LLM's part takes if nothing but the given limits holds it up.
+    """Describe the time of the LLM calls if only the given limits slow them down.
 
     Args:
-        estimate: What is to be asked.
-        concurrency: Requests at once.
-        requests_per_minute: Limit, if there is one.
-        tokens_per_minute: Limit, if there is one.
+        estimate: The estimate.
+        concurrency: Requests in flight.
+        requests_per_minute: Rate limit, if there is one.
+        tokens_per_minute: Rate limit, if there is one.
     """
     minutes = {}
     if requests_per_minute is not None:
@@ -73,9 +74,7 @@ def time_at_limits(
     if tokens_per_minute is not None:
         tokens = estimate.prompt_tokens + estimate.completion_tokens
         minutes[f"{tokens_per_minute:,} tokens"] = tokens / tokens_per_minute
-    each = (
-        f"{span(estimate.llm_calls / concurrency / 60)} for each second that an answer takes, {concurrency:,} at once"
-    )
+    each = f"{span(estimate.llm_calls / concurrency / 60)} per second of latency, with {concurrency:,} in flight"
     if not minutes:
         return f"Time of the LLM: {each}."
     limit = max(minutes, key=minutes.__getitem__)
@@ -83,18 +82,19 @@ def time_at_limits(
 
 
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
-    """The calls as the paper's cost table counts them, which knows retained samples only.
+    """Describe the number of calls as the paper's cost table counts them, by retained samples.
 
     Args:
-        mined: Triplets of each direction.
-        candidates: M.
+        mined: Number of triplets by direction.
+        candidates: Candidates per failure.
     """
     ours = estimate_cost(mined["i2t"], mined["t2i"], candidates=candidates)
     paper = estimate_cost(PAPER_RETAINED["i2t"], PAPER_RETAINED["t2i"])
     kept = " + ".join(f"{count // 1000}K {direction.upper()}" for direction, count in PAPER_RETAINED.items())
     return (
-        f"As the RePair paper counts, by retained samples: {ours.llm_calls:,} LLM calls and {ours.image_calls:,} images if all were "
-        f"retained; its own {kept} come to {paper.llm_calls // 1000}K and {paper.image_calls // 1000}K."
+        f"As the RePair paper counts, by retained samples: {ours.llm_calls:,} LLM calls and {ours.image_calls:,} "
+        f"images if all were retained; its own {kept} come to {paper.llm_calls // 1000}K and "
+        f"{paper.image_calls // 1000}K."
     )
 
 
@@ -114,7 +114,7 @@ def _thousands(tokens: float) -> str:
 
 
 def span(minutes: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a time in seconds, minutes or hours."""
     if minutes < 1:
         return f"{60 * minutes:.0f} s"
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

@@ -1,21 +1,23 @@
-"""Distributions: whom the repairs concern, which items are everybody's false positive, and what choosing among candidates brings.
+"""Distributions: edits per query, queries per false positive (hubs), and similarities of candidates.
 
 In:  the records of a run.
-Out: findings. The four distributions are those of the paper's statistics:
+Out: findings. The four distributions follow the paper's statistics:
 
 - hard positives: edited captions per query image, edited images per query caption;
-- hard negatives: for how many queries an image, or a caption, is the false positive. (The paper speaks of negatives "linked to" an
-  anchor; with one false positive image per caption an anchor has few, so its hubs can only be counted from the other side, as here.)
+- hard negatives: for how many queries an image, or a caption, is the false positive. (The paper counts negatives per
+  anchor. A caption has one false positive image, so its hubs show only from the other side, as here.)
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart, whole_counts
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.material import Material
+from repair_hf.analysis.charts import COLOURS, NAMES, chart
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.run_data import RunData
 
 PANELS = {  # title -> (direction, column that is counted)
     "edited captions per image": ("i2t", "q_id"),
@@ -23,40 +25,42 @@ PANELS = {  # title -> (direction, column that is counted)
     "queries per wrong image": ("t2i", "fp_id"),
     "queries per wrong caption": ("i2t", "fp_id"),
 }
-HUBS = 10  # named, of each kind
+HUBS = 10  # listed, of each modality
 
 
-def distributions(material: Material) -> list[Finding]:
-    """The four distributions, and the items that are false positives most often."""
-    kept = material.kept
+def distributions(data: RunData) -> list[Finding]:
+    """The four distributions, and the items that are most often false positives."""
+    kept = data.kept
     counts = {title: kept[kept["direction"] == way][column].value_counts() for title, (way, column) in PANELS.items()}
     with chart(2.9, rows=2, columns=2) as (figure, panels):
         for axes, (title, found) in zip(panels.flat, counts.items(), strict=True):
             _histogram(axes, title, found, PANELS[title][0])
     rows = [(title, len(n), n.median(), n.mean(), n.max()) for title, n in counts.items() if len(n)]
     table = pd.DataFrame(rows, columns=["distribution", "items", "median", "mean", "most"])
-    told = "Items that no record concerns are not counted. The two lower ones are on a logarithmic scale: few hubs are wrong for many queries."
+    told = (
+        "Items without a record are not counted. The two lower charts have a logarithmic scale: few hubs are wrong "
+        "for many queries."
+    )
     data = pd.concat(
         [n.rename_axis("id").rename("count").reset_index().assign(distribution=t) for t, n in counts.items()]
     )
     return [
-        Finding("distributions", "Whom the repairs concern", told, table, figure, data),
-        Finding("hubs", "Hubs", "The items that were the false positive of most queries.", _hubs(kept, counts)),
+        Finding("distributions", "Records per item", told, table, figure, data),
+        Finding("hubs", "Hubs", "The items that are the false positive of most queries.", _hubs(kept, counts)),
     ]
 
 
-def _histogram(axes, title: str, counts: pd.Series, direction: str) -> None:
+def _histogram(axes: Axes, title: str, counts: pd.Series, direction: str) -> None:
     axes.set_xlabel(title, fontsize=6.3)
     axes.set_ylabel(f"{title.split()[-1]}s", fontsize=7)
     if not len(counts):
         axes.text(0.5, 0.5, "no records", ha="center", transform=axes.transAxes)
         return
-    is_logarithmic = title.startswith("queries")
     edges = np.arange(0.5, counts.max() + 1.5) if counts.max() <= 60 else np.linspace(0.5, counts.max() + 0.5, 41)
-    axes.hist(counts, bins=edges, color=COLOURS[direction], edgecolor="white", linewidth=0.3)
-    if is_logarithmic:
+    axes.hist(counts, bins=edges.tolist(), color=COLOURS[direction], edgecolor="white", linewidth=0.3)
+    if title.startswith("queries"):
         axes.set_yscale("log")
-    whole_counts(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
 
 def _hubs(kept: pd.DataFrame, counts: dict[str, pd.Series]) -> pd.DataFrame:
@@ -67,9 +71,9 @@ def _hubs(kept: pd.DataFrame, counts: dict[str, pd.Series]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["kind", "id", "queries", "caption"])
 
 
-def candidates(material: Material) -> Finding:
-    """How near each candidate is to its false positive: the chosen one, and the others."""
-    kept = material.kept.dropna(subset=["edit_similarity"])
+def candidates(data: RunData) -> Finding:
+    """Cosine of the chosen candidate and of the others to their false positive."""
+    kept = data.kept.dropna(subset=["edit_similarity"])
     rows, cells = [], {}
     for direction, group in kept.groupby("direction"):
         flat = group["candidate_similarities"].explode().astype(float).to_numpy()
@@ -81,8 +85,8 @@ def candidates(material: Material) -> Finding:
             (direction, len(group), chosen.mean(), others.mean() if len(others) else np.nan, int(np.isnan(flat).sum()))
         )
     told = (
-        "Cosine to the false positive. The chosen candidate is the nearest by rule; the gap says what making several is worth. "
-        "A candidate that failed or changed nothing has none."
+        "Cosine to the false positive. The most similar candidate is chosen; the gap shows what several candidates "
+        "bring. A candidate that failed or changed nothing has no cosine."
     )
     heads = ["direction", "records", "chosen, mean", "others, mean", "candidates without one"]
     table = pd.DataFrame(rows, columns=heads)

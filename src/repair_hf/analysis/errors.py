@@ -1,7 +1,7 @@
-"""Kinds of error: how frequent each is, how near its edits stay to the false positive, and whether training repairs it.
+"""Error types: how frequent each is, and how similar its edits are to the false positive.
 
-In:  records; the kinds that the caption instructions name in brackets, and those by which image instructions were labelled.
-Out: findings: the paper's tables of error types and of editing quality by type, and what became of the queries of each type.
+In:  records; the error types that caption instructions name, and the labels of image instructions.
+Out: findings: the paper's tables of error types and of editing quality by type.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, chart, grouped_bars, legend
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.material import Material
+from repair_hf.analysis.charts import COLOURS, chart, legend, share_bars
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.run_data import RunData
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.instruct import ERROR_TYPES
 
@@ -21,11 +21,14 @@ DENSITY = "multi-label density"
 
 
 def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
-    """The records whose kinds of error are known: `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`.
+    """Select the records whose error types are known.
 
     Args:
-        kept: These columns of all records; instructions for captions have named their kinds.
-        labels: record_id -> kinds, of records whose instructions for images were labelled.
+        kept: All records. Caption instructions have named their error types.
+        labels: record_id -> error types of labelled image instructions.
+
+    Returns:
+        `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`.
     """
     frame = kept[["direction", "record_id", "q_id", "edit_similarity", "error_types"]].copy()
     is_image = frame["direction"] == "t2i"
@@ -35,15 +38,15 @@ def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
 
 
 def error_shares(records: pd.DataFrame) -> pd.DataFrame:
-    """What share of a direction's records has each kind of error.
+    """Share of a direction's records that has each error type.
 
-    A record may have several, so shares add up to the density, which is more than 100% where records have more than one kind.
+    A record may have several types, so the shares add up to the density, which may exceed 100%.
 
     Args:
         records: `direction` and `error_types`.
 
     Returns:
-        `error`, one row per kind by frequency and one for the density; a column per direction, NaN where it has no records.
+        `error`, one row per type by frequency and one for the density; a column per direction, NaN without records.
     """
     shares = {}
     for direction in DIRECTIONS:
@@ -57,13 +60,13 @@ def error_shares(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def similarity_by_error(records: pd.DataFrame) -> pd.DataFrame:
-    """Cosine of edit and false positive by kind of error: the nearer to 1, the less was changed.
+    """Cosine of edit and false positive by error type: the closer to 1, the less was changed.
 
     Args:
         records: `direction`, `error_types`, `edit_similarity`.
 
     Returns:
-        `direction`, `error`, `mean`, `sd`, `median`, `n`; a record counts for each of its kinds.
+        `direction`, `error`, `mean`, `sd`, `median`, `n`; a record counts for each of its types.
     """
     each = records.explode("error_types").rename(columns={"error_types": "error"}).dropna(subset=["edit_similarity"])
     grouped = each.groupby(["direction", "error"])["edit_similarity"]
@@ -71,22 +74,23 @@ def similarity_by_error(records: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["direction", "mean"], ascending=[True, False], ignore_index=True)
 
 
-def error_findings(material: Material) -> list[Finding]:
-    """How frequent each kind is, and how near its edits are."""
-    records = typed(material.kept, material.labels())
-    known, total = (frame["direction"].value_counts() for frame in (records, material.kept))
+def error_findings(data: RunData) -> list[Finding]:
+    """Frequency of each error type, and similarity of its edits."""
+    records = typed(data.kept, data.labels())
+    known, total = (frame["direction"].value_counts() for frame in (records, data.kept))
     counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
-    told = f"Kinds are known of {counted} records. Caption instructions name them; image instructions have to be labelled by a language model first (--llm)."
+    told = (
+        f"Error types are known for {counted} records. Caption instructions name them; image instructions must first "
+        "be labelled by an LLM (--llm)."
+    )
     if records.empty:
-        return [Finding("errors", "Kinds of error", told)]
+        return [Finding("errors", "Error types", told)]
     shares, near = error_shares(records), similarity_by_error(records)
-    with chart(2.4) as (figure, axes):
-        kinds = shares[shares["error"] != DENSITY]
-        known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
-        grouped_bars(axes, list(kinds["error"]), {way: kinds[way].to_numpy(float) for way in known_ways}, "{:.1%}")
-        axes.set_xlabel("share of records; a record may have several kinds", fontsize=7)
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        legend(figure)
+    kinds = shares[shares["error"] != DENSITY]
+    known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
+    values = {way: kinds[way].to_numpy(float) for way in known_ways}
+    what = "share of records; a record may have several types"
+    figure = share_bars(list(kinds["error"]), values, what, height=2.4)
     with chart(2.2) as (spread, axes):
         for place, way in enumerate(known_ways):
             part = near[near["direction"] == way].set_index("error").reindex(kinds["error"])
@@ -97,8 +101,8 @@ def error_findings(material: Material) -> list[Finding]:
         axes.invert_yaxis()
         axes.set_xlabel("cosine to the false positive: ● mean ± sd, | median", fontsize=7)
         legend(spread)
-    told_near = "The encoder that failed measures it. Nearer means that less was changed, not that the edit is right."
+    told_near = "Measured by the retriever that failed. A higher cosine means a smaller change, not a better edit."
     return [
-        Finding("errors", "Kinds of error", told, shares, figure),
-        Finding("similarity_by_error", "How near edits stay, by kind of error", told_near, near, spread),
+        Finding("errors", "Error types", told, shares, figure),
+        Finding("similarity_by_error", "Similarity of edits, by error type", told_near, near, spread),
     ]

@@ -1,9 +1,8 @@
-"""The live view of a synthesis: while it runs for hours, a page on disk that a bad run can be stopped by.
+"""The live view of a synthesis: a page that shows a bad run early enough to stop it.
 
-In:  failures as they come through the stream.
-Out: `live.html`, written anew every minute at most, whole or not at all: how many failures are through and what became of them, the pace,
-     what was paid, and the last twelve that were edited, as pictures. Which candidate is kept is decided at the end; the page shows the
-     first.
+In:  failures as the synthesis finishes them.
+Out: `live.html`, rewritten at most once a minute: progress, outcomes, pace, cost, and the last twelve edits. The
+     candidate to keep is chosen at the end; the page shows the first.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any
 from PIL import Image
 
 from repair_hf.analysis.costs import dollars, span
-from repair_hf.analysis.gallery import card
-from repair_hf.analysis.html import environment
+from repair_hf.analysis.pages import card, render
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
@@ -30,13 +28,13 @@ SHOWN = 6  # of each direction
 
 
 class LiveView:
-    """Told of every failure that is through; writes the page when it is time.
+    """Count finished failures, and write the page when it is due.
 
     Args:
-        folder: Of the synthesis.
+        folder: Folder of the synthesis.
         builder: Looks up the captions and images of failures.
-        total: Failures of the run. Of several processes each sees its own share; the page is that of the first.
-        spent: Dollars of this run so far.
+        total: Failures of the run. With several processes, the page shows the share of the first.
+        spent: Returns the dollars of this run so far.
         every: Seconds between two pages.
     """
 
@@ -51,9 +49,9 @@ class LiveView:
         self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
 
     def __call__(self, repair: RepairTask) -> None:
-        """Take note of a failure."""
+        """Count a failure."""
         name = (repair.direction, repair.at["q"], repair.at["fp"])
-        if name in self._seen:  # the main process goes through all once more after the others
+        if name in self._seen:  # the main process passes over all failures again after the others
             return
         self._seen.add(name)
         self.outcomes[repair.direction, repair.reason or "edited"] += 1
@@ -63,11 +61,7 @@ class LiveView:
             self.write()
 
     def write(self, *, is_done: bool = False) -> None:
-        """Write the page as things stand.
-
-        Args:
-            is_done: The run has ended, so the page need not be looked at again.
-        """
+        """Write the page; the page of a run that `is_done` does not reload itself."""
         (then, before), done = self._pace[0], len(self._seen)
         pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
         self._pace.append((time.monotonic(), done))
@@ -80,22 +74,19 @@ class LiveView:
             told["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
         reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
         table = [(name.replace("_", " "), *(self.outcomes[way, name] for way in DIRECTIONS)) for name in reasons]
-        page = (
-            environment()
-            .get_template("live.html")
-            .render(
-                at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-                refresh=None if is_done else round(self.every),
-                told=told,
-                directions=DIRECTIONS,
-                table=table,
-                cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
-            )
+        page = render(
+            "live.html",
+            at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            refresh=None if is_done else round(self.every),
+            told=told,
+            directions=DIRECTIONS,
+            table=table,
+            cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
         )
         write_atomically(self.path, page)
 
     def _row(self, repair: RepairTask) -> dict[str, Any]:
-        """An edited failure in the columns of a record."""
+        """Return an edited failure in the columns of a record."""
         row, kinds = self.builder.columns(repair), MODALITIES[repair.direction]
         edit = next(candidate for candidate in repair.candidates if candidate is not None)
         for role in SOURCES:

@@ -1,8 +1,8 @@
-"""Margins: on which side of the boundary do queries see an edit and the false positive that it was made of, before and after training?
+"""Margins: whether queries prefer an edit to its false positive, before and after training.
 
 In:  records, two encoders.
-Out: a figure, and the numbers behind it. A query's margin is cos(query, edit) - cos(query, false positive): above 0 it prefers the edit,
-     which fits it, to the false positive, which does not.
+Out: a chart and its numbers. The margin of a query is cos(query, edit) - cos(query, false positive); above 0 the query
+     prefers the edit.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from repair_hf.runtime.options import UserError
 
 
 def margins(records: Dataset, encoder: DualEncoder) -> pd.DataFrame:
-    """The margin of each record's query.
+    """Compute the margin of each record's query.
 
     Args:
-        records: Pictures inside.
-        encoder: Of images and captions.
+        records: Records with their images.
+        encoder: The retriever.
 
     Returns:
         `record_id`, `direction`, `margin`.
 
     Raises:
-        UserError: If records lack their pictures.
+        UserError: If records lack images.
     """
     found = []
     for direction, kinds in MODALITIES.items():
@@ -39,7 +39,7 @@ def margins(records: Dataset, encoder: DualEncoder) -> pd.DataFrame:
             items = [row[f"{role}_{kinds[role]}"] for row in rows]
             if None in items:
                 raise UserError(
-                    f"{items.count(None)} {direction} records lack the {kinds[role]} of {role}; join it with --pairs."
+                    f"{items.count(None)} {direction} records lack the {kinds[role]} of {role}; give --pairs."
                 )
             vectors[role] = (encoder.embed_texts if kinds[role] == "text" else encoder.embed_images)(items)  # (n, D)
         for place, row in enumerate(rows):

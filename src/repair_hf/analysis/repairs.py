@@ -1,8 +1,8 @@
-"""Repairs: what became of the queries, by rank before and after training, by kind of error, and round by round.
+"""Repairs: ranks of the queries before and after training, by error type, and R@1 round by round.
 
-In:  the folders that `repair-hf evaluate` left below a run's folder; the records of the run.
-Out: findings: ranks before and after, queries repaired and broken, the same by kind of error where the evaluated queries are those that
-     were repaired, and the curve of the rounds.
+In:  folders of `repair-hf evaluate` below a run's folder; the records of the run.
+Out: findings: ranks before and after; queries repaired and broken, also by error type if the queries of the records
+     were evaluated; the curve of the rounds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.errors import typed
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.material import Material
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
@@ -28,9 +29,9 @@ BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever be
 
 
 def find_queries(root: Path) -> pd.DataFrame | None:
-    """Both ranks of each query, of every model below a run's folder against the base; None if there are none.
+    """Find both ranks of each query, of every model below a run's folder and of the base; None if there are none.
 
-    Taken from `queries.parquet`, which `repair-hf evaluate` writes for several models, else joined from the models' own ranks.
+    `queries.parquet` holds them if `repair-hf evaluate` compared several models; else the models' ranks are joined.
     """
     frames = [pq.read_table(path).to_pandas() for path in sorted(root.rglob("queries.parquet"))]
     base = next((root / name for name in BASES if (root / name / FILE).is_file()), None)
@@ -43,39 +44,41 @@ def find_queries(root: Path) -> pd.DataFrame | None:
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
-def rank_findings(material: Material) -> list[Finding]:
-    """What training did to each query's rank."""
-    queries = None if material.root is None else find_queries(material.root)
+def rank_findings(data: RunData) -> list[Finding]:
+    """How training changed the rank of each query."""
+    queries = None if data.root is None else find_queries(data.root)
     if queries is None:
         told = (
-            "No ranks of two models lie below this folder. repair-hf evaluate BASE TRAINED --output below it writes them; with the "
-            "split that was repaired, queries are also told by kind of error."
+            "This folder holds no ranks of two models. `repair-hf evaluate BASE TRAINED --output` a folder below it "
+            "writes them; on the repaired split, queries are also counted by error type."
         )
         return [Finding("ranks", "Ranks before and after", told)]
     table = _changes(queries, ["model", "direction"])
     told = (
-        "repaired: not first before, first now; broken: the reverse; improved, worsened: neither before nor now first. "
-        "The plot is of the last model: each query by both ranks, darker where there are many."
+        "repaired: first only after training; broken: first only before; improved, worsened: first neither before nor "
+        "after. The chart shows the queries of the last model by both ranks; darker means more."
     )
     last = queries[queries["model"] == queries["model"].iloc[-1]]
     found = [Finding("ranks", "Ranks before and after", told, table, _rank_map(last), queries)]
-    by_error = changes_by_error(queries, typed(material.kept, material.labels()))
+    by_error = changes_by_error(queries, typed(data.kept, data.labels()))
     if by_error is None:
-        told = "The evaluated queries are not those that were repaired, so that no kind of error is known of them. Evaluate on the repaired split to see it."
-        return [*found, Finding("ranks_by_error", "Repaired and broken, by kind of error", told)]
-    told = "Queries of the records, by the kinds of error of their false positives; a query counts for each."
-    return [*found, Finding("ranks_by_error", "Repaired and broken, by kind of error", told, by_error)]
+        told = (
+            "The evaluated queries have no records, so their error types are unknown. Evaluate on the repaired split."
+        )
+        return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", told)]
+    told = "Queries of the records, by the error types of their false positives; a query counts for each type."
+    return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", told, by_error)]
 
 
 def changes_by_error(queries: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame | None:
-    """Count what happened to the queries of records, by kind of error.
+    """Count repaired and broken queries of records, by error type.
 
     Args:
         queries: `model`, `direction`, `q_id`, `change`.
         records: `direction`, `q_id`, `error_types`.
 
     Returns:
-        `model`, `direction`, `error`, `queries` and the share of each change; None if no record's query was evaluated.
+        `model`, `direction`, `error`, `queries`, the share of each change; None if no query of a record was evaluated.
     """
     kinds = records.explode("error_types")[["direction", "q_id", "error_types"]].drop_duplicates()
     joined = queries.merge(kinds.rename(columns={"error_types": "error"}), on=["direction", "q_id"])
@@ -83,7 +86,7 @@ def changes_by_error(queries: pd.DataFrame, records: pd.DataFrame) -> pd.DataFra
 
 
 def round_finding(root: Path | None) -> Finding | None:
-    """The curve of the rounds of `repair-hf run`; None if there were none."""
+    """R@1 after each round of `repair-hf run`; None if there were no rounds."""
     if root is None or not (root / "rounds.json").is_file():
         return None
     told = json.loads((root / "rounds.json").read_text(encoding="utf-8"))
@@ -109,8 +112,8 @@ def _changes(queries: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return shares.assign(queries=counts.sum(axis=1)).reset_index()[[*by, "queries", *CHANGES]]
 
 
-def _rank_map(queries: pd.DataFrame):
-    """Rank before against rank now, each direction in a panel, counted in logarithmic cells."""
+def _rank_map(queries: pd.DataFrame) -> Figure:
+    """Histogram of rank before and rank now, a panel per direction, in logarithmic cells."""
     with chart(1.9, columns=2) as (figure, panels):
         most = max(queries["before_rank"].max(), queries["rank"].max(), 10)
         edges = np.unique(np.geomspace(1, most + 1, 28).astype(int))

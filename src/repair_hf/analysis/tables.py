@@ -1,9 +1,7 @@
-"""Metrics of several methods as one table, for a terminal and for a Markdown file.
+"""Tables of metrics: methods side by side, and models with confidence intervals.
 
-In:  per method a list of metrics, one dict per seed, as `evaluate_retrieval` returns them, with `seconds` and `steps` where there was
-     training.
-Out: a rich Table and the same in Markdown: percent with one decimal, MRR with three, mean ± standard deviation over seeds. `terminal_table` and
-     `markdown` set any other cells.
+In:  metrics as `metrics.json` has them; differences and counts of `evaluation.comparison`.
+Out: rich Tables and Markdown. Shares are percent with one decimal, MRR has three decimals.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -19,13 +18,14 @@ from repair_hf.runtime.options import UserError
 
 SIDES = {"i2t": "I2T", "t2i": "T2I"}
 NONE = "–"
+WIDTH = 78  # of a line; in a wider table of intervals the brackets go below the numbers
 
 
 def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Table, str]:
-    """Set methods side by side.
+    """Compare methods: mean ± standard deviation over seeds.
 
     Args:
-        rows: Method -> one dict of metrics per seed, in the order of the table.
+        rows: Method -> one dict of metrics per seed, in the order of the table; with `seconds` and `steps` if trained.
 
     Returns:
         A table for `rich.console.Console.print`, and Markdown.
@@ -39,7 +39,7 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
         )
     metrics = _metric_names(rows)
     footer = _footer(rows)
-    heads = ["method", *(_head(name) for name in metrics), "seconds", "steps"]
+    heads = ["method", *(label(name) for name in metrics), "seconds", "steps"]
     body = [
         [method, *(_cell(seeds, name) for name in [*metrics, "seconds", "steps"])] for method, seeds in rows.items()
     ]
@@ -54,7 +54,7 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
 
 
 def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
-    """Every R@K that all methods have, by K, then MRR: of images to texts, then of texts to images."""
+    """Names of the metrics that all methods have: R@K by K, then MRR, for each direction."""
     shared = set.intersection(*(set(metrics) for seeds in rows.values() for metrics in seeds))
     depths = sorted(int(found[1]) for name in shared if (found := re.fullmatch(r"i2t_R@(\d+)", name)))
     return [f"{side}_{kind}" for side in SIDES for kind in (*(f"R@{depth}" for depth in depths), "MRR")]
@@ -71,18 +71,13 @@ def _footer(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     seeds = sorted({len(seeds) for seeds in rows.values()} - {1})
     spread = f" ±: standard deviation over {' or '.join(map(str, seeds))} seeds." if seeds else ""
     return (
-        f"{images:,} images, {texts:,} texts. R@K in %: some annotated positive stands in the top K. "
-        f"MRR: mean of 1 / rank of the best one. A tie counts against us.{spread}"
+        f"{images:,} images, {texts:,} texts. R@K in %: an annotated positive is in the top K. "
+        f"MRR: mean of 1 / rank of the best positive. Ties are ranked pessimistically.{spread}"
     )
 
 
-def _head(name: str) -> str:
-    side, kind = name.split("_")
-    return f"{SIDES[side]} {kind}"
-
-
 def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
-    if not all(name in metrics for metrics in seeds):  # a base that was not trained has no seconds and no steps
+    if not all(name in metrics for metrics in seeds):  # the base has no seconds and no steps
         return NONE
     scale, digits = (100, 1) if "R@" in name else (1, 3 if name.endswith("MRR") else 0)
     values = [scale * metrics[name] for metrics in seeds]
@@ -92,13 +87,7 @@ def _cell(seeds: Sequence[Mapping[str, float]], name: str) -> str:
 
 
 def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, labels: int = 1) -> Table:
-    """A table for a terminal: labels at the left, numbers behind them.
-
-    Args:
-        heads: Of the columns.
-        rows: Cells.
-        labels: How many columns are labels.
-    """
+    """Build a table for a terminal; the first `labels` columns are left-aligned, the others right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for place, head in enumerate(heads):
         table.add_column(head, justify="left" if place < labels else "right", overflow="fold", no_wrap=place < labels)
@@ -108,9 +97,94 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
 
 
 def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:
-    """A table in Markdown, columns aligned, and a line below it."""
+    """Write a table in Markdown, with aligned columns and a footer."""
     widths = [max(map(len, column)) for column in zip(heads, *body, strict=True)]
     aligned = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in (heads, *body)]
     rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
     lines = [f"| {' | '.join(cells)} |" for cells in (aligned[0], rule, *aligned[1:])]
     return "\n".join([*lines, "", footer]).rstrip()
+
+
+def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Build the table of `repair-hf evaluate`: a row per metric with an interval, a column per model.
+
+    Args:
+        measured: Short name of a model -> its metrics, with their bounds in `intervals`.
+    """
+    return _intervals(["", *measured], {label(name): cells for name, cells in interval_cells(measured).items()})
+
+
+def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Format each metric with its interval for each model, `78.0 [76.2, 79.8]`; a dash if the model lacks it."""
+    names = list(dict.fromkeys(name for metrics in measured.values() for name in metrics["intervals"]))
+    return {
+        name: [
+            _interval(name, metrics[name], *metrics["intervals"][name], sign="")
+            if name in metrics["intervals"]
+            else NONE
+            for metrics in measured.values()
+        ]
+        for name in names
+    }
+
+
+def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str) -> Table:
+    """Build the table of paired differences to a reference; a star marks an interval without 0.
+
+    Args:
+        found: Short name of a model -> metric -> `difference`, `low`, `high`.
+        reference: Short name of the reference.
+    """
+    names = list(dict.fromkeys(name for one in found.values() for name in one))
+    rows = {label(name): [_difference(name, one.get(name)) for one in found.values()] for name in names}
+    return _intervals([f"less {reference}", *found], rows)
+
+
+def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:
+    """Build the table of repaired and broken queries, by model and direction.
+
+    Args:
+        counts: Short name of a model -> direction -> change -> how many queries.
+    """
+    kinds = list(next(iter(next(iter(counts.values())).values())))
+    rows = {
+        f"{model} {SIDES[direction]}": [f"{found[kind]:,}" for kind in kinds]
+        for model, directions in counts.items()
+        for direction, found in directions.items()
+    }
+    return _intervals(["queries", *kinds], rows)
+
+
+def label(name: str) -> str:
+    """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`."""
+    side, _, kind = name.partition("_")
+    return f"{SIDES[side]} {kind.replace('_', ' ')}" if side in SIDES else name.replace("_", " ")
+
+
+def _difference(name: str, bounds: Mapping[str, float] | None) -> str:
+    if bounds is None:
+        return NONE
+    star = "  " if bounds["low"] <= 0 <= bounds["high"] else " *"
+    return _interval(name, bounds["difference"], bounds["low"], bounds["high"], sign="+") + star
+
+
+def _interval(name: str, value: float, low: float, high: float, *, sign: str) -> str:
+    shown, *bounds = (_number(name, each, sign) for each in (value, low, high))
+    return f"{shown} [{', '.join(bounds)}]"
+
+
+def _number(name: str, value: float, sign: str) -> str:
+    if name.endswith("median_rank"):
+        return f"{value:{sign},.10g}"
+    return f"{value:{sign}.3f}" if name.endswith("MRR") else f"{100 * value:{sign}.1f}"
+
+
+def _intervals(heads: list[str], rows: Mapping[str, list[str]]) -> Table:
+    widths = [
+        max(map(len, column)) + 1 for column in zip(*([name, *cells] for name, cells in rows.items()), strict=True)
+    ]
+    is_wide = sum(widths) > WIDTH
+    return terminal_table(
+        heads,
+        ([name, *(cell.replace(" [", "\n[") if is_wide else cell for cell in cells)] for name, cells in rows.items()),
+    )

@@ -35,9 +35,9 @@ def run(options: AgreementOptions) -> None:
     """Count the judgements and print the tables."""
     from rich.console import Console
 
-    from repair_hf.analysis.material import synthesis_folders
     from repair_hf.analysis.people.findings import people_findings
     from repair_hf.analysis.report import cell
+    from repair_hf.analysis.run_data import synthesis_folders
     from repair_hf.analysis.tables import terminal_table
 
     by_run = {run: synthesis_folders(Path(run)) for run in options.run}

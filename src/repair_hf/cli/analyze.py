@@ -56,8 +56,9 @@ OPTIONS = (AnalyzeOptions, LabelOptions, SourceOptions)
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Label image instructions if `--llm` is given, then write the report."""
-    from repair_hf.analysis.material import gather
-    from repair_hf.analysis.report import findings, write_report
+    from repair_hf.analysis.report import write_report
+    from repair_hf.analysis.run_data import gather
+    from repair_hf.analysis.run_findings import run_findings
     from repair_hf.pairs.dataset import load_wanted
 
     if options.dry_run and llm.llm is None:
@@ -76,7 +77,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     pairs = None if source.pairs is None else load_wanted(source)
     while True:
         start, material = time.perf_counter(), gather(options.run)
-        page = write_report(material, output, findings(material, pairs), seed=options.seed)
+        page = write_report(material, output, run_findings(material, pairs), seed=options.seed)
         size = page.stat().st_size / 2**20
         print(
             f"analyze   {len(material.kept):,} records, {time.perf_counter() - start:.0f} s, {size:.1f} MB   -> {page}"
@@ -91,7 +92,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
 def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     """Ask for the error types of each round's image instructions."""
     from repair_hf.analysis.costs import dollars
-    from repair_hf.analysis.material import LABELS
+    from repair_hf.analysis.run_data import LABELS
     from repair_hf.llm.cost import price_per_token
     from repair_hf.llm.journal import open_journal
     from repair_hf.records.dataset import load_kept

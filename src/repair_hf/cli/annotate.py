@@ -54,8 +54,8 @@ ACTIONS = {
 
 
 def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: SourceOptions) -> None:
-    from repair_hf.analysis.material import gather
     from repair_hf.analysis.people.sampling import lay_out
+    from repair_hf.analysis.run_data import gather
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.answers import PEOPLE
 

@@ -175,13 +175,14 @@ def _mean(cells: list[dict]) -> dict:
 
 def _pictures(folder: Path) -> None:
     """Draw a contact sheet of the records, and a training grid with its cosines before and after."""
-    from repair_hf.analysis.choosing import choose
-    from repair_hf.analysis.figures import contact_sheet
+    from repair_hf.analysis.charts import save
+    from repair_hf.analysis.pictures import contact_sheet
+    from repair_hf.analysis.record_sample import sample_records
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.records.dataset import load_records
 
     records = load_records(folder / "records")
-    contact_sheet(choose(records, n=8), folder / "contact_sheet.png")
+    save(contact_sheet(sample_records(records, n=8)), folder / "contact_sheet.png")
     drawn = _draw_grid(folder, load_pairs(folder / "world", split="train"), records)
     print(f"pictures: {folder / 'contact_sheet.png'}" + (f", {folder / 'grid.png'}" if drawn else ""))
 
@@ -190,7 +191,9 @@ def _draw_grid(folder: Path, pairs, records) -> bool:
     """Draw the first grid with two edits of which the base gets at least half of the six answers wrong, if any."""
     import numpy as np
 
-    from repair_hf.analysis.figures import grid_picture, right_answers
+    from repair_hf.analysis.charts import save
+    from repair_hf.analysis.example_grid import ExampleGrid, right_answers
+    from repair_hf.analysis.pictures import grid_figure
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.shipped import BASE
     from repair_hf.training.grids import SOURCES, Grids
@@ -218,7 +221,8 @@ def _draw_grid(folder: Path, pairs, records) -> bool:
     chosen = slice(wrong[0], wrong[0] + 1)
     trained = DualEncoder.from_pretrained(folder / "train" / "repair_mixed-0")
     after = _cosines(trained, images[chosen], texts[chosen])
-    grid_picture(images[wrong[0]], texts[wrong[0]], before[wrong[0]], after[0], folder / "grid.png")
+    grid = ExampleGrid(images[wrong[0]], texts[wrong[0]])
+    save(grid_figure(grid, before[wrong[0]], after[0]), folder / "grid.png")
     return True
 
 

@@ -65,7 +65,7 @@ def run(
     """Measure the models, or print on what they would be measured."""
     from rich.console import Console
 
-    from repair_hf.analysis.measurements import intervals_table
+    from repair_hf.analysis.tables import intervals_table
     from repair_hf.evaluation.compositional import load_benchmarks
     from repair_hf.evaluation.judging import told_cases
     from repair_hf.evaluation.provenance import told
@@ -201,7 +201,7 @@ def _compare(
     import pyarrow.parquet as pq
     from rich.console import Console
 
-    from repair_hf.analysis.measurements import changes_table, differences_table
+    from repair_hf.analysis.tables import changes_table, differences_table
     from repair_hf.evaluation.comparison import compare_queries, count_changes, differences
     from repair_hf.evaluation.intervals import Draws
     from repair_hf.evaluation.judging import load_cases, resample_compositional

@@ -73,12 +73,12 @@ class MarginOptions:
 
 def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) -> None:
     """Draw a record with what its edit changed."""
-    from repair_hf.analysis.cases import case_figure
-    from repair_hf.analysis.choosing import choose
+    from repair_hf.analysis.pictures import case_figure
+    from repair_hf.analysis.record_sample import sample_records
 
     records = _records(options, source)
     if case.record is None:
-        row = choose(records, n=1, direction=case.direction, seed=options.seed).rows[0]
+        row = sample_records(records, n=1, direction=case.direction, seed=options.seed).rows[0]
     else:
         ids = records["record_id"][:]
         if case.record not in ids:
@@ -89,7 +89,8 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
 
 def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOptions, source: SourceOptions) -> None:
     """Draw a 3x3 grid with its cosines before and after training."""
-    from repair_hf.analysis.grid_figures import cosines, full_grid, grid_figure
+    from repair_hf.analysis.example_grid import cosines, full_grid
+    from repair_hf.analysis.pictures import grid_figure
 
     pairs, records = _pairs(options, source), _records(options, source)
     grid = full_grid(pairs, records, which.anchor, seed=options.seed)
@@ -103,11 +104,11 @@ def draw_margin(
     """Draw the margins between edits and their false positives before and after training."""
     from datasets import Dataset
 
-    from repair_hf.analysis.choosing import choose
     from repair_hf.analysis.margins import margin_figure, margins
+    from repair_hf.analysis.record_sample import sample_records
 
     records = _records(options, source)
-    rows = choose(records, n=which.n, seed=options.seed).rows
+    rows = sample_records(records, n=which.n, seed=options.seed).rows
     chosen = Dataset.from_list(rows, features=records.features)
     before, after = (margins(chosen, encoder) for encoder in _encoders(retriever))
     _save(margin_figure(before, after), options, f"{len(rows):,} records")
@@ -123,7 +124,7 @@ ACTIONS = {
 
 
 def _records(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.material import synthesis_folders
+    from repair_hf.analysis.run_data import synthesis_folders
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
 
@@ -132,7 +133,7 @@ def _records(options: FigureOptions, source: SourceOptions) -> Any:
 
 
 def _pairs(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.material import gather
+    from repair_hf.analysis.run_data import gather
     from repair_hf.pairs.dataset import load_wanted
 
     return gather(options.run).pairs() if source.pairs is None else load_wanted(source)

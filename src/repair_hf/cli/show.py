@@ -39,15 +39,16 @@ OPTIONS = (ShowOptions, SourceOptions)
 
 def run(options: ShowOptions, source: SourceOptions) -> None:
     """Draw records as a page or a picture."""
-    from repair_hf.analysis.choosing import choose
-    from repair_hf.analysis.figures import contact_sheet
-    from repair_hf.analysis.gallery import gallery
+    from repair_hf.analysis.charts import save
+    from repair_hf.analysis.pages import gallery
+    from repair_hf.analysis.pictures import contact_sheet
+    from repair_hf.analysis.record_sample import sample_records
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_dropped, load_records
     from repair_hf.runtime.run_folder import write_atomically
 
     table = load_records(options.records) if options.dropped is None else load_dropped(options.records)
-    choice = choose(
+    sample = sample_records(
         table,
         n=options.n,
         direction=None if options.direction == "both" else options.direction,
@@ -59,12 +60,12 @@ def run(options: ShowOptions, source: SourceOptions) -> None:
     path = Path(options.output)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".html":
-        write_atomically(path, gallery(choice))
+        write_atomically(path, gallery(sample))
     else:
-        contact_sheet(choice, path)
+        save(contact_sheet(sample), path)
     what = "records" if options.dropped is None else f"failures dropped as {options.dropped}"
-    print(f"show   {len(choice.rows)} of {sum(choice.available.values()):,} {what}   -> {path}")
-    if choice.lacks_pictures:
+    print(f"show   {len(sample.rows)} of {sum(sample.available.values()):,} {what}   -> {path}")
+    if sample.lacks_images:
         print("Missing pictures are shown by their ids; --pairs shows them.")
     if options.dropped is None:
         suggest("train", "--records", options.records, "--pairs", "...", "--model", "...", "--output", "runs/train")

@@ -1,4 +1,4 @@
-"""What a push sends to the Hub: files, and a card made of what their folder tells.
+"""The files of a push: a parcel for a repository of the Hub, with its card.
 
 In:  a folder of `repair-hf synthesize` or `repair-hf train`, and the id of a repository.
 Out: a parcel: each file by its path in the repository.
@@ -18,10 +18,10 @@ from repair_hf.hub.record_card import dataset_card
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.options import UserError
 
-# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle, and holds the token of the Hub.
+# What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
 MODEL_FILES = """
-    config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json tokenizer*.json vocab.json vocab.txt
-    merges.txt special_tokens_map.json added_tokens.json *.model chat_template.jinja
+    config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json tokenizer*.json
+    vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model chat_template.jinja
 """.split()
 WEIGHT_FILES = ("model*.safetensors", "model*.safetensors.index.json", "open_clip_*")
 RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
@@ -29,12 +29,12 @@ RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
 
 @dataclass(frozen=True)
 class Parcel:
-    """What a push sends.
+    """The files of a push.
 
     Args:
-        kind: Of the repository.
-        files: Path in the repository -> file, or what is in it.
-        replaces: Patterns of files that an earlier push may have left; those that match and are not sent are deleted.
+        kind: Type of the repository.
+        files: Path in the repository -> file, or its content.
+        replaces: Patterns of files from earlier pushes; matching files that are not sent again are deleted.
     """
 
     kind: Literal["dataset", "model", "space"]
@@ -43,11 +43,12 @@ class Parcel:
 
     @property
     def card(self) -> str:
-        return self.files["README.md"].decode()
+        content = self.files["README.md"]
+        return content.decode() if isinstance(content, bytes) else content.read_text(encoding="utf-8")
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file."""
+        """Size of each file in bytes."""
         return {
             path: len(content) if isinstance(content, bytes) else content.stat().st_size
             for path, content in self.files.items()
@@ -62,7 +63,7 @@ def pack_records(
     embed_source_images: bool = True,
     license: str | None = None,
 ) -> Parcel:
-    """Collect a folder of records. `scratch` is a folder for the files that are made anew; it must outlive the parcel."""
+    """Collect a folder of records. New files are written to the folder `scratch`, which must outlive the parcel."""
     folder = Path(folder)
     if not (folder / "README.md").is_file() or not any(folder.glob("records/*.parquet")):
         raise UserError(f"{folder} holds no records to push; give a folder that `repair-hf synthesize` has finished.")
@@ -75,7 +76,8 @@ def pack_records(
     files: dict[str, Path | bytes] = {"README.md": card.text.encode()}
     for pattern in RECORD_FILES[:2]:
         files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
-    return Parcel("dataset", files | card.pictures, RECORD_FILES)
+    files |= card.pictures
+    return Parcel("dataset", files, RECORD_FILES)
 
 
 def pack_model(
@@ -87,8 +89,8 @@ def pack_model(
     results: Sequence[str | Path] = (),
     license: str | None = None,
 ) -> Parcel:
-    """Collect a trained encoder with its processor, and if asked for in open_clip's format too; `scratch` as in `pack_records`."""
-    from repair_hf.hub.model_card import model_card  # brings the Trainer with it, which takes seconds to load
+    """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""
+    from repair_hf.hub.model_card import model_card  # imports the Trainer, which takes seconds
 
     folder = Path(folder)
     files: dict[str, Path | bytes] = {
@@ -99,7 +101,7 @@ def pack_model(
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
     card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip)
-    files = {"README.md": card.encode()} | files
+    files["README.md"] = card.encode()
     if open_clip:  # the tokenizer's files are those of the folder
         made = Path(scratch) / "open_clip"
         export_open_clip(DualEncoder.from_pretrained(folder, device="cpu"), made, name=repo)

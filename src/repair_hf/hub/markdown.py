@@ -1,9 +1,9 @@
-"""Markdown out of values that may come from strangers.
+"""Markdown from untrusted values.
 
 In:  captions, file names, answers of a model, options, numbers.
-Out: code spans, fences and tables in which nothing of that is read as Markdown, HTML, a link or a mention.
+Out: code spans, fences and tables in which no value is read as Markdown, HTML, a link or a mention.
 
-A code span is the one place where no renderer of Markdown makes anything of a text: no tag, no emphasis, no address that becomes a link.
+Inside a code span, renderers of Markdown interpret nothing: no tag, no emphasis, no address.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import PurePath
 from typing import Any
 
 NONE = "–"
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # Unicode's categories of what a page does not show as it is
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # Unicode categories of characters that a page hides
 
 
 def code(text: Any) -> str:
-    """`text` as a code span on one line; a dash for None and for nothing."""
+    """Return `text` as a code span on one line; a dash if it is None or empty."""
     line = " ".join("".join(map(_seen, str(text))).split()) if text is not None else ""
     if not line:
         return NONE
@@ -29,19 +29,19 @@ def code(text: Any) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """`text` as a block of code that it cannot end."""
+    """Return `text` as a fenced block, with a fence that the text cannot close."""
     fence = "`" * max(_longest_run(text) + 1, 3)
     body = "\n".join("".join(map(_seen, line)) for line in text.splitlines())
     return f"{fence}{language}\n{body}\n{fence}"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1) -> str:
-    """A table; numbers are grouped by thousands, strings stand as they are: put `code` around what comes from outside.
+    """Write a table. Strings are Markdown: put untrusted text through `code` first.
 
     Args:
-        heads: Of the columns.
-        rows: Cells; a number, a string of Markdown, or None.
-        labels: How many columns, from the left, hold words and no numbers.
+        heads: Heads of the columns.
+        rows: Cells: numbers, strings or None.
+        labels: Number of columns, from the left, that hold words.
     """
     rule = ["---" if place < labels else "---:" for place in range(len(heads))]
     lines = [heads, rule, *(map(_cell, cells) for cells in rows)]
@@ -49,7 +49,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 
 
 
 def without_folders(value: Any) -> Any:
-    """Of an absolute path the last part: where it lay on somebody's machine is nobody's business. So in a list; all else as it is."""
+    """Shorten absolute paths, also in a list, to their last part: folders of a machine are private."""
     if isinstance(value, list):
         return [without_folders(each) for each in value]
     is_path = isinstance(value, str) and PurePath(value).is_absolute()
@@ -62,7 +62,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}"
     text = f"{value:,}" if isinstance(value, int) else value
-    return text.replace("|", r"\|").replace("\n", " ")  # in a table a bar ends the cell even inside a code span
+    return text.replace("|", r"\|").replace("\n", " ")  # a bar ends the cell even inside a code span
 
 
 def _seen(letter: str) -> str:

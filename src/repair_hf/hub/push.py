@@ -1,10 +1,10 @@
-"""Send records, models and pages for people to the Hugging Face Hub.
+"""Pushes of records, models and annotation pages to the Hugging Face Hub.
 
-In:  a folder of `repair-hf synthesize`, `train` or `annotate`, the id of a repository.
-Out: one revision of that repository, with a card made of what the folder tells.
+In:  a folder of `repair-hf synthesize`, `train` or `annotate`, and the id of a repository.
+Out: one new revision of that repository, with a card.
 
-A push is one commit: until it is made, readers see the old revision whole. What was uploaded before a push broke is stored by its
-content and not sent again, so the same command goes on; if nothing has changed, no commit is made.
+A push is one commit, so readers see the old revision until it is complete. After a failure the same command resumes:
+uploaded files are not sent again. Without changes there is no commit.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-PASSING = (429, 500, 502, 503, 504)  # statuses that another attempt may not meet
+PASSING = (429, 500, 502, 503, 504)  # statuses of temporary failures
 WAITS = (1.0, 4.0)  # seconds between attempts
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """Where a push went; `is_new` is False where the repository held just this already."""
+    """Where a push went; `is_new` is False if the repository already held the same files."""
 
     repo: str
     url: str
@@ -57,19 +57,19 @@ def push_records(
     embed_source_images: bool = True,
     license: str | None = None,
 ) -> Pushed:
-    """Send a folder of records, with its card.
+    """Push a folder of records, with its card.
 
     Args:
         folder: What `repair-hf synthesize` or `save_records` wrote.
-        repo: Id of the dataset; made if missing.
-        private: Make it private.
-        tag: A name for this revision, such as `round-1`; `load_records(…, revision=…)` finds it again.
-        embed_source_images: False leaves the images of queries, ground truths and false positives out of what is sent.
-        license: Identifier of the Hub, such as `cc-by-4.0`.
+        repo: Id of the dataset; created if missing.
+        private: Create it as private; an existing public repository is an error.
+        tag: Name of this revision, such as `round-1`, for `load_records(…, revision=…)`.
+        embed_source_images: False leaves out the images of queries, ground truths and false positives.
+        license: License identifier of the Hub, such as `cc-by-4.0`.
 
     Raises:
-        UserError: If the folder holds no records, or the Hub refuses the token, the id or the tag.
-        RunStopped: If the Hub cannot be reached or fails; the same call goes on.
+        UserError: If the folder holds no records, or the Hub rejects the token, the id or the tag.
+        RunStopped: If the Hub cannot be reached or fails; the same call resumes.
     """
     with TemporaryDirectory() as scratch:
         parcel = pack_records(folder, repo, scratch=scratch, embed_source_images=embed_source_images, license=license)
@@ -86,16 +86,16 @@ def push_model(
     results: Sequence[str | Path] = (),
     license: str | None = None,
 ) -> Pushed:
-    """Send a trained encoder with its processor and its card.
+    """Push a trained encoder with its processor and its card.
 
     Args:
         folder: What `repair-hf train` wrote.
-        repo: Id of the model; made if missing.
-        private: Make it private.
-        tag: A name for this revision.
-        open_clip: Send it in open_clip's format too.
-        results: Folders of `repair-hf evaluate`: of this model, of its base, of others to compare with.
-        license: Identifier of the Hub.
+        repo: Id of the model; created if missing.
+        private: Create it as private; an existing public repository is an error.
+        tag: Name of this revision.
+        open_clip: Also push it in open_clip's format.
+        results: Folders of `repair-hf evaluate` for this model, its base, and models to compare with.
+        license: License identifier of the Hub.
 
     Raises:
         UserError, RunStopped: As `push_records`.
@@ -106,42 +106,44 @@ def push_model(
 
 
 def push_space(folder: str | Path, repo: str) -> Pushed:
-    """Send the page of a task for people, with the pictures that it shows, to a private Space.
+    """Push the annotation page of a task, with its images, to a private Space.
 
     Args:
-        folder: Of the task, as `repair-hf annotate` lays it out.
-        repo: Id of the Space; made if missing.
+        folder: Folder of the task, as `repair-hf annotate` lays it out.
+        repo: Id of the Space; created if missing.
 
     Raises:
         UserError, RunStopped: As `push_records`; also if the Space is public.
     """
-    return push(Parcel("space", space_files(Path(folder)), SPACE_FILES), repo, private=True)
+    return push(Parcel("space", {**space_files(Path(folder))}, SPACE_FILES), repo, private=True)
 
 
 def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: bool = False) -> str:
-    """Make the repository if it is missing, and give back its full id. What would stop a push is found here: no token, a token
-    that the Hub refuses, a public repository where a private one is wanted."""
+    """Create the repository if it is missing, and return its full id.
+
+    Call it early to find what would stop a push: a missing or invalid token, or a public repository.
+    """
     if get_token() is None:
         raise UserError(
-            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token that may write."
+            "You are not logged in to the Hub; run `hf auth login`, or set HF_TOKEN to a token with write access."
         )
-    with _told(repo):
+    with _one_line_errors(repo):
         validate_repo_id(repo)
         api = HfApi()
         sdk = {"space_sdk": "gradio"} if kind == "space" else {}
         made = _insist(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
         if private and not _insist(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
             raise UserError(
-                f"{made.repo_id} exists and is public: pushing would show everybody what you asked to keep private. Make it "
-                "private in its settings on the Hub, or choose another --repo."
+                f"{made.repo_id} exists and is public, but a private repository is wanted. Make it private in its "
+                "settings on the Hub, or choose another --repo."
             )
         return made.repo_id
 
 
 def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = None) -> Pushed:
-    """Send a parcel as one commit, and name the revision."""
+    """Push a parcel as one commit, and tag the revision."""
     name, api = prepare(repo, parcel.kind, private=private), HfApi()
-    with _told(name):
+    with _one_line_errors(name):
         named = None if tag is None else _insist(lambda: _tagged(api, name, parcel.kind, tag))
         if named not in (None, _insist(lambda: api.repo_info(name, repo_type=parcel.kind)).sha):
             raise UserError(f"{name} has a tag {tag!r} of an older revision; give another --tag.")
@@ -157,8 +159,8 @@ def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = 
 
 
 def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
-    """Give back the revision before and the one after, which are the same if nothing has changed."""
-    head = api.repo_info(name, repo_type=parcel.kind)
+    """Commit, and return the revisions before and after, which are the same if nothing has changed."""
+    head: Any = api.repo_info(name, repo_type=parcel.kind)
     there = [file.rfilename for file in head.siblings or ()]
     stale = [path for path in there if path not in parcel.files and _matches(path, parcel.replaces)]
     operations: list[Any] = [CommitOperationAdd(path, content) for path, content in parcel.files.items()]
@@ -168,39 +170,39 @@ def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
         operations,
         repo_type=parcel.kind,
         commit_message=f"Push {'records' if parcel.kind == 'dataset' else parcel.kind} with repair-hf",
-        parent_commit=head.sha,  # whoever has pushed meanwhile is not overwritten
+        parent_commit=head.sha,  # a concurrent push is not overwritten
     )
     return head.sha, commit.oid
 
 
 def _tagged(api: HfApi, name: str, kind: str, tag: str) -> str | None:
-    """The revision that a tag names, None where there is no such tag."""
+    """The revision of a tag; None if there is no such tag."""
     refs = api.list_repo_refs(name, repo_type=kind)
     return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
-    """`*` stops at a slash: a pattern of files in the root matches none in a folder."""
+    """Match a path; `*` does not match a slash."""
     return any(path.count("/") == pattern.count("/") and fnmatch(path, pattern) for pattern in patterns)
 
 
 def _insist(act: Callable[[], Answer]) -> Answer:
-    """Do it again after a failure that may pass."""
+    """Call `act`, again after temporary failures."""
     for wait in WAITS:
         try:
             return act()
         except (HfHubHTTPError, httpx.TransportError) as error:
             if isinstance(error, HfHubHTTPError) and error.response.status_code not in PASSING:
                 raise
-            logger.info("The Hub: %s; once more in %g s.", _line(error), wait)
+            logger.info("The Hub failed: %s; next attempt in %g s.", _line(error), wait)
             time.sleep(wait)
     return act()
 
 
 @contextmanager
-def _told(repo: str) -> Iterator[None]:
-    """Turn what goes wrong with the Hub into one line that says what to do."""
-    again = "The old revision is whole; the same command goes on, and what has arrived is not sent again."
+def _one_line_errors(repo: str) -> Iterator[None]:
+    """Turn errors of the Hub into one line that says what to do."""
+    again = "The old revision is unchanged; the same command resumes and does not send uploaded files again."
     try:
         yield
     except HfHubHTTPError as error:
@@ -210,11 +212,11 @@ def _told(repo: str) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise UserError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it.") from error
     except HFValidationError as error:
-        raise UserError(f"`{repo}` is no id of a repository such as me/x-repair: {_line(error)}") from error
+        raise UserError(f"`{repo}` is not a repository id such as me/x-repair: {_line(error)}") from error
     except (UserError, RunStopped):
         raise
-    except ValueError as error:  # what the Hub says of a card's header, such as an unknown licence
-        raise UserError(f"The Hub does not take the card: {_line(error)}") from error
+    except ValueError as error:  # the Hub's check of the card's header, such as an unknown license
+        raise UserError(f"The Hub rejects the card: {_line(error)}") from error
     except RuntimeError as error:  # an upload, after the library's own retries
         raise RunStopped(f"{_line(error)} ({_line(error.__cause__)}) {again}") from error
 
@@ -223,18 +225,18 @@ def _refusal(repo: str, error: HfHubHTTPError, again: str) -> Exception:
     status, reason = error.response.status_code, without_secrets(error.server_message or _line(error))
     if status == 401:
         return UserError(
-            f"The Hub does not accept your token (401: {reason}) Run `hf auth login`, or set HF_TOKEN to a token that may write; "
-            "HF_TOKEN beats the login."
+            f"The Hub does not accept your token (401: {reason}) Run `hf auth login`, or set HF_TOKEN to a token with "
+            "write access; HF_TOKEN overrides the login."
         )
     if status == 403:
         return UserError(
-            f"Your token may not write to {repo} (403: {reason}) Give an id of yours, or a token that may write."
+            f"Your token may not write to {repo} (403: {reason}) Use your own id, or a token with write access."
         )
     if status in (409, 412):
-        return RunStopped(f"{repo} was changed by somebody else meanwhile ({status}: {reason}) {again}")
+        return RunStopped(f"{repo} was changed by another push in the meantime ({status}: {reason}) {again}")
     if status in PASSING:
         return RunStopped(f"The Hub fails ({status}: {reason}) {again}")
-    return UserError(f"The Hub refuses {repo} ({status}: {reason})")
+    return UserError(f"The Hub rejects the push to {repo} ({status}: {reason})")
 
 
 def _line(error: BaseException | None) -> str:

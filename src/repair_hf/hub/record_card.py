@@ -1,15 +1,17 @@
-"""The card of records: what they are, what became of the failures, what made them, what it cost, and what is wrong with them.
+"""The card of records: what they are, outcomes of the failures, models and cost, known faults.
 
 In:  records and dropped failures, and the folder of the synthesis that made them.
-Out: Markdown with its header, and the pictures that it shows.
+Out: Markdown with its header, and the images that it shows.
 """
 
 from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from huggingface_hub import DatasetCard, DatasetCardData
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
 from repair_hf.analysis.errors import error_shares, typed
-from repair_hf.analysis.material import read_labels
-from repair_hf.analysis.people.findings import told_by_people
+from repair_hf.analysis.people.findings import sentences_for_card
+from repair_hf.analysis.record_sample import ROLE_NAMES
+from repair_hf.analysis.run_data import read_labels
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
@@ -30,20 +33,19 @@ from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, R
 from repair_hf.records.dataset import summarize
 
 SAMPLES = 3
-PICTURE = 256  # pixels of a sample picture's longest side
-ROLES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
+IMAGE_SIDE = 256  # pixels of a sample image's longest side
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-FAULTS = {  # options that make a toy provider worse than it is
-    "verdict_noise": "audit verdicts flipped at a rate of",
-    "malformed_rate": "answers of no form at a rate of",
-    "drift": "unasked changes by the image editor at a rate of",
-    "artifacts": "traces of editing in every edited image, of strength",
+FAULTS = {  # options that add faults to the toy world's models
+    "verdict_noise": "flipped audit verdicts at a rate of",
+    "malformed_rate": "malformed answers at a rate of",
+    "drift": "unrequested changes by the image editor at a rate of",
+    "artifacts": "editing artifacts in every edited image, of strength",
 }
 
 
 @dataclass(frozen=True)
 class RecordsCard:
-    """The card's text, and its pictures by their path in the repository."""
+    """The card's text, and its images by their path in the repository."""
 
     text: str
     pictures: dict[str, bytes]
@@ -55,12 +57,12 @@ def dataset_card(
     """Write the card of records.
 
     Args:
-        folder: Of the synthesis, with what it tells about itself.
-        data: What `save_records` wrote and is pushed: the same folder, or one without source images.
+        folder: Folder of the synthesis.
+        data: Folder of `save_records` that is pushed: the same, or one without source images.
         repo: Id of the dataset.
-        records: Those of `data`.
-        dropped: Those of `data`.
-        license: Identifier of the Hub.
+        records: Records of `data`.
+        dropped: Dropped failures of `data`.
+        license: License identifier of the Hub.
     """
     stage = Stage.of(folder)
     samples, pictures = _samples(records)
@@ -81,19 +83,19 @@ def dataset_card(
         "answered_by": _answered_by(stage.folder),
         "cost": _cost(stage.summary),
         "prompts": _prompts(records),
-        "pairs": _pairs(stage),
+        "pairs": stage.pairs(),
         "licence": license,
         "faults": _faults(stage.options),
-        "people": told_by_people(stage.folder),
-        "columns": two_columns("meaning", {code(name): told for name, (_, told) in RECORD_COLUMNS.items()}),
-        "dropped_columns": two_columns(
-            "meaning", {code(name): DROPPED_COLUMNS[name][1] for name in ("reason", "detail")}
-        ),
+        "people": sentences_for_card(stage.folder),
+        "columns": _columns(RECORD_COLUMNS),
+        "dropped_columns": _columns({name: DROPPED_COLUMNS[name] for name in ("reason", "detail")}),
     }
-    return RecordsCard(
-        render("dataset_card", _header(stage, Path(data), repo, len(records), license), values | stage.told()),
-        pictures,
-    )
+    header = _header(stage, Path(data), repo, len(records), license)
+    return RecordsCard(render("dataset_card", header, values | stage.making()), pictures)
+
+
+def _columns(columns: Mapping[str, tuple[Any, str]]) -> str:
+    return two_columns("meaning", {code(name): meaning for name, (_, meaning) in columns.items()})
 
 
 def _header(stage: Stage, data: Path, repo: str, count: int, license: str | None) -> DatasetCardData:
@@ -111,11 +113,11 @@ def _header(stage: Stage, data: Path, repo: str, count: int, license: str | None
 
 
 def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
-    """A few records, of both directions by turns; which, their ids decide."""
+    """Choose a few records by their ids, from both directions in turn."""
     ids, directions = records["record_id"][:], records["direction"][:]
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    by_direction = [_padded([place for place in order if directions[place] == way]) for way in DIRECTIONS]
-    turns = [place for both in zip(*by_direction, strict=True) for place in both if place is not None]
+    by_direction = [[place for place in order if directions[place] == way] for way in DIRECTIONS]
+    turns = [place for turn in zip_longest(*by_direction) for place in turn if place is not None]
     samples, pictures = [], {}
     for number, place in enumerate(turns[:SAMPLES], start=1):
         row, cells = records[place], []
@@ -127,21 +129,17 @@ def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
                 cells.append("*left out*")
             else:
                 pictures[name] = _picture(value)
-                cells.append(f"![{ROLES[role]}]({name})")
-        samples.append(_told(row) | {"table": table(tuple(ROLES.values()), [cells], labels=4)})
+                cells.append(f"![{ROLE_NAMES[role]}]({name})")
+        samples.append(_description(row) | {"table": table(tuple(ROLE_NAMES.values()), [cells], labels=4)})
     return samples, pictures
 
 
-def _padded(places: list[int]) -> list[int | None]:
-    return [*places, *[None] * SAMPLES][:SAMPLES]
-
-
-def _told(row: dict[str, Any]) -> dict[str, str]:
+def _description(row: dict[str, Any]) -> dict[str, str]:
     kind = "a caption retrieved images" if row["direction"] == "t2i" else "an image retrieved captions"
     return {
         "direction": row["direction"],
-        "told": f"({kind}); record {code(row['record_id'])}",
-        "places": f"rank {_number(row['fp_rank'])}, cosine {_number(row['fp_score'])}; the best annotated answer: rank "
+        "kind": f"({kind}); record {code(row['record_id'])}",
+        "ranks": f"rank {_number(row['fp_rank'])}, cosine {_number(row['fp_score'])}; best annotated positive: rank "
         f"{_number(row['gt_rank'])}, cosine {_number(row['gt_score'])}",
         "fp_reason": code(row["fp_reason"]),
         "instruction": code(row["edit_instruction"]),
@@ -153,9 +151,9 @@ def _number(value: float | None) -> str:
 
 
 def _picture(image: Any) -> bytes:
-    """A small PNG without what else the file may tell, such as where a photograph was taken."""
+    """Return a small PNG without metadata, such as the place of a photograph."""
     small = image.convert("RGB")
-    small.thumbnail((PICTURE, PICTURE))
+    small.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
     small.info = {}
     buffer = io.BytesIO()
     small.save(buffer, "PNG")
@@ -170,7 +168,7 @@ def _outcomes(records: Dataset, dropped: Dataset) -> str:
         code(reason): (meaning, [found[way]["dropped"].get(reason, 0) for way in DIRECTIONS])
         for reason, meaning in REASONS.items()
     }
-    rows = [("mined", "false positives that were audited", *mined)]
+    rows = [("mined", "audited false positives", *mined)]
     for name, (meaning, of_ways) in counts.items():
         if any(of_ways) or name == "kept":
             rows.append((name, meaning, *map(_share, of_ways, mined)))
@@ -182,17 +180,17 @@ def _share(count: int, total: int) -> str:
 
 
 def _error_types(records: Dataset, folder: Path) -> str:
-    """The share of each kind of error by direction, in a first line the records of which kinds are known."""
+    """Share of each error type by direction; the first row counts the records whose types are known."""
     columns = ["direction", "record_id", "q_id", "edit_similarity", "error_types"]
     kept = records.select_columns(columns).with_format("arrow")[:].to_pandas()
     known = typed(kept, read_labels([folder]))
     if known.empty:
         return ""
     counts, totals = (frame["direction"].value_counts() for frame in (known, kept))
-    first = ("known of", *(f"{counts.get(way, 0):,} of {totals.get(way, 0):,}" for way in DIRECTIONS))
+    first = ("known for", *(f"{counts.get(way, 0):,} of {totals.get(way, 0):,}" for way in DIRECTIONS))
     shares = error_shares(known).itertuples(index=False)
-    rows = [(kind, *(None if np.isnan(share) else f"{share:.1%}" for share in of_ways)) for kind, *of_ways in shares]
-    return table(("error", *DIRECTIONS), [first, *rows])
+    rows = [(name, *(None if np.isnan(share) else f"{share:.1%}" for share in of_ways)) for name, *of_ways in shares]
+    return table(("error type", *DIRECTIONS), [first, *rows])
 
 
 def _similarities(records: Dataset) -> str:
@@ -206,18 +204,13 @@ def _similarities(records: Dataset) -> str:
             rows.append((way, len(of_way), *["not on record"] * 5))
             continue
         rows.append((way, len(of_way), *map(float, np.quantile(of_way, (0, 0.25, 0.5, 0.75))), float(of_way.mean())))
-    return table(("", "records", "least", "25%", "median", "75%", "mean"), rows)
+    return table(("", "records", "min", "25%", "median", "75%", "mean"), rows)
 
 
 def _made_by(records: Dataset) -> str:
-    named = {
-        "retriever": "retriever that failed",
-        "llm": "language model",
-        "editor": "image editor",
-        "prompt_digest": "prompts",
-    }
+    named = {"retriever": "retriever that failed", "llm": "LLM", "editor": "image editor", "prompt_digest": "prompts"}
     rows = []
-    for column, what in {**named, "seed": "seed", "round": "round"}.items():
+    for column, what in (named | {"seed": "seed", "round": "round"}).items():
         for value, count in Counter(records[column]).most_common():
             shown = code(without_folders(value)) if value is not None else "not on record"
             rows.append((what, shown, count))
@@ -225,14 +218,14 @@ def _made_by(records: Dataset) -> str:
 
 
 def _answered_by(folder: Path) -> str:
-    """The model that answered, in the provider's words: an id such as gpt-4o stands for another one next year."""
+    """The model versions that answered, as the provider reports them: an id such as gpt-4o changes its meaning."""
     found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if not entry.is_lost)
     if not found:
-        return "Which version of the models answered is not on record."
-    told = "; ".join(
+        return "The versions of the models that answered are not on record."
+    answers = "; ".join(
         f"{code(asked)} was answered by {code(by)} {count:,} times" for (asked, by), count in found.most_common()
     )
-    return f"As the providers name them: {told}. The retriever is named with a digest of its weights."
+    return f"As reported by the providers: {answers}. The name of the retriever includes a digest of its weights."
 
 
 def _cost(summary: dict[str, Any]) -> str:
@@ -246,19 +239,12 @@ def _cost(summary: dict[str, Any]) -> str:
 
 
 def _prompts(records: Dataset) -> list[tuple[str, str]]:
-    """The wording, if it is this version's that the records were made with."""
+    """The prompts, if this version of the package has those that made the records."""
     if set(records.unique("prompt_digest")) != {prompt_digest()}:
         return []
     folder = files("repair_hf.llm") / "templates"
     return [(name, fenced((folder / f"{name}.md").read_text(encoding="utf-8"), "text")) for name in NAMES]
 
 
-def _pairs(stage: Stage) -> str:
-    if not stage.options:
-        return "not on record."
-    split, fingerprint = stage.options.get("split"), stage.options.get("pairs_fingerprint")
-    return f"{stage.name_of('pairs')}, split {code(split)}, fingerprint {code(fingerprint)}."
-
-
 def _faults(options: dict[str, Any]) -> str:
-    return ", ".join(f"{told} {options[name]}" for name, told in FAULTS.items() if options.get(name))
+    return ", ".join(f"{what} {options[name]}" for name, what in FAULTS.items() if options.get(name))

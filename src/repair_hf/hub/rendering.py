@@ -1,7 +1,7 @@
-"""What both cards share: the stage's folder as it told about itself, and the template that is filled.
+"""What both cards share: the records that a stage left in its folder, and the templates.
 
-In:  a folder with `config.yaml`, `command.txt`, `versions.json` and `summary.json`, or without them; a template's name and values.
-Out: a card. No key that the environment holds, and nothing that looks like one, is in it.
+In:  a folder with `config.yaml`, `command.txt`, `versions.json`, `summary.json`, or without; a template's values.
+Out: a card, without keys or anything that looks like one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, without_secrets
 
 CITATION = """@misc{liu-repair,
   title  = {RePair: Turning Retrieval Failures into Counterfactual Hard Pairs},
-  author = {Liu, Siyi and Zhu, Xiaorong and Du, Enjun and Zuo, Xinyu and Duan, Lisheng and Liang, Haijin and Ma, Jin and Pu, Junfu and Zhang, Yongqi},
+  author = {Liu, Siyi and Zhu, Xiaorong and Du, Enjun and Zuo, Xinyu and Duan, Lisheng and Liang, Haijin and
+            Ma, Jin and Pu, Junfu and Zhang, Yongqi},
 }"""
 TAGS = ["repair-hf", "image-text-retrieval", "hard-negatives"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage wrote about itself; empty where it did not."""
+    """Options, summary, versions and command of a stage; empty where its folder has no such file."""
 
     folder: Path
     options: dict[str, Any]
@@ -52,19 +53,27 @@ class Stage:
         )
 
     def hub_ids(self, option: str) -> list[str]:
-        """Those of the option's values, of which there may be several, that name something on the Hub and nothing on this machine."""
+        """The values of an option that are Hub ids, not paths on the machine of the stage."""
         return [value for value in self._values(option) if self._is_on_hub(value)]
 
     def name_of(self, option: str) -> str:
-        """The option's values for a reader: linked if they are on the Hub, else without the folders of this machine."""
+        """The values of an option in Markdown: Hub ids are linked, paths lose their folders."""
         kind = "" if option == "model" else "datasets/"
-        told = [
-            f"[{code(value)}](https://huggingface.co/{kind}{value})"
-            if self._is_on_hub(value)
-            else code(without_folders(value))
+        link = "[{}](https://huggingface.co/" + kind + "{})"
+        names = [
+            link.format(code(value), value) if self._is_on_hub(value) else code(without_folders(value))
             for value in self._values(option)
         ]
-        return ", ".join(told) or "not on record"
+        return ", ".join(names) or "not on record"
+
+    def pairs(self) -> str:
+        """The pairs in Markdown, with their split and fingerprint."""
+        name = self.name_of("pairs")
+        if "split" not in self.options:
+            return name
+        return (
+            f"{name}, split {code(self.options['split'])}, fingerprint {code(self.options.get('pairs_fingerprint'))}"
+        )
 
     def _values(self, option: str) -> list[str]:
         found = self.options.get(option)
@@ -74,13 +83,12 @@ class Stage:
         was_here = value in self.versions.get("here", ())
         if was_here or value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
             return False
-        is_beside = (
-            value.split("/")[0] == str(self.options.get("output", "")).split("/")[0]
-        )  # `runs/pairs`, since deleted
+        output = str(self.options.get("output", ""))
+        is_beside = value.split("/")[0] == output.split("/")[0]  # such as `runs/pairs`, deleted since
         return not is_beside and not Path(value).exists()
 
-    def told(self, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """How it was made, for both templates; options that have their default are left out of the recipe."""
+    def making(self, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Command, recipe, versions and citation for both templates; the recipe holds options that were set."""
         words = _shown_words(_split(self.command))
         defaults = {field.name: field.default for field in fields(PairsOptions)} | dict(defaults or {})
         recipe = {
@@ -91,34 +99,29 @@ class Stage:
             and value is not None
             and value != defaults.get(name)
         }
-        packages = self.versions.get("packages", {}).items()
-        versions = {
-            "python": self.versions.get("python"),
-            "repair_hf's commit": self.versions.get("commit"),
-            **dict(packages),
-        }
+        packages = self.versions.get("packages", {})
+        own = {"python": self.versions.get("python"), "commit of repair_hf": self.versions.get("commit")}
+        versions = {name: code(version) for name, version in (own | packages).items()}
         return {
             "command": fenced(shlex.join(words), "bash") if words else "",
             "recipe": fenced(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "yaml"),
-            "versions": two_columns("version", {name: code(found) for name, found in versions.items()})
-            if packages
-            else "",
+            "versions": two_columns("version", versions) if packages else "",
             "citation": fenced(CITATION, "bibtex"),
         }
 
 
 def template(name: str) -> str:
-    """The text of a template: `dataset_card` or `model_card`."""
+    """Read a template: `dataset_card` or `model_card`."""
     return (files("repair_hf.hub_cards") / f"{name}.md").read_text(encoding="utf-8")
 
 
 def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
-    """Fill a template; a value that it asks for and does not get is an error.
+    """Fill a template; a missing value is an error.
 
     Args:
-        name: Of the template.
+        name: Name of the template.
         card_data: The header.
-        values: Markdown; what comes from outside has gone through `code`, `fenced` or `table`.
+        values: Markdown; put untrusted text through `code`, `fenced` or `table` first.
     """
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -127,7 +130,7 @@ def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
 
 
 def two_columns(head: str, rows: Mapping[str, str]) -> str:
-    """Names and what is said of each."""
+    """A table of names and one value of each."""
     return table(("", head), rows.items(), labels=2)
 
 
@@ -138,12 +141,12 @@ def _read(path: Path) -> str:
 def _split(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # written by hand, with a quotation mark that is not closed
+    except ValueError:  # an open quotation mark in a file edited by hand
         return command.split()
 
 
 def _shown_words(words: list[str]) -> list[str]:
-    """A command without folders of this machine, and without the addresses of its servers."""
+    """Remove folders and server addresses from a command."""
     shown, before = [], ""
     for word in words:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)

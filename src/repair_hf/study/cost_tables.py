@@ -10,9 +10,8 @@ from importlib.resources import files
 
 import pandas as pd
 
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.measurements import label
-from repair_hf.analysis.tables import NONE
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import NONE, label
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.running import Results
 from repair_hf.study.setting import Knobs

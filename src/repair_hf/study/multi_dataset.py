@@ -10,9 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.measurements import label
-from repair_hf.analysis.tables import NONE
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import NONE, label
 from repair_hf.runtime.command_line import as_flags, flags
 from repair_hf.runtime.options import UserError
 from repair_hf.study.cost_tables import R1

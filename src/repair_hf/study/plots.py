@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart
-from repair_hf.analysis.drawing import MUTED
-from repair_hf.analysis.findings import Finding
+from repair_hf.analysis.charts import COLOURS, MUTED, NAMES, chart
+from repair_hf.analysis.report import Finding
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.cells import Measured
 from repair_hf.study.cost_tables import R1, frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from repair_hf.analysis.findings import Finding
+from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import markdown
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study import cost_tables, tables

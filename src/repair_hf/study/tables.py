@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.findings import Finding
-from repair_hf.analysis.measurements import label
-from repair_hf.analysis.tables import NONE
+from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import NONE, label
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import load_cases, resample_compositional
 from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction

@@ -1,1 +1,1 @@
-"""A page on which people judge failures and edits, and what their answers say."""
+"""People judge failures and edits on a page; their answers become findings."""

@@ -1,7 +1,7 @@
 """People's answers as findings of a report.
 
-In:  a run whose failures or edits people have looked at.
-Out: findings: the audit against people, the criteria that edits meet, how edits fail, how far the annotators agree.
+In:  folders of records whose failures or edits people have judged.
+Out: findings: the audit against people, the criteria that edits meet, failure modes, agreement of the annotators.
 """
 
 from __future__ import annotations
@@ -9,20 +9,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from repair_hf.analysis.agreement import annotator_agreement, bad_share, edit_quality, failure_modes, qc_agreement
 from repair_hf.analysis.charts import chart
-from repair_hf.analysis.findings import Finding
+from repair_hf.analysis.people.agreement import (
+    annotator_agreement,
+    bad_share,
+    edit_quality,
+    failure_modes,
+    qc_agreement,
+)
+from repair_hf.analysis.report import Finding
 from repair_hf.records.answers import CRITERIA, ITEMS, PEOPLE, read_answers, read_items
 
 
 def people_findings(folders: list[Path]) -> list[Finding]:
-    """What people said of the records of some folders; nothing if nobody was asked."""
+    """Collect the findings of people's answers; none if nobody has judged."""
     found = []
     if (asked := _asked(folders, "qc")) is not None:
         told = (
-            "Counts are of the sample; precision, recall, accuracy and Cohen's kappa are those of the whole run, each stratum weighed by "
-            "what it was drawn from. In brackets: 95% interval (Jeffreys' prior in each stratum)."
+            "Counts are those of the sample. Precision, recall, accuracy and Cohen's kappa are those of the whole "
+            "run: each stratum is weighted by its size. In brackets: 95% interval (Jeffreys' prior in each stratum)."
         )
         table = qc_agreement(*asked)
         found.append(Finding("agreement_qc", "The audit against people", told, with_intervals(table), None, table))
@@ -31,21 +38,19 @@ def people_findings(folders: list[Path]) -> list[Finding]:
         table, told = edit_quality(*asked), _bad_told(bad_share(*asked))
         figure = _criteria_chart(table)
         found.append(Finding("agreement_edits", "Edits, as people see them", told, _wide(table), figure, table))
-        told = "Of the edits in which some criterion fails, what failed."
+        told = "Failure modes of the edits that miss a criterion."
         found.append(Finding("failure_modes", "How edits fail", told, failure_modes(*asked)))
         found += _annotators("edits", asked[1], list(CRITERIA))
     return found
 
 
-def told_by_people(folder: Path) -> dict[str, str]:
-    """A sentence for the card about what people said of a folder's audit (`qc`) and edits (`edits`), as far as they were asked."""
+def sentences_for_card(folder: Path) -> dict[str, str]:
+    """Sentences for a dataset card on people's view of the audit (`qc`) and the edits (`edits`), if any."""
     told = {}
     if (asked := _asked([folder], "qc")) is not None:
         row = qc_agreement(*asked).iloc[0]
         share = f"{row['precision']:.1%} (95% interval {row['precision_low']:.1%} to {row['precision_high']:.1%})"
-        told["qc"] = (
-            f"People judged {row['items']:,} of its verdicts: by what they say, {share} of what it accepted are genuine failures."
-        )
+        told["qc"] = f"People judged {row['items']:,} of its verdicts: {share} of the accepted failures are genuine."
     if (asked := _asked([folder], "edits")) is not None:
         told["edits"] = _bad_told(bad_share(*asked))
     return told
@@ -53,13 +58,13 @@ def told_by_people(folder: Path) -> dict[str, str]:
 
 def _bad_told(bad: dict[str, float]) -> str:
     return (
-        f"People looked at {bad['items']:,} edits: by what they say, {bad['share']:.1%} of all records "
+        f"People judged {bad['items']:,} edits: an estimated {bad['share']:.1%} of all records "
         f"(95% interval {bad['low']:.1%} to {bad['high']:.1%}) are no valid hard contrast."
     )
 
 
 def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
-    """`qc_agreement` as text: a column per group, a row per number, metrics with their interval in brackets."""
+    """Format `qc_agreement`: a column per group, a row per number, metrics with their interval in brackets."""
     bounds = [name for name in table.columns if name.endswith(("_low", "_high"))]
     shown = table.drop(columns=bounds)
     for name in (bound.removesuffix("_low") for bound in bounds if bound.endswith("_low")):
@@ -69,7 +74,7 @@ def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _asked(folders: list[Path], task: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Items and answers of a task, of all folders; an item is named by its folder's place too."""
+    """Items and answers of a task in all folders; the folder's place makes item ids unique."""
     items, answers = [], []
     for place, folder in enumerate(folders):
         here = folder / PEOPLE / task
@@ -84,8 +89,8 @@ def _annotators(task: str, answers: pd.DataFrame, questions: list[str]) -> list[
     table = annotator_agreement(answers, questions)
     if table.empty:
         return []
-    told = "On the items that both have answered. Kappa takes away the agreement that chance alone would bring."
-    return [Finding(f"annotators_{task}", "How far the annotators agree", told, table)]
+    told = "On the items that both have answered. Kappa corrects for agreement by chance."
+    return [Finding(f"annotators_{task}", "Agreement of the annotators", told, table)]
 
 
 def _wide(table: pd.DataFrame) -> pd.DataFrame:
@@ -98,24 +103,15 @@ def _bracketed(value: float, low: float, high: float) -> str:
     return "–" if pd.isna(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _criteria_chart(table: pd.DataFrame):
+def _criteria_chart(table: pd.DataFrame) -> Figure:
     groups = list(table["group"].unique())
     with chart(1.9) as (figure, axes):
         for place, (group, mark) in enumerate(zip(groups, "osD^v<>ph", strict=False)):
             part = table[table["group"] == group].set_index("criterion").loc[list(CRITERIA)]
             at = [y + (place - (len(groups) - 1) / 2) * 0.2 for y in range(len(CRITERIA))]
-            spread = [part["share"] - part["low"], part["high"] - part["share"]]
+            spread = [(part["share"] - part["low"]).clip(lower=0), (part["high"] - part["share"]).clip(lower=0)]
             colour = ("#222222", "#0072b2", "#e69f00", "#009e73", "#cc79a7")[place % 5]
-            axes.errorbar(
-                part["share"],
-                at,
-                xerr=[s.clip(lower=0) for s in spread],
-                fmt=mark,
-                ms=3.5,
-                lw=1,
-                color=colour,
-                label=group,
-            )
+            axes.errorbar(part["share"], at, xerr=spread, fmt=mark, ms=3.5, lw=1, color=colour, label=group)
         axes.set_yticks(range(len(CRITERIA)), [name.replace("_", " ") for name in CRITERIA])
         axes.invert_yaxis()
         axes.set_xlabel("share of records, 95% interval")

@@ -1,10 +1,10 @@
-"""The page on which people judge failures and edits, by keyboard.
+"""A Gradio page on which people judge failures and edits by keyboard.
 
 In:  a folder as `repair_hf.analysis.people.sampling` lays it out: `shown/items.jsonl`, `shown/pictures/`, `task.json`.
-Out: `answers/NAME.jsonl`, a line per answer, on disk before the next item is shown. An annotator sees nobody else's answers and no
-     verdict. Whoever comes back under the same name goes on where they were; of two answers to one item the later counts.
+Out: `answers/NAME.jsonl`, a line per answer, on disk before the next item is shown. An annotator sees neither other
+     answers nor the audit's verdict. The same name resumes where it stopped; the last answer to an item counts.
 
-This file imports Gradio and nothing of `repair_hf`, so that the very same file is the `app.py` of a Space.
+This file imports nothing of `repair_hf`, because it is copied into a Space as `app.py`.
 """
 
 from __future__ import annotations

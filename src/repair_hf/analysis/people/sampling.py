@@ -1,15 +1,15 @@
-"""What people are asked about: a stratified, seeded sample of a run, laid out so that the page needs nothing else.
+"""The items that people judge: a stratified, seeded sample of a run, laid out in a folder for the page.
 
 In:  the failures and records of a run, and the pairs that they were made from.
 Out: a folder per task, `RECORDS/people/qc` or `RECORDS/people/edits`:
 
-    items.csv              what was drawn, from how many, and the audit's verdict; the page never reads it
+    items.csv              the sample, the size of each stratum, and the audit's verdict; the page never reads it
     shown/items.jsonl      what annotators see, in a shuffled order, without a verdict or a reason
     shown/pictures/*.webp
-    answers/NAME.jsonl     what each annotator says; written by the page
+    answers/NAME.jsonl     the answers of each annotator; written by the page
 
-`qc` draws accepted and rejected failures, so many of each. `edits` draws so many records of each direction. Each stratum's size in the
-run (`population`) is kept, so that shares of the whole run can be told from the sample.
+`qc` draws the same number of accepted and rejected failures, `edits` the same number of records of each direction. The
+`population` of each stratum is kept, so that shares of the whole run can be estimated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pandas as pd
 from PIL import Image
 
 from repair_hf.analysis.funnel import CRITERIA
-from repair_hf.analysis.material import Material
+from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import ITEMS, PEOPLE
 from repair_hf.records.columns import MODALITIES
@@ -33,62 +33,58 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
 
 Task = Literal["qc", "edits"]
-SIDE = 512  # pixels of a picture's longest side
+SIDE = 512  # pixels of an image's longest side
 ROLES = {"qc": ("q", "gt", "fp"), "edits": ("q", "gt", "fp", "edit")}
 
 
-def draw(material: Material, task: Task, *, size: int, seed: int) -> pd.DataFrame:
-    """Draw what people are asked about.
+def draw(data: RunData, task: Task, *, size: int, seed: int) -> pd.DataFrame:
+    """Draw the items of a task.
 
     Args:
-        material: Of one synthesis.
-        task: `qc` draws `size` accepted and `size` rejected failures, `edits` `size` records of each direction; all there are where
-            there are fewer.
-        size: Of a stratum.
-        seed: Another seed draws others.
+        data: The data of one synthesis.
+        task: `qc` draws accepted and rejected failures, `edits` records of each direction.
+        size: Items per stratum; all of a smaller stratum are drawn.
+        seed: Seed of the draw.
 
     Returns:
-        The rows of failures or records in a shuffled order, with `place` (in `records`; -1 for what was dropped), `accepted`, `item`
-        and `population`.
+        The rows of failures or records in a shuffled order, with `place` (in `records`; -1 for a dropped failure),
+        `accepted`, `item` and `population`.
 
     Raises:
-        UserError: If there is nothing to ask about.
+        UserError: If there is nothing to judge.
     """
-    kept = material.kept.assign(place=np.arange(len(material.kept)), accepted=True)
+    kept = data.kept.assign(place=np.arange(len(data.kept)), accepted=True)
     strata = ["direction"]
     pool = kept
     if task == "qc":
-        audited = material.dropped[material.dropped["fp_reason"].notna()]
+        audited = data.dropped[data.dropped["fp_reason"].notna()]
         dropped = audited.assign(place=-1, accepted=~audited["reason"].isin(list(CRITERIA)), record_id=None)
         pool, strata = pd.concat([kept, dropped], ignore_index=True), ["accepted"]
     if pool.empty:
-        raise UserError(f"{material.name} holds nothing that people could be asked about.")
+        raise UserError(f"{data.name} holds nothing that people could judge.")
     rng = np.random.default_rng(seed)
     drawn = [part.iloc[rng.permutation(len(part))[:size]] for _, part in pool.groupby(strata)]
     drawn = pd.concat(drawn).sample(frac=1, random_state=rng)
-    # By verdict and direction: within a verdict the directions are drawn in proportion, so each cell speaks for its own.
+    # Within a verdict the directions are drawn in proportion, so each cell of both stands for its own population.
     cells = ["accepted", "direction"]
     drawn = drawn.merge(pool.groupby(cells).size().rename("population").reset_index(), on=cells)
     names = (f"{task}{seed}{row.direction}{row.q_id}{row.fp_id}{row.round}" for row in drawn.itertuples())
     return drawn.assign(item=[hashlib.sha256(name.encode()).hexdigest()[:12] for name in names])
 
 
-def lay_out(material: Material, task: Task, folder: Path, *, size: int, seed: int, pairs: Callable[[], Pairs]) -> int:
-    """Write a task's folder, unless it is there already: what was begun goes on with the same items.
+def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pairs: Callable[[], Pairs]) -> int:
+    """Write the folder of a task, and return the number of its items. An existing folder keeps its items.
 
     Args:
-        material: Of one synthesis.
-        task: Which.
-        folder: Of the records.
-        size: Of a stratum.
-        seed: Of the draw.
-        pairs: Loads the pairs, for pictures that the records lack: those of rejected failures, at least.
-
-    Returns:
-        How many items there are.
+        data: The data of one synthesis.
+        task: The task.
+        folder: Folder of the records.
+        size: Items per stratum.
+        seed: Seed of the draw.
+        pairs: Loads the pairs. Images that the records lack come from there, such as those of rejected failures.
 
     Raises:
-        UserError: If the folder was begun with another size or seed.
+        UserError: If the folder was made with another size or seed.
     """
     here = folder / PEOPLE / task
     asked = {"task": task, "size": size, "seed": seed}
@@ -96,22 +92,22 @@ def lay_out(material: Material, task: Task, folder: Path, *, size: int, seed: in
         begun = json.loads((here / "task.json").read_text(encoding="utf-8"))
         if begun != asked:
             raise UserError(
-                f"{here} was begun with size {begun['size']} and seed {begun['seed']}; give these, or move the folder away."
+                f"{here} was begun with size {begun['size']} and seed {begun['seed']}; give these, or move the folder."
             )
         return len(pd.read_csv(here / ITEMS))
-    drawn = draw(material, task, size=size, seed=seed)
+    drawn = draw(data, task, size=size, seed=seed)
     (here / "shown" / "pictures").mkdir(parents=True, exist_ok=True)
-    pictures = _Pictures(material, pairs, here / "shown" / "pictures")
+    pictures = _Pictures(data, pairs, here / "shown" / "pictures")
     lines = [json.dumps(_shown(row, ROLES[task], pictures)) for row in drawn.to_dict("records")]
     write_atomically(here / "shown" / "items.jsonl", "\n".join(lines) + "\n")
     columns = ["item", "record_id", "dataset", "direction", "accepted", "population"]
-    write_atomically(here / ITEMS, drawn.assign(dataset=material.dataset)[columns].to_csv(index=False))
-    write_atomically(here / "task.json", json.dumps(asked))  # last: the rest is whole
+    write_atomically(here / ITEMS, drawn.assign(dataset=data.dataset)[columns].to_csv(index=False))
+    write_atomically(here / "task.json", json.dumps(asked))  # last: marks the folder as complete
     return len(drawn)
 
 
 def _shown(row: dict[str, Any], roles: tuple[str, ...], pictures: _Pictures) -> dict[str, Any]:
-    """What an annotator sees of an item: captions, and the names of pictures' files."""
+    """The cells of an item that an annotator sees: captions, and file names of images."""
     kinds, cells = MODALITIES[row["direction"]], {}
     for role in roles:
         if kinds[role] == "text":
@@ -122,10 +118,10 @@ def _shown(row: dict[str, Any], roles: tuple[str, ...], pictures: _Pictures) -> 
 
 
 class _Pictures:
-    """Finds pictures in the records, else in the pairs, and keeps small copies."""
+    """Small copies of images, taken from the records, or else from the pairs."""
 
-    def __init__(self, material: Material, pairs: Callable[[], Pairs], folder: Path) -> None:
-        self.records, self.load, self.folder = material.records, pairs, folder
+    def __init__(self, data: RunData, pairs: Callable[[], Pairs], folder: Path) -> None:
+        self.records, self.load, self.folder = data.records, pairs, folder
         self.pairs: Pairs | None = None
         self.rows: dict[str, int] = {}
 

@@ -1,7 +1,7 @@
-"""The page as a Space: the same file, the same items, run by the Hub.
+"""The annotation page as a Hugging Face Space, with the same file and the same items.
 
 In:  the folder of a task.
-Out: the files of a Space. Neither the audit's verdicts nor anybody's answers are among them.
+Out: the files of a Space, without the audit's verdicts and without anybody's answers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ sdk: gradio
 sdk_version: {gradio}
 app_file: app.py
 ---
-People judge a sample of failures or edits here, by keyboard. Answers go to `/data/answers` where the Space has persistent storage, and are
-lost at a restart where it has none. Copy them into the `answers` folder of the task; `repair-hf agreement` reads them there.
+People judge a sample of failures or edits here, by keyboard. Answers go to `/data/answers` if the Space has persistent
+storage; without it they are lost at a restart. Copy them into the `answers` folder of the task, where
+`repair-hf agreement` reads them.
 """
 
-
-SPACE_FILES = ("shown/*", "shown/*/*")  # of which an earlier task may have left others
+SPACE_FILES = ("shown/*", "shown/*/*")  # an earlier task may have left others
 
 
 def space_files(folder: Path) -> dict[str, bytes]:
-    """Path in the Space -> content."""
+    """Collect the files of the Space: path -> content."""
     shown = sorted(path for path in (folder / "shown").rglob("*") if path.is_file())
     found = {str(path.relative_to(folder)): path.read_bytes() for path in [folder / "task.json", *shown]}
     return found | {

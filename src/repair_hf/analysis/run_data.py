@@ -1,8 +1,8 @@
-"""What an analysis looks at: the records of a run, what was dropped, and what else the run's folder tells.
+"""The data of a run for analysis: its records, its dropped failures, the options of its synthesis.
 
 In:  the folder of a run (of `repair-hf demo`, `run` or `synthesize`), or a Hub dataset of records.
-Out: `Material`: records with their pictures, and tables of records and dropped failures without them, which stay small enough to be
-     counted in memory.
+Out: `RunData`: records with their images, and tables of records and dropped failures without images, which fit in
+     memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.options import PairsOptions, UserError
 
-PICTURES = ("q_image", "gt_image", "fp_image", "edit_image")
-LABELS = "error_types.jsonl"  # what the labelling of image instructions leaves in the folder of records
+LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
 
 
 @dataclass(frozen=True)
-class Material:
-    """What a run made.
+class RunData:
+    """The data of a run.
 
     Args:
-        name: For titles: the run's folder or Hub id, without the folders of the machine.
+        name: Title: last two parts of the run's folder, or its Hub id.
         root: The run's folder; None for a Hub dataset.
-        folders: Those of its syntheses, one per round; none for a Hub dataset.
-        records: All rounds' records, pictures inside.
-        kept: The same without pictures, one row per record, in the same order.
-        dropped: What was dropped.
+        folders: Folders of records, one per round; none for a Hub dataset.
+        records: The records of all rounds, with their images.
+        kept: The same without images, one row per record, in the same order.
+        dropped: Dropped failures.
     """
 
     name: str
@@ -47,34 +46,34 @@ class Material:
 
     @property
     def dataset(self) -> str:
-        """The name of the pairs that were repaired, as far as it is on record."""
+        """The name of the pairs, or of the run if the pairs are not on record."""
         return Path(str(self.options.get("pairs", self.name))).name
 
     @property
     def options(self) -> dict:
-        """What the first synthesis was told."""
+        """Options of the first synthesis."""
         path = self.folders[0] / "config.yaml" if self.folders else None
         return yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
     def pairs(self) -> Pairs:
-        """The pairs that the records were made from, by the options of the synthesis.
+        """Load the pairs that the records were made from, by the options of the synthesis.
 
         Raises:
             UserError: If they are not on record, or not where they were.
         """
         options = self.options
         if not options:
-            raise UserError(f"{self.name} does not tell which pairs its records were made from; give --pairs.")
+            raise UserError(f"{self.name} does not say which pairs its records were made from; give --pairs.")
         known = {field.name for field in fields(PairsOptions)}
         return load_wanted(PairsOptions(**{name: value for name, value in options.items() if name in known}))
 
     def labels(self) -> dict[str, list[str]]:
-        """record_id -> kinds of error, as far as the image instructions were labelled."""
+        """record_id -> error types of labelled image instructions."""
         return read_labels(self.folders)
 
 
-def gather(run: str | Path) -> Material:
-    """Find the records of a run.
+def gather(run: str | Path) -> RunData:
+    """Load the records of a run.
 
     Args:
         run: Folder of `repair-hf demo`, `run` or `synthesize`, any folder of records, or a Hub dataset.
@@ -86,11 +85,11 @@ def gather(run: str | Path) -> Material:
     folders = synthesis_folders(root)
     if not folders and (stage := _stage_of(root)) is not None:
         if stage == "synthesize":
-            raise UserError(f"{root} holds no records yet; its live.html shows how far the synthesis is.")
-        raise UserError(f"{root} is a folder of `{stage}`; give one of `repair-hf demo`, `run` or `synthesize`.")
-    sources = folders or [run]
+            raise UserError(f"{root} holds no records yet; its live.html shows the progress of the synthesis.")
+        raise UserError(f"{root} is a folder of `{stage}`; give a folder of `repair-hf demo`, `run` or `synthesize`.")
+    sources: list[str | Path] = [*folders] or [run]
     records = [table for source in sources if len(table := load_kept(source))] or [load_kept(sources[0])]
-    return Material(
+    return RunData(
         name="/".join(root.resolve().parts[-2:]) if root.is_dir() else str(run),
         root=root if root.is_dir() else None,
         folders=folders,
@@ -101,7 +100,7 @@ def gather(run: str | Path) -> Material:
 
 
 def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """record_id -> kinds of error, as far as the image instructions of these folders of records were labelled."""
+    """Read the error types of labelled image instructions from folders of records, by record_id."""
     found = {}
     for path in (folder / LABELS for folder in folders):
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
@@ -111,7 +110,7 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def synthesis_folders(root: Path) -> list[Path]:
-    """The folders of records below a run's folder, by round."""
+    """Find the folders of records below a run's folder, by round."""
     rounds = sorted(root.glob("round-*/records"), key=lambda path: int(path.parent.name.removeprefix("round-")))
     return [
         path
@@ -121,13 +120,13 @@ def synthesis_folders(root: Path) -> list[Path]:
 
 
 def _stage_of(folder: Path) -> str | None:
-    """The command that a folder is of; None for a folder of no stage."""
+    """The command that wrote a folder; None if no stage did."""
     path = folder / "versions.json"
     return json.loads(path.read_text(encoding="utf-8"))["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:
-    """The columns that are no pictures, of all tables, one below the other."""
-    names = [name for name in columns if name not in PICTURES]
+    """Concatenate the columns without images of all tables."""
+    names = [name for name in columns if not name.endswith("_image")]
     frames = [table.select_columns(names).with_format("arrow")[:].to_pandas() for table in tables]
     return pd.concat(frames, ignore_index=True)

@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from repair_hf.analysis.choosing import choose
+from repair_hf.analysis.record_sample import sample_records
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import DROPPED_FEATURES
 from repair_hf.runtime.options import UserError
@@ -25,8 +25,8 @@ def many(repaired):
     return build
 
 
-def names(choice) -> list[str]:
-    return [row["record_id"] for row in choice.rows]
+def names(sample) -> list[str]:
+    return [row["record_id"] for row in sample.rows]
 
 
 @pytest.mark.parametrize(
@@ -34,77 +34,73 @@ def names(choice) -> list[str]:
     [(9, 9, 6, (3, 3)), (9, 1, 6, (5, 1)), (0, 9, 6, (0, 6)), (2, 2, 9, (2, 2)), (5, 5, 1, (0, 1))],
 )
 def test_both_directions_get_the_same_share_as_far_as_there_are_records(many, t2i, i2t, n, expected):
-    choice = choose(many(t2i, i2t), n=n)
-    drawn = names(choice)
+    sample = sample_records(many(t2i, i2t), n=n)
+    drawn = names(sample)
     assert len(set(drawn)) == len(drawn)
-    assert choice.available == {"t2i": t2i, "i2t": i2t}
+    assert sample.available == {"t2i": t2i, "i2t": i2t}
     if n > 1:
-        assert (len(choice.of("t2i")), len(choice.of("i2t"))) == expected
+        assert (len(sample.of("t2i")), len(sample.of("i2t"))) == expected
     else:
         assert len(drawn) == 1
 
 
 def test_the_seed_chooses(many):
     records = many(20, 20)
-    first, again, other = (names(choose(records, n=4, seed=seed)) for seed in (0, 0, 1))
+    first, again, other = (names(sample_records(records, n=4, seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
 
 
 def test_one_direction_alone(many):
-    choice = choose(many(3, 3), n=6, direction="i2t")
-    assert names(choice) == ["i0", "i1", "i2"] and choice.available == {"i2t": 3}
+    sample = sample_records(many(3, 3), n=6, direction="i2t")
+    assert names(sample) == ["i0", "i1", "i2"] and sample.available == {"i2t": 3}
 
 
 def test_one_kind_of_error(many):
-    choice = choose(many(5, 9), n=20, error_type="Count")
-    assert names(choice) == ["i1", "i2", "i4", "i5", "i7", "i8"] and choice.available == {"t2i": 0, "i2t": 6}
+    sample = sample_records(many(5, 9), n=20, error_type="Count")
+    assert names(sample) == ["i1", "i2", "i4", "i5", "i7", "i8"] and sample.available == {"t2i": 0, "i2t": 6}
 
 
 def dropped(*reasons: str, fp_id: str = "red_circle.png") -> Dataset:
-    row = dict.fromkeys(DROPPED_FEATURES) | {
-        "direction": "t2i",
-        "q_text": "a",
-        "gt_id": "blue_circle.png",
-        "fp_id": fp_id,
-    }
+    row = dict.fromkeys(DROPPED_FEATURES)
+    row |= {"direction": "t2i", "q_text": "a", "gt_id": "blue_circle.png", "fp_id": fp_id}
     return Dataset.from_list([row | {"reason": reason} for reason in reasons], features=DROPPED_FEATURES)
 
 
 def test_one_reason_with_pictures_from_the_pairs(pairs_folder):
     failures = dropped("no_op", "gt_invalid", "gt_invalid")
-    choice = choose(failures, n=5, reason="gt_invalid")
-    assert len(choice.rows) == 2 and choice.lacks_pictures
-    whole = choose(failures, n=5, reason="gt_invalid", pairs=load_pairs(pairs_folder, split="all"))
-    assert not whole.lacks_pictures
+    sample = sample_records(failures, n=5, reason="gt_invalid")
+    assert len(sample.rows) == 2 and sample.lacks_images
+    whole = sample_records(failures, n=5, reason="gt_invalid", pairs=load_pairs(pairs_folder, split="all"))
+    assert not whole.lacks_images
     with Image.open(pairs_folder / "red_circle.png") as picture:
         assert whole.rows[0]["fp_image"].tobytes() == picture.convert("RGB").tobytes()
 
 
 def test_pictures_of_a_record_stay(repaired, pairs_folder):
-    choice = choose(repaired, n=24, pairs=load_pairs(pairs_folder, split="all"))
+    sample = sample_records(repaired, n=24, pairs=load_pairs(pairs_folder, split="all"))
     edits = {row["record_id"]: row["edit_image"] for row in repaired}
-    assert len(choice.rows) == 24 and all(row["edit_image"] == edits[row["record_id"]] for row in choice.rows)
+    assert len(sample.rows) == 24 and all(row["edit_image"] == edits[row["record_id"]] for row in sample.rows)
 
 
 def test_pairs_that_lack_a_picture_are_refused(pairs_folder):
     with pytest.raises(UserError, match="`pairs` have no image 'absent.png'"):
-        choose(dropped("no_op", fp_id="absent.png"), n=1, pairs=load_pairs(pairs_folder, split="all"))
+        sample_records(dropped("no_op", fp_id="absent.png"), n=1, pairs=load_pairs(pairs_folder, split="all"))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(direction="t2i"), r"nothing to draw: the records hold \{'t2i': 0\}"),
-        (dict(n=0), r"nothing to draw: the records hold .* n is 0"),
-        (dict(direction="up"), r"one of \['t2i', 'i2t'\], got 'up'"),
-        (dict(error_type="Coutn"), r"type 'Coutn' \(there are \{'Count': 1\}\) hold"),
+        (dict(direction="t2i"), r"Nothing to draw: records: \{'t2i': 0\}"),
+        (dict(n=0), r"Nothing to draw: records: .* `n` is 0"),
+        (dict(direction="up"), r"must be one of \['t2i', 'i2t'\], got 'up'"),
+        (dict(error_type="Coutn"), r"type 'Coutn' \(the table has \{'Count': 1\}\)"),
     ],
 )
 def test_where_there_is_nothing_to_draw_it_says_so(many, options, message):
     with pytest.raises(UserError, match=message):
-        choose(many(0, 2), **{"n": 8} | options)
+        sample_records(many(0, 2), **{"n": 8} | options)
 
 
 def test_an_unknown_reason_is_told_those_that_there_are():
-    with pytest.raises(UserError, match=r"dropped as 'no-op' \(there are \{'no_op': 2\}\)"):
-        choose(dropped("no_op", "no_op"), n=8, reason="no-op")
+    with pytest.raises(UserError, match=r"dropped as 'no-op' \(the table has \{'no_op': 2\}\)"):
+        sample_records(dropped("no_op", "no_op"), n=8, reason="no-op")

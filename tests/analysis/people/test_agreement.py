@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repair_hf.analysis.agreement import (
+from repair_hf.analysis.people.agreement import (
     annotator_agreement,
     bad_share,
     edit_quality,
     failure_modes,
-    many_qc_metrics,
     qc_agreement,
     qc_metrics,
     share_of,
@@ -35,8 +34,7 @@ def by_hand(a: float, b: float, c: float, d: float) -> dict[str, float]:
 @pytest.mark.parametrize("cells", [(240, 26, 46, 88), (10, 3, 2, 5), (1.5, 0.5, 0.25, 7.0)])
 def test_metrics_of_a_table(cells):
     assert qc_metrics(cells) == pytest.approx(by_hand(*cells))
-    many = many_qc_metrics(np.array([cells, (1, 2, 3, 4)]))
-    assert {name: values[0] for name, values in many.items()} == pytest.approx(qc_metrics(cells))
+    assert {name: values[0] for name, values in qc_metrics([cells, (1, 2, 3, 4)]).items()} == qc_metrics(cells)
 
 
 def test_the_papers_agreement_comes_out():
@@ -50,8 +48,8 @@ def test_the_papers_agreement_comes_out():
         for b in range(401 - right) if near(a / (a + b), "precision") and near(a / (a + 400 - right - b), "recall")
     ]  # fmt: skip
     assert (240, 26, 46, 88) in tables
-    assert {round(qc_metrics(table)["kappa"], 2) for table in tables} == {0.58}
-    # None has 200 accepted and 200 rejected, as the text says that they were drawn: the four figures cannot be of such a sample.
+    assert {round(float(qc_metrics(table)["kappa"]), 2) for table in tables} == {0.58}
+    # None has 200 accepted and 200 rejected failures, the sample that the paper's text describes.
     assert not [table for table in tables if table[0] + table[1] == 200]
 
 
@@ -60,13 +58,8 @@ def items(**strata: tuple[int, int]) -> pd.DataFrame:
     rows = []
     for name, (n, population) in strata.items():
         verdict, direction = name.split("_")
-        cells = {
-            "folder": 0,
-            "dataset": "world",
-            "direction": direction,
-            "accepted": verdict == "accepted",
-            "population": population,
-        }
+        cells = {"folder": 0, "dataset": "world", "direction": direction, "population": population}
+        cells["accepted"] = verdict == "accepted"
         rows += [{"item": f"{name}-{k}", "record_id": f"{name}-{k}", **cells} for k in range(n)]
     return pd.DataFrame(rows)
 
@@ -103,14 +96,7 @@ def test_rounds_of_one_dataset_weigh_what_each_of_them_holds():
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     rng, truth, hits = np.random.default_rng(0), 0.85, 0
     for trial in range(200):
-        drawn = pd.DataFrame(
-            {
-                "folder": 0,
-                "dataset": "w",
-                "direction": ["t2i"] * 60 + ["i2t"] * 60,
-                "population": [700] * 60 + [300] * 60,
-            }
-        )
+        drawn = items(accepted_t2i=(60, 700), accepted_i2t=(60, 300))
         drawn["bad"] = np.concatenate([rng.random(60) < 0.88, rng.random(60) < 0.78])  # 0.7 * 0.88 + 0.3 * 0.78 = 0.85
         found = share_of(drawn, "bad", seed=trial)
         hits += found["low"] <= truth <= found["high"]
@@ -148,28 +134,17 @@ def test_annotators_are_joined_by_majority_and_compared_in_pairs():
             said("cleo", {"a": "gt_invalid", "b": "gt_invalid", "c": "genuine"}),
         ]
     )
-    assert majority(answers, "verdict").to_dict() == {
-        "a": "genuine",
-        "b": "gt_invalid",
-        "c": "gt_invalid",
-        "d": "genuine",
-    }
+    of_two = {"a": "genuine", "c": "gt_invalid", "d": "genuine"}  # b is split evenly
+    assert majority(answers, "verdict").to_dict() == of_two | {"b": "gt_invalid"}
     two = answers[answers["annotator"] != "cleo"]
-    assert majority(two, "verdict").to_dict() == {
-        "a": "genuine",
-        "c": "gt_invalid",
-        "d": "genuine",
-    }  # b is split evenly
+    assert majority(two, "verdict").to_dict() == of_two
     row = annotator_agreement(two, ["verdict"]).iloc[0]
     assert (row["annotators"], row["items"], row["agreement"]) == ("ann, bob", 3, pytest.approx(2 / 3))
     assert row["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))
 
 
 def test_the_last_answer_counts_and_a_half_written_one_does_not(tmp_path):
-    lines = [
-        {"annotator": "ann", "item": "a", "verdict": "genuine"},
-        {"annotator": "ann", "item": "a", "verdict": "gt_invalid"},
-    ]
+    lines = [{"annotator": "ann", "item": "a", "verdict": verdict} for verdict in ("genuine", "gt_invalid")]
     (tmp_path / "answers").mkdir()
     text = "".join(json.dumps(line) + "\n" for line in lines) + '{"annotator": "ann", "item": "b"'
     (tmp_path / "answers" / "ann.jsonl").write_text(text)

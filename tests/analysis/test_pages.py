@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import base64
+import io
 import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from datasets import Dataset
+from jinja2 import UndefinedError
+from PIL import Image
 
-from repair_hf.analysis.choosing import Choice, choose
-from repair_hf.analysis.gallery import gallery
+from repair_hf.analysis.pages import data_uri, environment, gallery, render
+from repair_hf.analysis.record_sample import RecordSample, sample_records
 from repair_hf.records.dataset import DROPPED_FEATURES
 
 ATTACK = (
@@ -22,16 +27,15 @@ def row(repaired: Dataset, direction: str, **others) -> dict:
 
 
 def page(*rows: dict) -> str:
-    return gallery(Choice(list(rows), {direction: 3 for direction in ("t2i", "i2t")}))
+    return gallery(RecordSample(list(rows), {direction: 3 for direction in ("t2i", "i2t")}))
 
 
 def test_every_picture_and_caption_of_a_record_is_there(repaired):
-    shown = gallery(choose(repaired, n=4))
-    assert (
-        len(re.findall(r'<img src="data:image/webp;base64,[\w+/=]+"', shown)) == 2
-    )  # the edits; the rest was left out
+    shown = gallery(sample_records(repaired, n=4))
+    images = re.findall(r'<img src="data:image/webp;base64,[\w+/=]+"', shown)
+    assert len(images) == 2  # the edits; the rest was left out
     assert shown.count("left out of these records") == 2 * 2 + 2
-    for each in choose(repaired, n=4).rows:
+    for each in sample_records(repaired, n=4).rows:
         assert each["record_id"] in shown and each["q_id"] in shown
     assert "2 of 12" in shown
 
@@ -90,12 +94,45 @@ def test_the_page_would_run_nothing_even_if_a_tag_slipped_through(repaired, tmp_
 
 def _dom(path, home) -> str:
     """The page as a browser has it once scripts have run."""
-    words = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={home / 'browser'}",
-        "--dump-dom",
-        path.as_uri(),
-    ]
-    return subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home / 'browser'}", "--dump-dom"]
+    return subprocess.run(
+        [CHROMIUM, *words, path.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def opened(uri: str) -> Image.Image:
+    head, _, data = uri.partition(",")
+    assert head == "data:image/webp;base64"
+    return Image.open(io.BytesIO(base64.b64decode(data)))
+
+
+def test_a_drawing_is_kept_as_it_is():
+    shown = opened(data_uri(Image.new("RGBA", (40, 30), "red")))
+    assert shown.size == (40, 30) and shown.convert("RGB").getcolors() == [(1200, (255, 0, 0))]
+
+
+def test_a_large_image_is_made_smaller_and_its_own_size_stays():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (400, 800, 3), dtype=np.uint8))
+    uri = data_uri(noise, side=200)
+    assert opened(uri).size == (200, 100) and noise.size == (800, 400)
+    lossless = io.BytesIO()
+    noise.resize((200, 100), Image.Resampling.LANCZOS).save(lossless, "WEBP", lossless=True)
+    assert len(uri) < len(lossless.getvalue()) / 2
+
+
+@pytest.mark.parametrize("place", ["{{ value }}", '<i title="{{ value }}">', "{{ pieces.marked([('in', value)]) }}"])
+def test_a_value_is_text(place):
+    template = environment().from_string('{% import "pieces.html" as pieces %}' + place)
+    page = template.render(value=f'{ATTACK}" x="')
+    assert "<script" not in page and '" x="' not in page and "&lt;script&gt;" in page
+
+
+def test_a_missing_value_is_an_error():
+    with pytest.raises(UndefinedError, match="title"):
+        render("gallery.html", provenance="", sections=[])
+
+
+def test_a_page_may_fetch_nothing_and_run_nothing():
+    page = render("page.html")
+    assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'" in page
+    assert "http" not in page.replace("http-equiv", "")

@@ -1,0 +1,95 @@
+"""One 3x3 training grid with its cosines, as an example to draw.
+
+In:  pairs and records, the caption whose grid is wanted, an encoder.
+Out: the grid's images, captions and edit instructions; its cosines, and which of them are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from PIL import Image
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import UserError
+from repair_hf.training.grids import SOURCES, Grids
+
+
+@dataclass(frozen=True)
+class ExampleGrid:
+    """A full grid.
+
+    Args:
+        images: The anchor's image, the match of the false positive caption, the false positive image.
+        texts: The anchor's caption, the false positive caption, the match of the false positive image.
+        instructions: Direction -> edit instruction of the anchor's record; empty if they are not to be drawn.
+    """
+
+    images: list[Image.Image]
+    texts: list[str]
+    instructions: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0) -> ExampleGrid:
+    """Build the grid of a caption, or of the first caption whose grid holds two edits.
+
+    Args:
+        pairs: The pairs that the records were made from.
+        records: The records.
+        caption_id: Caption of the anchor.
+        seed: Seed of the draw among an anchor's records.
+
+    Raises:
+        UserError: If there is no such caption, or its grid is not full.
+    """
+    grids, ids = Grids(pairs, records, seed=seed), pairs.captions["caption_id"][:]
+    if caption_id is not None and caption_id not in ids:
+        raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
+    anchors = np.arange(len(grids)) if caption_id is None else np.array([ids.index(caption_id)])
+    drawn = grids.draw(np.zeros_like(anchors), anchors)
+    is_full = (drawn["sources"] != SOURCES.index("absent")).all(1)
+    if caption_id is None:
+        edits = [SOURCES.index(name) for name in ("reciprocal", "other_edit")]
+        is_full &= np.isin(drawn["sources"][:, 1:], edits).all(1) & ~drawn["matches"].any((1, 2))
+    if not is_full.any():
+        missing = f"{caption_id} lacks a record in one direction" if caption_id else "no caption has two edits"
+        raise UserError(f"There is no full grid to draw: {missing}.")
+    at = int(np.flatnonzero(is_full)[0])
+    image_rows, text_rows = (drawn[name][at].tolist() for name in ("grid_images", "grid_texts"))
+    n = len(pairs.images)
+    edited: Any = grids.edited_images  # None only if no row lies beyond the images of the pairs
+    images = [pairs.images[row]["image"] if row < n else edited[row - n]["edit_image"] for row in image_rows]
+    anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
+    wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
+    return ExampleGrid(
+        images,
+        [grids.captions[row] for row in text_rows],
+        {way: _instruction(records, way, *ids) for way, ids in wanted.items()},
+    )
+
+
+def cosines(grid: ExampleGrid, encoder: DualEncoder) -> np.ndarray:
+    """Cosines of a grid, (3 texts, 3 images)."""
+    return encoder.embed_texts(grid.texts) @ encoder.embed_images(grid.images).T
+
+
+def right_answers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which captions rank their image first, and which images their caption; a tie counts as wrong.
+
+    Shape:
+        cosines: (3 texts, 3 images). Returns two arrays of (3,), bool.
+    """
+    truth = np.diagonal(cosines)  # (3,)
+    rivals = np.where(np.eye(len(cosines), dtype=bool), -np.inf, cosines)  # (3, 3)
+    return truth > rivals.max(1), truth > rivals.max(0)
+
+
+def _instruction(records: Dataset, direction: str, q_id: str, fp_id: str) -> str | None:
+    columns = [records.select_columns([name])[:][name] for name in ("direction", "q_id", "fp_id", "edit_instruction")]
+    wanted = (direction, q_id, fp_id)
+    return next((text for *key, text in zip(*columns, strict=True) if tuple(key) == wanted), None)

@@ -1,0 +1,109 @@
+"""HTML pages in one file: images inside, every value escaped, nothing fetched, no script.
+
+In:  a template of `templates/` and its values; a sample of records.
+Out: HTML.
+
+`page.html` is the base of all pages. Its Content-Security-Policy forbids scripts and every request, so a value that
+escaped the escaping would still do nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
+
+from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
+from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
+from repair_hf.analysis.typesetting import Run, compare
+from repair_hf.records.columns import MODALITIES, REASONS
+
+FEW_COLOURS = 4096  # a drawing has fewer; lossless compression is smaller for it
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of `templates/`."""
+    return environment().get_template(template).render(**values)
+
+
+def environment() -> Environment:
+    """Jinja that escapes every value and raises an error for a missing one.
+
+    A template may put a value between tags or into a quoted attribute, never into a script, a style or a URL, and
+    never marks one as `safe`.
+    """
+    made = Environment(
+        loader=PackageLoader("repair_hf.analysis", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"data_uri": data_uri, "roles": ROLES}
+    made.globals |= {"ink": INK, "muted": MUTED, "paper": PAPER, "card": CARD, "rule": RULE}
+    return made
+
+
+def data_uri(image: Image.Image, *, side: int = 320) -> str:
+    """Encode an image as a data URI, shrunk to at most `side` pixels on its longest side."""
+    shown = image.convert("RGB")
+    shown.thumbnail((side, side), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    shown.save(file, "WEBP", lossless=shown.getcolors(FEW_COLOURS) is not None, quality=85)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def gallery(sample: RecordSample) -> str:
+    """Write the page of `repair-hf show`."""
+    sections = [(name, f"{meaning} · {count}", [*map(card, rows)]) for name, meaning, count, rows in sample.sections]
+    return render("gallery.html", title=sample.title, provenance=sample.provenance, sections=sections)
+
+
+def card(row: dict[str, Any]) -> dict[str, Any]:
+    """Collect what the macro `card` of `pieces.html` draws of a record or a dropped failure."""
+    kinds = MODALITIES[row["direction"]]
+    roles = [role for role in ROLE_NAMES if role != "edit" or "reason" not in row]
+    texts: dict[str, list[Run]] = {
+        role: [("same", row[f"{role}_text"] or "")] for role in roles if kinds[role] == "text"
+    }
+    if {"fp", "edit"} <= set(texts):
+        texts["fp"], texts["edit"] = compare(row["fp_text"], row["edit_text"])
+    cells = [
+        {
+            "role": role,
+            "name": ROLE_NAMES[role],
+            "id": row.get(f"{role}_id"),
+            "runs": texts.get(role),
+            "picture": row.get(f"{role}_image"),
+        }
+        for role in roles
+    ]
+    return {"cells": cells, "facts": {name: value for name, value in _facts(row).items() if value}}
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str | None]:
+    return {
+        "dropped because": f"{REASONS[row['reason']]}. {row['detail'] or ''}" if "reason" in row else None,
+        "ranks": f"false positive {_rank(row, 'fp')}; best ground truth {_rank(row, 'gt')}",
+        "audit of the ground truth": row.get("gt_reason"),
+        "audit of the false positive": row.get("fp_reason"),
+        "error types": ", ".join(row["error_types"] or ()),
+        "instruction": row["edit_instruction"],
+        "candidates": _candidates(row),
+        "record": row.get("record_id"),
+    }
+
+
+def _rank(row: dict[str, Any], role: str) -> str:
+    rank, score = row[f"{role}_rank"], row[f"{role}_score"]
+    return f"{'unknown' if rank is None else rank} (cosine {'unknown' if score is None else f'{score:.3f}'})"
+
+
+def _candidates(row: dict[str, Any]) -> str:
+    """Cosine of each candidate to the false positive; the chosen candidate in brackets."""
+    similarities = row.get("candidate_similarities") or ()
+    texts = ["failed or changed nothing" if value is None else f"{value:.3f}" for value in similarities]
+    return " · ".join(f"[{text}]" if place == row["candidate"] else text for place, text in enumerate(texts))

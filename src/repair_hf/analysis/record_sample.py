@@ -1,0 +1,153 @@
+"""A few records out of many, from both directions, to look at.
+
+In:  records, or dropped failures.
+Out: `RecordSample`: rows with their captions and images, and how many rows there were to draw from.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from datasets import Dataset
+
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
+from repair_hf.runtime.options import UserError
+
+if TYPE_CHECKING:
+    from repair_hf.pairs.dataset import Pairs
+
+ROLE_NAMES = {"q": "query", "gt": "ground truth", "fp": "false positive", "edit": "edit"}
+HEADLINES = {  # direction -> its name, what went wrong, what was done about it
+    "t2i": ("text → image", "a wrong image ranked high for a caption", "and was redrawn to fit it"),
+    "i2t": ("image → text", "a wrong caption ranked high for an image", "and was rewritten to fit it"),
+}
+
+
+@dataclass(frozen=True)
+class RecordSample:
+    """Rows that were drawn.
+
+    Args:
+        rows: Columns -> cells, one direction after the other. Dropped failures have a `reason`, no edit and no image.
+        available: Direction -> how many rows there were to draw from.
+    """
+
+    rows: list[dict[str, Any]]
+    available: dict[str, int]
+
+    def of(self, direction: str) -> list[dict[str, Any]]:
+        """The rows of a direction."""
+        return [row for row in self.rows if row["direction"] == direction]
+
+    @property
+    def lacks_images(self) -> bool:
+        """Whether an image of a query, ground truth or false positive is missing, so that only its id can be shown."""
+        return any(_missing_images(row) for row in self.rows)
+
+    @property
+    def is_dropped(self) -> bool:
+        return "reason" in self.rows[0]
+
+    @property
+    def title(self) -> str:
+        return "Dropped failures" if self.is_dropped else "Retrieval failures and their repairs"
+
+    @property
+    def provenance(self) -> str:
+        """The models, without the folders that they were loaded from."""
+        row = self.rows[0]
+        names = {what: "/".join(str(row[what]).rstrip("/").split("/")[-2:]) for what in ("retriever", "llm", "editor")}
+        return " · ".join(f"{what} {name}" for what, name in names.items())
+
+    @property
+    def sections(self) -> list[tuple[str, str, str, list[dict[str, Any]]]]:
+        """Name, meaning, count and rows of each direction that has rows."""
+        found = []
+        for direction, available in self.available.items():
+            name, failure, repair = HEADLINES[direction]
+            meaning = failure if self.is_dropped else f"{failure}, {repair}"
+            if rows := self.of(direction):
+                found.append((name, meaning, f"{len(rows)} of {available:,}", rows))
+        return found
+
+
+def sample_records(
+    table: Dataset,
+    *,
+    n: int,
+    direction: str | None = None,
+    error_type: str | None = None,
+    reason: str | None = None,
+    pairs: Pairs | None = None,
+    seed: int = 0,
+) -> RecordSample:
+    """Draw rows, the same number from each direction as far as possible.
+
+    Args:
+        table: Records of `load_records`, or failures of `load_dropped`.
+        n: How many rows at most.
+        direction: Draw only from `t2i` or `i2t`.
+        error_type: Only rows whose instruction names this kind of error.
+        reason: Only failures that were dropped for this reason.
+        pairs: The pairs that the table was made from, to fill in missing images.
+        seed: Seed of the draw.
+
+    Raises:
+        UserError: If there is nothing to draw, or `pairs` lack an image that the table names.
+    """
+    if direction not in (None, *DIRECTIONS):
+        raise UserError(f"`direction` must be one of {list(DIRECTIONS)}, got {direction!r}.")
+    directions = np.array(table["direction"][:], dtype=object)
+    is_wanted = np.ones(len(table), dtype=bool)
+    if error_type is not None:
+        is_wanted &= [error_type in (types or ()) for types in table["error_types"][:]]
+    if reason is not None:
+        is_wanted &= [each == reason for each in table["reason"][:]]
+    wanted = DIRECTIONS if direction is None else (direction,)
+    places = {name: np.flatnonzero(is_wanted & (directions == name)).tolist() for name in wanted}
+    counts = {name: len(found) for name, found in places.items()}
+    if n < 1 or not any(counts.values()):
+        raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
+    rng = random.Random(seed)
+    drawn = {name: sorted(rng.sample(places[name], share)) for name, share in _shares(counts, n).items()}
+    rows = [table[place] for found in drawn.values() for place in found]
+    return RecordSample(rows if pairs is None else _with_images(rows, pairs), counts)
+
+
+def _shares(counts: dict[str, int], n: int) -> dict[str, int]:
+    """How many rows of each direction to draw; a direction with too few leaves its share to the other."""
+    scarce = min(counts, key=counts.__getitem__)
+    take = {scarce: min(n // len(counts), counts[scarce])}
+    return {name: take.get(name, min(n - take[scarce], count)) for name, count in counts.items()}
+
+
+def _description(table: Dataset, error_type: str | None, reason: str | None) -> str:
+    if reason is not None:
+        found = Counter(table["reason"][:])
+        return f"failures dropped as {reason!r} (the table has {dict(found.most_common()) or 'none'})"
+    if error_type is not None:
+        found = Counter(name for types in table["error_types"][:] for name in types or ())
+        return f"records with an error of type {error_type!r} (the table has {dict(found.most_common()) or 'none'})"
+    return "records"
+
+
+def _with_images(rows: list[dict[str, Any]], pairs: Pairs) -> list[dict[str, Any]]:
+    places = {name: place for place, name in enumerate(pairs.images["image_id"][:])}
+    whole = []
+    for row in rows:
+        roles = _missing_images(row)
+        if unknown := [row[f"{role}_id"] for role in roles if row[f"{role}_id"] not in places]:
+            raise UserError(
+                f"`pairs` have no image {unknown[0]!r}; give the pairs and the split that the records were made from."
+            )
+        whole.append(row | {f"{role}_image": pairs.images[places[row[f"{role}_id"]]]["image"] for role in roles})
+    return whole
+
+
+def _missing_images(row: dict[str, Any]) -> list[str]:
+    kinds = MODALITIES[row["direction"]]
+    return [role for role in SOURCES if kinds[role] == "image" and row.get(f"{role}_image") is None]

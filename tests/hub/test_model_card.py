@@ -1,0 +1,185 @@
+"""The card of a model: complete, and it compares only what was measured alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import DatasetCard, ModelCard
+from jinja2 import Environment, meta
+from jinja2.exceptions import UndefinedError
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.hub import model_card as of_models
+from repair_hf.hub import record_card as of_records
+from repair_hf.hub import rendering
+from repair_hf.hub.model_card import model_card
+from repair_hf.hub.rendering import Stage, template
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import open_stage
+
+
+@pytest.fixture(scope="module")
+def trained(clip_folder, stage_folder, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "repair"
+    shutil.copytree(clip_folder, folder)
+    options = dict(pairs="me/photos", split="train", model="openai/clip-vit-base-patch32", records="me/x-repair")
+    options |= dict(output="runs/train", learning_rate=3e-4, grid_weight=0.5, seed=7, model_digest="base-digest")
+    options |= dict(pairs_fingerprint="abc", records_digest="def", hub_token="<hidden>", negatives="grid")
+    summary = dict(steps=146, processes=2, seconds=61.2, loss=1.25)
+    summary |= {"grids": dict(anchors=24, grids_3=5, grids_2=7, grids_0=12)}
+    summary |= {"eval_i2t_R@1": 0.5, "eval_t2i_MRR": 0.625}
+    stage_folder(folder, "train", options, summary)
+    lines = [
+        {"step": 1, "loss": 2.5, "loss_global": 2.0, "loss_grid": 1.0, "logit_scale": 14.0},
+        {"step": 2, "eval_loss": 1},
+    ]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": lines}))
+    return folder
+
+
+@pytest.fixture
+def results(trained, stage_folder, tmp_path) -> list[Path]:
+    """Of the base, of this model, and of one that was trained without records."""
+    plain = stage_folder(tmp_path / "vanilla", "train", {"records": None}, {"steps": 146, "seconds": 27.0})
+    own, folders = DualEncoder.from_pretrained(trained, device="cpu").digest, []
+    for name, model, weights, gain in (
+        ("b", "x", "base-digest", 0),
+        ("v", str(plain), "other", 0.01),
+        ("r", str(trained), own, 0.03),
+    ):
+        metrics = {f"{side}_{kind}": 0.7 + gain for side in ("i2t", "t2i") for kind in ("R@1", "R@5", "R@10", "MRR")}
+        options = dict(pairs="me/photos", split="test", model=model, model_digest=weights, pairs_fingerprint="t")
+        folders.append(stage_folder(tmp_path / name, "evaluate", options, metrics | {"n_images": 10, "n_texts": 50}))
+    return folders
+
+
+def test_the_model_card_tells_it_all(trained, results):
+    card = model_card(trained, "me/clip-repair", results=results, license="mit")
+    data = ModelCard(card).data
+    assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
+    assert data.library_name == "transformers" and data.license == "mit"
+    found = {result.metric_name: result.metric_value for result in data.eval_results}
+    assert found["I2T R@1"] == 0.73 and len(found) == 8 and data.eval_results[0].dataset_type == "me/photos"
+    for text in (
+        'AutoModel.from_pretrained("me/clip-repair")',
+        'SentenceTransformer("me/clip-repair")',
+        "against base (before training): R@1 I2T +3.0, T2I +3.0 points, one run each",
+        "against `vanilla` (the same number of steps, 146, on the pairs alone): R@1 I2T +2.0, T2I +2.0 points",
+        "10 images, 50 texts.",
+        "During training, on the validation split: I2T R@1 0.500, T2I MRR 0.625.",
+        "Compositional benchmarks (ARO, SugarCrepe, Winoground): not measured.",
+        "| steps | 146, on 2 processes |",
+        "| with a 3x3 grid | 5 |",
+        "| `learning_rate` | `0.0003` | `1e-05` |",
+        "| 1 | 2.500 | 2.000 | 1.000 | 14.000 |",
+        "One training run, seed 7",
+        "[`openai/clip-vit-base-patch32`](https://huggingface.co/openai/clip-vit-base-patch32)",
+    ):
+        assert text in card, text
+    assert card.index("| base ") < card.index("| `vanilla` ") < card.index("| **this model** ")
+    for hidden in ("/home/ann", "hub_token", "| `grid_weight`"):
+        assert hidden not in card
+
+
+def test_compositional_results_stand_on_the_card_where_they_were_measured(trained, results):
+    for folder, right in ((results[0], 0.5), (results[2], 0.625)):
+        more = {"sugarcrepe_accuracy": right, "sugarcrepe_n_cases": 7511}
+        more |= {"intervals": {"sugarcrepe_accuracy": [right - 0.01, right + 0.02]}}
+        summary = json.loads((folder / "summary.json").read_text()) | more
+        (folder / "summary.json").write_text(json.dumps(summary))
+    card = model_card(trained, "me/clip-repair", results=results)
+    assert "| % | base | `vanilla` | **this model** |" in card and "Cases: 7,511 of sugarcrepe." in card
+    assert "| sugarcrepe accuracy | 50.0 [49.0, 52.0] | – | 62.5 [61.5, 64.5] |" in card
+    assert "SugarCrepe, Winoground): not measured" not in card
+
+
+def test_a_model_of_unknown_making_says_so(clip_folder):
+    card = model_card(clip_folder, "me/clip")
+    for text in (
+        "whose base is not on record",
+        "Not measured: no evaluation was given",
+        "| steps | not on record |",
+        "Not on record.",
+    ):
+        assert text in card, text
+    assert "model-index" not in card and "base_model" not in card
+
+
+def test_other_dual_encoders_are_not_said_to_be_clip(siglip_folder):
+    card = model_card(siglip_folder, "me/siglip")
+    assert 'padding="max_length"' in card and "SentenceTransformer(" not in card
+
+
+def test_what_was_not_measured_alike_is_not_compared(trained, results):
+    with pytest.raises(UserError, match="none of .* measured the current weights in .*; evaluate them"):
+        model_card(trained, "me/x", results=results[:2])
+    with pytest.raises(UserError, match="holds no finished evaluation"):
+        model_card(trained, "me/x", results=[trained])
+    with pytest.raises(UserError, match="are both of `this model`"):
+        model_card(trained, "me/x", results=[*results, results[-1]])
+    changed = yaml.safe_load((results[0] / "config.yaml").read_text()) | {"pairs_fingerprint": "other"}
+    (results[0] / "config.yaml").write_text(yaml.safe_dump(changed))
+    with pytest.raises(UserError, match="measured on different pairs"):
+        model_card(trained, "me/x", results=results)
+
+
+def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
+    (tmp_path / "data" / "photos").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    options = dict(a="me/photos", b="data/photos", c="runs/gone", d="world/base", e="/x/y", f="photos")
+    options |= dict(output="runs/train")
+    stage = Stage(tmp_path, options, {}, {}, "")
+    assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
+    folder = open_stage(tmp_path / "out", command="train", options=options)
+    monkeypatch.chdir("/")  # as on another machine: what was here is not there
+    assert [Stage.of(folder).hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
+
+
+def test_records_of_several_rounds_are_listed_and_linked_and_lie_in_nobodys_folder(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "several")
+    options = yaml.safe_load((folder / "config.yaml").read_text())
+    options["records"] = ["/home/ann/round-1/records", "me/photos-repair", "you/photos-repair"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    card = model_card(folder, "me/clip-repair")
+    line = next(line for line in card.splitlines() if line.startswith("| records |"))
+    assert "`…/records`, [`me/photos-repair`](https://huggingface.co/datasets/me/photos-repair), [`you/" in line
+    assert ModelCard(card).data.datasets[:2] == ["me/photos-repair", "you/photos-repair"]
+    assert "/home/ann" not in card
+
+
+@pytest.mark.parametrize("name", ["dataset_card", "model_card"])
+def test_every_variable_of_a_template_is_given_and_used(
+    name, synthesis, hostile, dropped, trained, results, monkeypatch
+):
+    given, render = {}, rendering.render
+
+    def remember(template_name, card_data, values):
+        given.update(values)
+        return render(template_name, card_data, values)
+
+    monkeypatch.setattr(of_records, "render", remember)
+    monkeypatch.setattr(of_models, "render", remember)
+    if name == "dataset_card":
+        of_records.dataset_card(synthesis, synthesis, "me/x-repair", hostile, dropped)
+    else:
+        model_card(trained, "me/x", results=results)
+    needed = meta.find_undeclared_variables(Environment().parse(template(name)))
+    assert needed - {"card_data"} == set(given)
+    with pytest.raises(UndefinedError):
+        render(name, DatasetCard("---\na: 1\n---\n").data, {key: given[key] for key in given if key != "repo"})
+
+
+def test_every_package_is_in_the_wheel():
+    """The templates lie outside src, so the packages are listed by hand."""
+    import tomllib
+
+    root = Path(__file__).parents[2]
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(path.parent.relative_to(root / "src").parts) for path in (root / "src").rglob("__init__.py")}
+    assert sorted(listed) == sorted({*found, "repair_hf.hub_cards"}), (
+        "Put new packages into `packages` of pyproject.toml."
+    )

@@ -1,0 +1,113 @@
+"""Pushes of models and Spaces to a Hub on loopback, training from that Hub included."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from repair_hf.runtime.options import UserError
+
+
+def test_trains_from_the_hub_alone_and_pushes_what_it_trained(
+    hub, client, push, folder, clip_folder, pairs_folder, tmp_path
+):
+    """Pairs, records and model by id; no language model; the result on the Hub, loaded and measured from there."""
+    push(folder, "me/photos-repair", "--tag", "round-1")
+    shutil.copytree(clip_folder, tmp_path / "clip")
+    assert client.main("push", "model", tmp_path / "clip", "--repo", "me/clip")[0] == 0
+    client.run(
+        f"""
+from datasets import Dataset, Features, Image, List, Value
+from repair_hf.pairs.dataset import load_pairs
+pairs = load_pairs({str(pairs_folder)!r}, split="all")
+rows = {{"image": list(pairs.images["image"]), "image_id": pairs.images["image_id"][:],
+        "caption": [[pairs.captions[c]["caption"] for c in pairs.captions_of(i)] for i in range(len(pairs.images))]}}
+features = Features({{"image": Image(), "image_id": Value("string"), "caption": List(Value("string"))}})
+Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
+"""
+    )
+    words = f"train --pairs me/photos --split all --model me/clip --use-cpu --output {tmp_path / 'out'}"
+    words += " --records me/photos-repair --records-revision round-1"
+    words += f" --per-device-train-batch-size 4 --max-steps 2 --cache-folder {tmp_path / 'cache'}"
+    words += " --push-to-hub --hub-model-id me/clip-repair --hub-private-repo true"
+    hub.requests.clear()
+    code, printed, error = client.main(*words.split())
+    assert code == 0, error
+    assert "push    revision" in printed and f"-> {hub.url}/me/clip-repair" in printed
+    assert hub.count("POST /api/models/me/clip-repair/commit") == 1
+    sent = hub.files("model", "me/clip-repair")
+    assert hub.repos["model", "me/clip-repair"].private
+    assert "training_args.bin" not in sent and "config.yaml" not in sent
+    assert sent["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
+    card = sent["README.md"].decode()
+    assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card
+    assert client.main("push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--license", "mit")[0] == 0
+    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the licence stays
+    assert code == 0 and "me/clip-repair has it since the training" in printed
+    assert hub.count("POST /api/models/me/clip-repair/commit") == 2
+    assert "license: mit" in hub.files("model", "me/clip-repair")["README.md"].decode()
+    words = "evaluate --pairs me/photos --split all --model me/clip-repair --output"
+    code, _, error = client.main(*words.split(), tmp_path / "measured")
+    assert code == 0, error
+    digests = f"""
+from transformers import AutoModel, AutoProcessor
+from repair_hf.encoder.dual_encoder import DualEncoder
+AutoModel.from_pretrained("me/clip-repair"), AutoProcessor.from_pretrained("me/clip-repair")
+result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-repair", {str(tmp_path / "out")!r})]
+"""
+    there, here = client.run(digests)
+    assert there == here
+    assert json.loads((tmp_path / "measured" / "metrics.json").read_text())["n_images"] == 12
+
+
+def test_a_space_is_private_and_shows_the_newest_task_alone(hub, client, tmp_path):
+    pictures = tmp_path / "task" / "shown" / "pictures"
+    pictures.mkdir(parents=True)
+    (tmp_path / "task" / "task.json").write_text("{}")
+    (tmp_path / "task" / "items.csv").write_text("item,accepted\n")  # the audit's verdicts stay here
+
+    def push_task(picture: str) -> str:
+        for old in pictures.iterdir():
+            old.unlink()
+        (pictures / picture).write_bytes(b"picture")
+        return client.run(
+            f"""
+from repair_hf.hub.push import push_space
+from repair_hf.runtime.options import UserError
+from repair_hf.analysis.people import space
+space.version = lambda name: "6.31.0"
+try:
+    result = push_space({str(tmp_path / "task")!r}, "me/judge").url
+except UserError as error:
+    result = str(error)
+"""
+        )
+
+    assert push_task("first.webp") == f"{hub.url}/spaces/me/judge" and hub.repos["space", "me/judge"].private
+    push_task("second.webp")
+    names = {".gitattributes", "README.md", "app.py", "task.json", "shown/pictures/second.webp"}
+    assert set(hub.files("space", "me/judge")) == names
+    hub.repos["space", "me/judge"].private = False
+    assert "me/judge exists and is public" in push_task("third.webp")
+    assert set(hub.files("space", "me/judge")) == names
+
+
+def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_folder, clip_folder, tmp_path):
+    words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --push-to-hub"
+    words += f" --output {tmp_path / 'out'}"
+    code, _, error = client.main(*words.split(), "--hub-model-id", "you/clip")
+    assert code == 2 and "may not write to you/clip" in error and not (tmp_path / "out").exists()
+    code, _, error = client.main(*words.split(), "--hub-strategy", "every_save")
+    assert code == 2 and "`push_to_hub` sends the finished model as one commit" in error
+
+
+def test_the_trainers_own_push_is_refused(clip, tmp_path):
+    """It would send `training_args.bin`, a pickle."""
+    from repair_hf.training.config import RepairConfig
+    from repair_hf.training.trainer import RepairTrainer
+
+    config = RepairConfig(output_dir=str(tmp_path), push_to_hub=True, use_cpu=True)
+    with pytest.raises(UserError, match=r"call `repair_hf.hub.push.push_model\(folder, repo\)` after the training"):
+        RepairTrainer(clip, config, None, None, None)

@@ -1,0 +1,128 @@
+"""The card of records: complete, no text read as Markdown or HTML, no key, and gaps in the data are stated."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+from datasets import Dataset
+from huggingface_hub import DatasetCard
+from PIL import Image
+
+from repair_hf.hub import record_card
+from repair_hf.hub.record_card import dataset_card
+from repair_hf.records.columns import REASONS
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.runtime.run_folder import digest
+
+
+def card_of(folder: Path, records: Dataset, dropped: Dataset, **more):
+    return dataset_card(folder, folder, "me/x-repair", records, dropped, **more)
+
+
+def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
+    card = card_of(synthesis, hostile, dropped, license="cc-by-4.0").text
+    data = DatasetCard(card).data.to_dict()
+    assert data["license"] == "cc-by-4.0" and data["size_categories"] == ["n<1K"]
+    assert [config["config_name"] for config in data["configs"]] == ["records", "dropped"]
+    for text in (
+        'load_dataset("me/x-repair", "records", split="train")',
+        "| mined | audited false positives | 4 | 5 |",
+        "| kept | became records | 3 (75.0%) | 3 (60.0%) |",
+        f"| `no_op` | {REASONS['no_op']} | 1 (25.0%) | 1 (20.0%) |",
+        "| known for | 0 of 3 | 3 of 3 |",
+        "| Count | – | 100.0% |",
+        "| t2i | 3 | 0.500 | 0.505 | 0.510 | 0.515 | 0.510 |",
+        "`gemini/gemini-2.5-flash` was answered by `gemini-2.5-flash-002` 1 times",
+        "| audit | i2t | 1,234 | 5.0 | 0.1 | 5.0 | $1.50 |",
+        "License, as stated by the publisher of this dataset: `cc-by-4.0`.",
+        "`…/photos`, split `train`, fingerprint `abc`",
+        "unrequested changes by the image editor at a rate of 0.25",
+        "| torch | `2` |",
+        "repair-hf synthesize --output '…/synthesize' '--model=…/clip'",
+        "You audit the mistakes of an image search engine",
+        "@misc{liu-repair",
+    ):
+        assert text in card, text
+    for hidden in ("/home/ann", "inside.example", "concurrency"):
+        assert hidden not in card
+
+
+def test_kinds_of_error_of_images_stand_on_the_card_once_they_are_labelled(synthesis, hostile, dropped):
+    first, second = [row["record_id"] for row in hostile if row["direction"] == "t2i"][:2]
+    labels = {first: ["Object"], second: ["Object", "Count"]}
+    lines = [json.dumps({"record_id": name, "error_types": types}) for name, types in labels.items()]
+    (synthesis / "error_types.jsonl").write_text("\n".join(lines) + "\n")
+    card = card_of(synthesis, hostile, dropped).text
+    for text in ("| known for | 2 of 3 | 3 of 3 |", "| Object | 100.0% | 0.0% |", "| Count | 50.0% | 100.0% |"):
+        assert text in card, text
+
+
+def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropped, rendered):
+    card = card_of(synthesis, hostile, dropped)
+    page = rendered(card.text.split("---\n", 2)[2])
+    known = "a blockquote code details em h1 h2 h3 img li p pre strong summary table tbody td th thead tr ul".split()
+    assert set(re.findall(r"<(\w+)", page)) <= set(known)
+    assert all(name.startswith("samples/") for name in re.findall(r'<img src="([^"]*)"', page))
+    assert not re.findall(r"<a [^>]*>", page) and "onerror" not in re.sub(r"<code>.*?</code>", "", page)
+    assert page.count("<summary>") == 2 and "49" not in re.findall(r"<code>\{\{ (.*?) \}\}", page)
+
+
+def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, dropped):
+    card = card_of(synthesis, hostile, dropped)
+    assert card.text.count("| query | ground truth | false positive | edit |") == 3
+    assert card.text.count("**t2i**") == 2 and card.text.count("**i2t**") == 1
+    assert set(card.pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
+    assert all(f"]({name})" in card.text for name in card.pictures)
+
+
+def test_a_sample_picture_tells_nothing_but_itself():
+    large = Image.new("RGB", (800, 400), "red")
+    large.info |= {"exif": b"Exif\0\0 where it was taken", "icc_profile": b"by whom it was taken"}
+    small = Image.open(io.BytesIO(record_card._picture(large)))
+    assert small.size == (256, 128) and not small.info
+
+
+def test_records_of_unknown_making_say_so(hostile, tmp_path):
+    none = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    bare = hostile.map(
+        lambda row: {"prompt_digest": "of old", "error_types": [], "edit_similarity": None}, features=FEATURES
+    )
+    save_records(tmp_path / "bare", bare, none)
+    card = card_of(tmp_path / "bare", bare, none).text
+    for text in (
+        "Tokens and cost are not on record",
+        "has different prompts from those that made these records",
+        "stated no license",
+        "Image-caption pairs: not on record.",
+        "The command and its options are not on record.",
+        "The versions of the software are not on record.",
+        "The versions of the models that answered are not on record.",
+        "| t2i | 3 | not on record |",
+        "there is no config `dropped`",
+        "No error type is known for these records",
+    ):
+        assert text in card, text
+    assert "license" not in DatasetCard(card).data.to_dict()
+
+
+def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "a-very-secret-value")
+    monkeypatch.setenv("HF_TOKEN", "another-secret-value")
+    (synthesis / "command.txt").write_text(
+        "repair-hf synthesize --note a-very-secret-value --url http://ann:pass@host/x\n"
+    )
+    leaking = hostile.map(
+        lambda row: {"edit_instruction": "use hf_abcdefghijklmnopqrstuv and another-secret-value"}, features=FEATURES
+    )
+    card = card_of(synthesis, leaking, dropped).text
+    for secret in ("a-very-secret-value", "another-secret-value", "hf_abcdefghijklmnopqrstuv", "ann:pass"):
+        assert secret not in card
+    assert "<hidden>" in card
+
+
+def test_equal_folders_give_equal_cards(synthesis, hostile, dropped):
+    one, two = (card_of(synthesis, hostile, dropped) for _ in range(2))
+    assert digest(one.text) == digest(two.text) and one.pictures == two.pictures
