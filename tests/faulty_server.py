@@ -198,12 +198,13 @@ class FaultyServer:
 
     Attributes:
         fetched: Paths that were asked for by GET, for which there is no reason.
+        hangups: Released once for each connection that was closed.
     """
 
     def __init__(self, answer: Answer, *, idle: float | None = None) -> None:
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.front, self._http.idle = self, idle
-        self.answer, self.fetched = answer, []
+        self.answer, self.fetched, self.hangups = answer, [], threading.Semaphore(0)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     def base_url(self, shape: Shape = "openai") -> str:
@@ -236,6 +237,10 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     front: FaultyServer
     idle: float | None
+
+    def shutdown_request(self, request) -> None:
+        super().shutdown_request(request)
+        self.front.hangups.release()
 
     def handle_error(self, request, client_address) -> None:
         """Clients go away, and connections are broken here on purpose."""

@@ -56,7 +56,7 @@ def ask(house, tmp_path):
     """Asks once, by a client and a journal of its own."""
     server, runner = house
 
-    def run(shape, script, *, schema=Verdict, timeout=1.0):
+    def run(shape, script, *, schema=Verdict, timeout=60.0):
         async def main():
             with Journal(tmp_path / "journal.jsonl") as journal:
                 base_url = server.base_url(shape)
@@ -69,6 +69,11 @@ def ask(house, tmp_path):
     return run
 
 
+def patience(name: str) -> float:
+    """Seconds to wait for an answer: few only where it is to be late."""
+    return 1.0 if "time-out" in name else 60.0
+
+
 def kept(tmp_path, *, lost: bool = False) -> list[dict]:
     """The answers in the journal, or what it says of those that were lost."""
     entries = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
@@ -79,7 +84,7 @@ def kept(tmp_path, *, lost: bool = False) -> list[dict]:
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_asked_again(name, shape, ask, tmp_path):
     script = Script(FAULTS[name](shape, GOOD), GOOD)
-    assert ask(shape, script) == Verdict(valid=True, reason="it fits")
+    assert ask(shape, script, timeout=patience(name)) == Verdict(valid=True, reason="it fits")
     first, second = script.questions
     assert first.body == second.body and len(kept(tmp_path)) == 1
 
@@ -87,7 +92,7 @@ def test_what_passes_is_asked_again(name, shape, ask, tmp_path):
 @both_shapes
 @pytest.mark.parametrize("name", PASSING)
 def test_what_may_be_billed_though_it_failed_is_counted_as_the_most_it_may_cost(name, shape, ask, tmp_path):
-    ask(shape, Script(FAULTS[name](shape, GOOD), GOOD))
+    ask(shape, Script(FAULTS[name](shape, GOOD), GOOD), timeout=patience(name))
     lost, (answer,) = kept(tmp_path, lost=True), kept(tmp_path)
     assert len(lost) == (name not in NOT_BILLED)
     for entry in lost:
@@ -117,7 +122,7 @@ def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
 def test_a_wait_that_the_provider_names_is_kept(name, shape, ask):
     start = time.monotonic()
     ask(shape, Script(FAULTS[name](shape, GOOD), GOOD))
-    assert 0.3 <= time.monotonic() - start < 5
+    assert 0.29 < time.monotonic() - start < 60
 
 
 @both_shapes
@@ -190,9 +195,11 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
             chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, retries=QUICK)
             for sample in range(2):
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
-                time.sleep(0.3)  # the whole process is busy: the client cannot see that the server hangs up
+                assert server.hangups.acquire(
+                    timeout=60
+                )  # blocks the loop: the client cannot see that the server hangs up
 
-    with FaultyServer(script, idle=0.1) as server:
+    with FaultyServer(script, idle=0.3) as server:
         asyncio.run(main(server.base_url(shape)))
     assert len(script.questions) == 2
 
