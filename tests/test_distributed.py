@@ -92,7 +92,7 @@ def launch(script: Path, argument: str, proof: Path) -> None:
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
     assert proof.is_file(), done.stderr[-4000:]

@@ -77,7 +77,7 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CPU_2)]
     words = [str(tmp_path / "script.py"), str(tmp_path), *command.split(), str(tmp_path / "two")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *words], env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*launcher, *words], env=environment, capture_output=True, text=True, timeout=600)
     # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
     assert done.stdout.count("processes 2") == 2, done.stderr[-4000:]
 
@@ -103,6 +103,6 @@ def test_mapped_vectors_are_not_held_in_memory(tmp_path):
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         np.save(tmp_path / f"{name}.npy", vectors)
     files = [str(tmp_path / f"{name}.npy") for name in ("images", "texts")]
-    done = subprocess.run([sys.executable, "-c", MAPPED, *files], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", MAPPED, *files], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < vectors.nbytes / 2, "as much memory was taken as half of the captions need"

@@ -98,4 +98,4 @@ def _dom(path, home) -> str:
         "--dump-dom",
         path.as_uri(),
     ]
-    return subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=600, check=True).stdout

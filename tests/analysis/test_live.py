@@ -58,12 +58,12 @@ def test_the_second_pass_of_several_processes_counts_nothing_twice(pairs_folder,
 
 
 def test_it_costs_next_to_nothing_between_two_pages(pairs_folder, tmp_path):
-    live, one = view(pairs_folder, tmp_path), repair(1, 5, "an edit")
-    start = time.perf_counter()
+    live, one = view(pairs_folder, tmp_path, every=3600), repair(1, 5, "an edit")
+    start = time.process_time()  # what else the machine does is not counted
     for number in range(10_000):
         one.at = {"q": number, "gt": 0, "fp": 5}
         live(one)
-    assert time.perf_counter() - start < 1 and not (tmp_path / "live.html").exists()
+    assert time.process_time() - start < 1 and not (tmp_path / "live.html").exists()
 
 
 def test_synthesize_leaves_it(toy_run):

@@ -52,7 +52,7 @@ def killed(words, recipe) -> Path:
     """The folder as kill -9 left it, in the midst of the second round's synthesis."""
     out = recipe.parent / "out"
     with subprocess.Popen([sys.executable, "-m", "repair_hf", *words], stdout=subprocess.DEVNULL) as process:
-        wait_until = time.monotonic() + 300
+        wait_until = time.monotonic() + 600
         while not (out / "round-2" / "records" / "journal.jsonl").exists():
             assert process.poll() is None and time.monotonic() < wait_until
             time.sleep(0.01)

@@ -159,7 +159,7 @@ def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
     ]
-    shown = [process.communicate(timeout=300)[0] for process in running]
+    shown = [process.communicate(timeout=600)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], shown
     journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
     keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]
@@ -294,7 +294,7 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
     words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
     command = [sys.executable, "-m", "repair_hf", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
-        wait_until = time.monotonic() + 300
+        wait_until = time.monotonic() + 600
         while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
             assert process.poll() is None and time.monotonic() < wait_until
             time.sleep(0.01)

@@ -337,7 +337,7 @@ def test_concurrency_is_bounded(tmp_path):
 def stop_early(tmp_path, text: str, questions: int, *, cancel: bool) -> tuple[int, int]:
     """Asks two at a time, and drains while the first are under way: how many answers were kept, how many were asked for."""
     end_of_thinking = threading.Event()
-    script = Script(lambda: end_of_thinking.wait(10) and text)
+    script = Script(lambda: end_of_thinking.wait(60) and text)
 
     async def main(base_url: str) -> int:
         with Journal(tmp_path / "journal.jsonl") as journal:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -139,20 +138,21 @@ def test_the_command_is_killed_between_handing_in_and_collecting(source, world, 
         words = ["synthesize", "--pairs", source, "--failures", failures, "--model", clip_folder, "--llm", "openai/world",
                  "--editor", "world", "--batch", "--output", out, "--llm-base-url", server.base_url]  # fmt: skip
         command = [sys.executable, "-m", "repair_hf", *map(str, words)]
-        take, has_it = server.batches.post, threading.Event()
+        take, has_it, is_killed = server.batches.post, threading.Event(), threading.Event()
 
         def take_slowly(path: str, *rest):
             response = take(path, *rest)
             if path == "/v1/batches":
                 has_it.set()
-                time.sleep(3)
+                is_killed.wait(60)
             return response
 
         server.batches.post = take_slowly
         process = subprocess.Popen(command, **quiet)
-        assert has_it.wait(120), process.communicate()[1]
+        assert has_it.wait(600), process.communicate()[1]
         process.kill()
         process.communicate()
+        is_killed.set()
         server.batches.post = take
         told = []
         while (run := subprocess.run(command, text=True, **quiet)).returncode:

@@ -31,7 +31,7 @@ def connect():
 
     def open_one(answer, **options) -> http.client.HTTPConnection:
         running = ChatServer(answer, **options).__enter__()
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         opened.append((running, connection))
         return connection
 
@@ -60,11 +60,13 @@ def test_one_connection_serves_many_requests_without_delay(connect):
     post(connection)
     socket = connection.sock
     assert socket is not None
-    start = time.monotonic()
+    took = []
     for _ in range(20):
+        start = time.monotonic()
         assert post(connection)[0] == 200
+        took.append(time.monotonic() - start)
     assert connection.sock is socket
-    assert time.monotonic() - start < 0.4  # a delayed acknowledgement would take 40 ms each
+    assert min(took) < 0.035  # a delayed acknowledgement would take 40 ms each; on a busy machine others may take long
 
 
 def test_whole_responses(connect):
@@ -101,7 +103,7 @@ def test_other_paths(connect):
 def test_latency(connect):
     start = time.monotonic()
     post(connect(lambda body: "yes", latency=0.2))
-    assert time.monotonic() - start >= 0.2
+    assert time.monotonic() - start > 0.19  # clocks are coarse
 
 
 def test_log_is_written_before_the_answer(connect, tmp_path):
@@ -121,14 +123,14 @@ def test_log_is_written_before_the_answer(connect, tmp_path):
 
 
 def test_connections_are_served_side_by_side():
-    barrier = threading.Barrier(8, timeout=5)
+    barrier = threading.Barrier(8, timeout=60)
 
     def answer(body):
         barrier.wait()  # passes only if eight requests are in work at once
         return "yes"
 
     def client():
-        connection = http.client.HTTPConnection(netloc, timeout=10)
+        connection = http.client.HTTPConnection(netloc, timeout=60)
         statuses.append(post(connection)[0])
         connection.close()
 
@@ -145,7 +147,7 @@ def test_connections_are_served_side_by_side():
 
 def test_after_the_end_nobody_answers():
     with ChatServer(lambda body: "yes") as running:
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         post(connection)
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
         post(connection)
@@ -168,7 +170,7 @@ def test_serve_is_the_oracle():
     process = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
     try:
         base_url = process.stdout.readline().strip()
-        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=60)
         edit = [
             {"type": "text", "text": 'False-positive caption: "two red stars"'},
             {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
