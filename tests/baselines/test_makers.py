@@ -327,7 +327,7 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     server = ImageServer(lambda n: png())
 
     def draw(max_usd: float | None) -> list[dict]:
-        editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), retries=SOON, timeout=5.0)
+        editor = HostedEditor(MODELS["gemini"], base_url=server.base_url("gemini"), retries=SOON, timeout=60.0)
         maker, budget = MAKERS["stablerep"], Budget(max_usd)
 
         async def make(workshop: Workshop) -> list[dict[str, Any]]:

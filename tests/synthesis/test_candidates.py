@@ -84,7 +84,7 @@ def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
     async def work() -> None:
         candidates = Candidates(Painter(batch_size=1), sources, tmp_path, count=1, seed=0)
         async with candidates.open():
-            await asyncio.wait_for(asyncio.gather(*(one_after_another(candidates, start) for start in range(5))), 30)
+            await asyncio.wait_for(asyncio.gather(*(one_after_another(candidates, start) for start in range(5))), 300)
 
     asyncio.run(work())
 
