@@ -51,7 +51,7 @@ class Client:
 
     def close(self) -> None:
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(600)
 
 
 _WORKER = """

@@ -96,7 +96,7 @@ def _dom(path, home) -> str:
     """The page as a browser has it once scripts have run."""
     words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home / 'browser'}", "--dump-dom"]
     return subprocess.run(
-        [CHROMIUM, *words, path.as_uri()], capture_output=True, text=True, timeout=60, check=True
+        [CHROMIUM, *words, path.as_uri()], capture_output=True, text=True, timeout=600, check=True
     ).stdout
 
 

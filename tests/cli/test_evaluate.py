@@ -147,7 +147,7 @@ def test_two_processes_write_and_print_what_one_does(tmp_path, clip_folder, caps
             env=os.environ | watching,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         # Not by the exit code: gloo's threads now and then abort the interpreter on its way out, when all is saved.
         assert done.stdout.replace("/two", "/one") == expected, done.stderr[-3000:]

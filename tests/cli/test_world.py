@@ -106,7 +106,7 @@ def test_serve_tells_its_address_and_answers_there():
         try:
             address = server.stdout.readline().split()[-1]
             asked = {"model": "oracle", "messages": [{"role": "user", "content": "Who are you?"}]}
-            answer = httpx.post(f"{address}/chat/completions", json=asked, timeout=30)
+            answer = httpx.post(f"{address}/chat/completions", json=asked, timeout=60)
         finally:
             server.terminate()
     assert answer.status_code == 400 and "error" in answer.json()  # it knows the prompts of this package alone

@@ -158,7 +158,7 @@ def stop_early(with_chat):
 
     def run(text: str, questions: int, *, cancel: bool = False) -> tuple[int, int]:
         end_of_thinking = threading.Event()
-        script = Script(lambda: end_of_thinking.wait(10) and text)
+        script = Script(lambda: end_of_thinking.wait(60) and text)
 
         async def work(chat) -> int:
             messages = [[{"role": "user", "content": f"question {k}"}] for k in range(questions)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
+import threading
 from collections import Counter
 
 import pytest
@@ -131,12 +132,14 @@ def test_babble_is_an_unparsed_answer(model, tmp_path):
 
 def test_a_batch_that_nobody_waits_for_is_given_up(model, monkeypatch):
     monkeypatch.setattr(model._model.generation_config, "eos_token_id", [10**6])  # it would go on and on
+    generate, has_begun = model._model.generate, threading.Event()
+    monkeypatch.setattr(model._model, "generate", lambda **inputs: has_begun.set() or generate(**inputs))
 
     async def work():
-        waiting = asyncio.create_task(model(request("on and on", max_tokens=20_000)))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.create_task(model(request("on and on", max_tokens=200_000)))
+        assert await asyncio.to_thread(has_begun.wait, 60)
         waiting.cancel()
-        return await asyncio.wait_for(model(request("after it")), 15)
+        return await asyncio.wait_for(model(request("after it")), 60)
 
     assert asyncio.run(work()).completion_tokens == 12
 

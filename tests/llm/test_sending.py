@@ -33,12 +33,16 @@ BROKEN = Wire(500, error("openai", 500, "boom"))
 class Counted:
     """Answers in so many seconds, and counts the requests: all, those answered, those here at once.
 
-    `asked` is the last question.
+    `asked` is the last question. With `meeting`, a request other than the first waits until two are here at once, or for
+    five seconds.
     """
 
-    def __init__(self, answer, seconds: float = 0.01) -> None:
+    def __init__(self, answer, seconds: float = 0.01, *, meeting: bool = False) -> None:
         self.answer, self.seconds, self.lock = answer, seconds, threading.Lock()
         self.came = self.answered = self.here = self.most = 0
+        self.have_met = threading.Event()
+        if not meeting:
+            self.have_met.set()
 
     def __call__(self, question: Question) -> str | Wire:
         with self.lock:
@@ -47,7 +51,12 @@ class Counted:
             self.most = max(self.most, self.here)
             self.asked = question.messages[0]["content"]
             answer = self.answer(self)
+            if self.here > 1:
+                self.have_met.set()
+            is_first = self.came == 1
         time.sleep(self.seconds)
+        if not is_first:
+            self.have_met.wait(5)
         with self.lock:
             self.here -= 1
             self.answered += answer not in (BUSY, BROKEN)
@@ -128,7 +137,7 @@ def test_max_calls_holds_for_the_folder(crowd):
 
 
 def test_max_usd_holds_for_the_folder(crowd):
-    server = Counted(good)
+    server = Counted(good, meeting=True)
     outcomes = crowd(server, 60, limits=Limits(16), budget=Budget(max_usd=20.9 * BILL))
     assert 18 <= server.came <= 20 and len(of_type(outcomes, BudgetSpent)) == 60 - server.came
     assert server.most > 1  # only the first went alone

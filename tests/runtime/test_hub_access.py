@@ -39,7 +39,8 @@ def is_offline() -> list[bool]:
     return [constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE]
 
 
-def test_a_hub_that_answers_is_asked_once_and_used(online, caplog):
+def test_a_hub_that_answers_is_asked_once_and_used(online, caplog, monkeypatch):
+    monkeypatch.setattr(hub_access, "PATIENCE", 60)
     with Hub({}) as hub:
         online(hub.url)
         settle_hub("me/clip")

@@ -36,7 +36,7 @@ def holder(tmp_path) -> Iterator[subprocess.Popen]:
 def release(process: subprocess.Popen) -> None:
     process.stdin.write("\n")
     process.stdin.close()
-    process.wait(timeout=30)
+    process.wait(timeout=600)
 
 
 def parts(

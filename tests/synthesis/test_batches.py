@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -108,20 +107,21 @@ def test_the_command_is_killed_between_handing_in_and_collecting(world, whole, c
     with ChatServer(answer, log=log) as server:
         options = f"--llm openai/world --editor world --batch --output {out} --llm-base-url {server.base_url}"
         command = [sys.executable, "-m", "repair_hf", *world.command(clip_folder), *options.split()]
-        take, has_it = server.batches.post, threading.Event()
+        take, has_it, is_killed = server.batches.post, threading.Event(), threading.Event()
 
         def take_slowly(path: str, *rest):
             response = take(path, *rest)
             if path == "/v1/batches":
                 has_it.set()
-                time.sleep(3)
+                is_killed.wait(60)
             return response
 
         server.batches.post = take_slowly
         process = subprocess.Popen(command, **quiet)
-        assert has_it.wait(120), process.communicate()[1]
+        assert has_it.wait(600), process.communicate()[1]
         process.kill()
         process.communicate()
+        is_killed.set()
         server.batches.post = take
         told = []
         while (run := subprocess.run(command, text=True, **quiet)).returncode:

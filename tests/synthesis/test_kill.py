@@ -6,6 +6,7 @@ The real command over real HTTP: the toy world's oracle behind an OpenAI-compati
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -14,8 +15,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from small_world import World, saved
 
@@ -41,8 +44,11 @@ def words(encoder, clip_folder, tmp_path_factory) -> list[str]:
     return [*world.command(clip_folder), "--llm", "openai/world", "--editor", "world"]
 
 
-def served(log: Path) -> ChatServer:
+def served(log: Path, before: Callable[[], None] = lambda: None) -> ChatServer:
+    """The oracle; `before` each answer it may be made to wait."""
+
     def answer(body: dict) -> str:
+        before()
         return oracle.answer(body["messages"], body["seed"], verdict_noise=0.2, malformed_rate=0.1)
 
     return ChatServer(answer, latency=0.03, log=log)
@@ -88,6 +94,7 @@ def kill_and_go_on(words, tmp_path, monkeypatch, capsys, *, kills: list[tuple[in
             before = lines(log) - answers(killed)
             command = [*same, "--concurrency", str(concurrency)]
             kill_at(command, processes, killed, round(moment * len(asked)))
+            settle(server)
             lost = lines(log) - answers(killed) - before
             assert lost <= concurrency
             in_flight += lost
@@ -111,7 +118,7 @@ def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
     process = subprocess.Popen(
         command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while answers(folder) < count:
         assert process.poll() is None, f"ended before it could be killed:\n{process.communicate()[1]}"
         assert time.monotonic() < deadline, "made no progress"
@@ -119,7 +126,15 @@ def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
     kill_family(process.pid)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    time.sleep(0.1)  # what had reached the server is in its log by now
+
+
+def settle(server: ChatServer) -> None:
+    """Wait until what had reached the server is in its log: connections are taken in turn, and each has a thread."""
+    httpx.get(f"{server.base_url}/batches", timeout=60)
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def kill_family(leader: int) -> None:
@@ -138,14 +153,20 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, monkeypatch, capsys, re
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, heard))
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
+    came, is_interrupted = itertools.count(1), threading.Event()
+
+    def hold() -> None:
+        if next(came) > 30:
+            is_interrupted.wait(60)
 
     def interrupt_at(answers: int) -> None:
         while lines(out / "journal.jsonl") < answers:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
+        is_interrupted.set()
 
     finger = threading.Thread(target=interrupt_at, args=(30,), daemon=True)
-    with served(log) as server:
+    with served(log, hold) as server:
         finger.start()
         limit = ["--concurrency", str(CONCURRENCY)]
         code = main([*words, *limit, "--llm-base-url", server.base_url, "--output", str(out)])

@@ -53,7 +53,7 @@ def launch(words: list[str]) -> str:
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
     )
     return done.stderr
 

@@ -134,7 +134,7 @@ class Leaky:
         shape, told = question.shape, f"This is about your key {KEY}."
         if self.trouble == "none" and self.count % 5 == 0:
             return Wire(503, error(shape, 503, told), {"X-Key": KEY})
-        if self.trouble == "none" and zlib.crc32(str(question.messages).encode()) % 4 == 0:  # whatever comes first
+        if zlib.crc32(str(question.messages).encode()) % 4 == 0:  # in every run alike, whatever comes first
             return Wire(400, error(shape, 400, told, "content_filter"))
         if self.trouble == "none" or self.count < 20:
             return oracle.answer(question.messages, question.seed)

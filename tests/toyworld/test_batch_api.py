@@ -35,7 +35,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def call(server):
-    connection = http.client.HTTPConnection(urlsplit(server.base_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(server.base_url).netloc, timeout=60)
 
     def send(method: str, path: str, data: bytes | None = None, kind: str = "application/json"):
         connection.request(method, f"/v1/{path}", data, {"Content-Type": kind})

@@ -30,7 +30,7 @@ def connect():
 
     def open_one(answer, **options) -> http.client.HTTPConnection:
         running = ChatServer(answer, **options).__enter__()
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         opened.append((running, connection))
         return connection
 
@@ -56,7 +56,7 @@ def test_several_choices_are_billed_for_one_prompt(connect):
 
 def test_one_connection_serves_many_requests_without_delay():
     with ChatServer(lambda body: "yes") as running:
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         assert post(connection)[0] == 200
         first = connection.sock
         assert post(connection)[0] == 200 and connection.sock is first
@@ -97,7 +97,7 @@ def test_invalid_requests(connect, body):
 def test_latency(connect):
     start = time.monotonic()
     post(connect(lambda body: "yes", latency=0.2))
-    assert time.monotonic() - start >= 0.2
+    assert time.monotonic() - start > 0.19  # clocks are coarse
 
 
 def test_log_is_written_before_the_answer(connect, tmp_path):
@@ -117,14 +117,14 @@ def test_log_is_written_before_the_answer(connect, tmp_path):
 
 
 def test_connections_are_served_side_by_side():
-    barrier = threading.Barrier(8, timeout=5)
+    barrier = threading.Barrier(8, timeout=60)
 
     def answer(body):
         barrier.wait()  # passes only if eight requests are in work at once
         return "yes"
 
     def client():
-        connection = http.client.HTTPConnection(netloc, timeout=10)
+        connection = http.client.HTTPConnection(netloc, timeout=60)
         statuses.append(post(connection)[0])
         connection.close()
 
@@ -141,7 +141,7 @@ def test_connections_are_served_side_by_side():
 
 def test_after_the_end_nobody_answers():
     with ChatServer(lambda body: "yes") as running:
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         post(connection)
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
         post(connection)

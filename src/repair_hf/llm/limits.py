@@ -116,7 +116,7 @@ class Limits:
         """Ask less after a 429; several 429s from requests in flight together count once."""
         now = time.monotonic()
         self._closed_until = max(self._closed_until, now + min(named_wait or 0.0, LONGEST_NAMED_PAUSE))
-        if began < self._slowed_at:
+        if began <= self._slowed_at:  # a coarse clock may show one moment for both
             return
         self._slowed_at = now
         self._allowed = max(self._allowed / 2, 1.0)

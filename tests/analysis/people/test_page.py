@@ -25,6 +25,15 @@ if CHROMIUM is None:
     pytest.skip("no Chromium on this machine", allow_module_level=True)
 
 MARK = f"--opened-by={os.getpid()}"  # tells our browser from others; Chromium passes over what it does not know
+PATIENCE = 180_000  # milliseconds: a first start on a busy machine takes long
+# The next request to the server is held until `window.release` is called.
+HOLD = """(() => {
+  const send = window.fetch;
+  window.fetch = async (...given) => {
+    if (!window.release && String(given[0]).includes("queue/join")) await new Promise(go => window.release = go);
+    return send(...given);
+  };
+})()"""
 EVIL = [
     '<script>document.title = "broken in"</script>',
     "<img src=x onerror=\"document.title = 'broken in'\">",
@@ -79,9 +88,13 @@ def browser():
     with playwright.sync_playwright() as driver:
         opened = []
 
-        def open_page(url: str):
-            opened.append(driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", MARK]))
+        def open_page(url: str, script: str = ""):
+            opened.append(
+                driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", MARK], timeout=PATIENCE)
+            )
             page = opened[-1].new_page(viewport={"width": 1280, "height": 900})
+            page.set_default_timeout(PATIENCE)
+            page.add_init_script(script)
             page.goto(url)
             return page
 
@@ -168,6 +181,39 @@ def test_edits_by_criteria_and_failure_mode_and_back(tmp_path, served, browser):
     assert told["mode"].dropna().to_dict() == {"item-1": "semantic_mismatch"}
 
 
+def test_keys_do_not_overtake_each_other_on_their_way(tmp_path, served, browser):
+    folder = lay(tmp_path / "edits", "edits", 4)
+    url, _ = served(folder)
+    page = browser(f"{url}?annotator=ann")
+    page.wait_for_selector(".item[data-item='item-0']")
+    page.evaluate(HOLD)
+    page.keyboard.press("3")
+    page.wait_for_function("() => Boolean(window.release)")
+    for key in ("5", "s", "Enter", "Enter"):  # the last is one too many, for the next item is not there yet
+        page.keyboard.press(key)
+    page.wait_for_timeout(500)  # in which later keys could arrive first
+    page.evaluate("() => window.release()")
+    page.wait_for_selector(".item[data-item='item-1']")
+    press(page, "Enter")
+    told = read_answers(folder).set_index("item")
+    failed = {item: [name for name in CRITERIA if not row[name]] for item, row in told.iterrows()}
+    assert failed == {"item-0": ["scaffold_kept", "valid_contrast"], "item-1": []}
+    assert told["mode"].dropna().to_dict() == {"item-0": "semantic_mismatch"}
+
+
+def test_nobody_is_asked_for_a_name_before_the_page_listens(tmp_path, served, browser):
+    url, _ = served(lay(tmp_path / "qc", "qc", 4))
+    page = browser(url, HOLD)
+    page.wait_for_function("() => Boolean(window.release)")
+    assert page.locator("text=Loading").is_visible() and not page.locator("#start").is_visible()
+    page.evaluate("() => window.release()")
+    page.locator("#name textarea, #name input").fill("Bob")
+    page.locator("#start").click()
+    page.wait_for_selector(".item[data-item='item-0']")
+    page.wait_for_timeout(500)  # nothing that comes late takes it away again
+    press(page, "1")
+
+
 def test_annotators_do_not_see_each_other(tmp_path, served, browser):
     folder = lay(tmp_path / "qc", "qc", 5)
     url, _ = served(folder)
@@ -177,6 +223,7 @@ def test_annotators_do_not_see_each_other(tmp_path, served, browser):
         press(one, "2")
     one.close()
     other = one.context.browser.new_page()
+    other.set_default_timeout(PATIENCE)
     other.goto(f"{url}?annotator=other")
     other.wait_for_selector(".item[data-item='item-0']")
     assert not {"gt_invalid", "accepted", "rejected"} & set(other.content().replace('"', " ").split())

@@ -51,19 +51,30 @@ STYLE = """
 .choices .chosen { font-weight: 700; }
 kbd { border: 1px solid #5c6773; border-radius: 4px; padding: 0 7px; margin-right: 8px; }
 """
-# A key presses the button of its name. After a key that ends an item nothing is taken until another item stands there, so that
-# nobody answers what they have not seen.
+# A key presses the button of its name. One waits until what the one before it did is shown, for on their way to the server they
+# might overtake each other. One that was meant for another item than the one that stands there is dropped, so that nobody answers
+# what they have not seen. `setTimeout`: in the very moment in which an item appears Gradio still passes over the button that brought it.
 SCRIPT = """<script>
-let answered = null;
+let keys = [], sent = null;
+const button = key => document.querySelector("#key-" + CSS.escape(key));
+function next() {
+  const item = document.querySelector(".item");
+  if (!item || item.dataset.presses === sent) return;
+  keys = keys.filter(key => key.turn === item.dataset.turn);
+  if (!keys.length) return;
+  sent = item.dataset.presses;
+  button(keys.shift().name).click();
+}
 document.addEventListener("keydown", event => {
   if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
-  const key = {Enter: "enter", Backspace: "back"}[event.key] || event.key.toLowerCase();
-  const item = document.querySelector(".item"), button = document.querySelector("#key-" + CSS.escape(key));
-  if (!item || !button || item.dataset.turn === answered) return;
+  const name = {Enter: "enter", Backspace: "back"}[event.key] || event.key.toLowerCase();
+  const item = document.querySelector(".item");
+  if (!item || !button(name)) return;
   event.preventDefault();
-  if ((item.dataset.ends || "").split(" ").includes(key)) answered = item.dataset.turn;
-  button.click();
+  keys.push({name, turn: item.dataset.turn});
+  setTimeout(next);
 });
+new MutationObserver(() => setTimeout(next)).observe(document, {attributes: true, childList: true, subtree: true});
 </script>"""
 
 _lock = threading.Lock()
@@ -124,12 +135,13 @@ class Sheet:
             return None
         done = self.answers.read(name)
         left = (place for place, item in enumerate(self.items) if item["item"] not in done)
-        return self._at({"name": name, "turn": 0}, next(left, len(self.items)))
+        return self._at({"name": name, "turn": 0, "presses": 0}, next(left, len(self.items)))
 
     def press(self, state: dict[str, Any] | None, key: str) -> dict[str, Any] | None:
         """What a key does; keys that mean nothing here do nothing."""
         if state is None:
             return None
+        state = {**state, "presses": state["presses"] + 1}  # by which the page tells that a key has come
         if key == "back":
             return self._at(state, max(state["place"] - 1, 0))
         if state["place"] >= len(self.items):
@@ -152,15 +164,14 @@ class Sheet:
         """The item as HTML. Whatever a stranger wrote is escaped."""
         if state is None:
             return "<p>A name of letters, digits, - and _, please.</p>"
+        stand = f'data-turn="{state["turn"]}" data-presses="{state["presses"]}"'
         if state["place"] >= len(self.items):
-            return f'<div class="item" data-turn="{state["turn"]}"><p>All {len(self.items)} are done. Thank you.</p></div>'
+            return f'<div class="item" {stand}><p>All {len(self.items)} are done. Thank you.</p></div>'
         item = self.items[state["place"]]
         cells = "".join(f"<div><h3>{NAMES[role]}</h3>{self._cell(cell)}</div>" for role, cell in item["cells"].items())
-        ends = "1 2 3 back" if self.task == "qc" else "enter back"
         return (
             f"<p>{state['place'] + 1} of {len(self.items)} · {html.escape(state['name'])}</p>"
-            f'<div class="item" data-turn="{state["turn"]}" data-item="{html.escape(item["item"])}" data-ends="{ends}">{cells}</div>'
-            + self._choices(state)
+            f'<div class="item" {stand} data-item="{html.escape(item["item"])}">{cells}</div>' + self._choices(state)
         )
 
     def _at(self, state: dict[str, Any], place: int) -> dict[str, Any]:
@@ -205,8 +216,8 @@ def build(sheet: Sheet) -> gr.Blocks:
     """The page of a task."""
     with gr.Blocks(title="repair_hf: judge", analytics_enabled=False) as page:
         state = gr.State(None)
-        shown = gr.HTML()
-        with gr.Row() as door:
+        shown = gr.HTML("<p>Loading …</p>")
+        with gr.Row(visible=False) as door:  # nobody is asked for a name before `arrive` has looked for one
             name = gr.Textbox(label="Your name", elem_id="name")
             start = gr.Button("Start", elem_id="start")
         with gr.Row(elem_id="keys"):
