@@ -29,11 +29,6 @@ def ask(ask):
     return run
 
 
-def patience(name: str) -> float:
-    """Seconds to wait for an answer: few only where it is to be late."""
-    return 1.0 if "time-out" in name else 60.0
-
-
 def kept(tmp_path, *, lost: bool = False) -> list[dict]:
     """The answers in the journal, or what it says of those that were lost."""
     entries = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
@@ -44,7 +39,7 @@ def kept(tmp_path, *, lost: bool = False) -> list[dict]:
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_asked_again_and_counts_if_it_may_be_billed(name, shape, ask, tmp_path):
     script = Script(FAULTS[name](shape, GOOD), GOOD)
-    assert ask(shape, script, timeout=patience(name)) == Verdict(valid=True, reason="it fits")
+    assert ask(shape, script) == Verdict(valid=True, reason="it fits")
     first, second = script.questions
     assert first.body == second.body
     lost, (answer,) = kept(tmp_path, lost=True), kept(tmp_path)
