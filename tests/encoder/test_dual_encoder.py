@@ -20,11 +20,6 @@ from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.runtime.options import UserError
 
 
-@pytest.fixture(params=["clip_folder", "siglip_folder"])
-def folder(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture(scope="module")
 def pairs(pairs_folder):
     return load_pairs(pairs_folder, split="all")
@@ -41,9 +36,8 @@ def test_equals_a_plain_loop(folder, pairs):
     images, texts = [], []
     with torch.no_grad():
         for row in pairs.images:
-            images.append(
-                model.get_image_features(**processor.image_processor(row["image"], return_tensors="pt")).pooler_output
-            )
+            pixels = processor.image_processor(row["image"], return_tensors="pt")
+            images.append(model.get_image_features(**pixels).pooler_output)
         for row in pairs.captions:
             ids = processor.tokenizer(row["caption"], padding=padding, max_length=12, return_tensors="pt")["input_ids"]
             texts.append(model.get_text_features(input_ids=ids).pooler_output)
@@ -56,9 +50,8 @@ def test_equals_a_plain_loop(folder, pairs):
 
 
 def test_runs_where_its_process_computes_unless_told_otherwise(clip_folder, monkeypatch):
-    monkeypatch.setattr(
-        "repair_hf.encoder.dual_encoder.processes", lambda: SimpleNamespace(device=torch.device("meta"))
-    )
+    here = SimpleNamespace(device=torch.device("meta"))
+    monkeypatch.setattr("repair_hf.encoder.dual_encoder.processes", lambda: here)
     for device, name in ((None, "meta"), ("cpu", "cpu")):
         encoder = DualEncoder.from_pretrained(clip_folder, device=device)
         assert {encoder.device.type, *(value.device.type for value in encoder.model.parameters())} == {name}
@@ -85,9 +78,8 @@ def test_a_training_model_goes_on_training(encoder):
     encoder.model.train()
     encoder.embed_texts(["a"])
     assert encoder.model.training
-    encoder.model(
-        input_ids=torch.ones(1, 3, dtype=torch.long), pixel_values=torch.ones(1, 3, 32, 32)
-    ).logits_per_image.sum().backward()
+    ids, pixels = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3, 32, 32)
+    encoder.model(input_ids=ids, pixel_values=pixels).logits_per_image.sum().backward()
 
 
 def test_stored_half_precision_becomes_float32(clip, clip_processor, tmp_path):
@@ -140,16 +132,11 @@ def test_precision_affects_only_the_products(encoder, clip, pairs, tmp_path):
     exact = encoder.embed_pairs(pairs, cache_folder=tmp_path)
     half = DualEncoder(clip, encoder.preprocessor, device="cpu", batch_size=5, precision="bf16")
     assert half.digest == encoder.digest
-    for one, other in zip(
-        exact, half.embed_pairs(pairs, cache_folder=tmp_path), strict=True
-    ):  # not those of the cache
+    found = half.embed_pairs(pairs, cache_folder=tmp_path)  # not those of the cache
+    for one, other in zip(exact, found, strict=True):
         assert other.dtype == np.float32 and 1e-4 < np.abs(one - other).max() < 0.05
         np.testing.assert_allclose(np.linalg.norm(other, axis=1), 1, atol=1e-6)
     assert {tensor.dtype for tensor in clip.parameters()} == {torch.float32}
-    with pytest.raises(UserError, match="`precision` fp16 needs a GPU"):
-        DualEncoder(clip, encoder.preprocessor, device="cpu", precision="fp16")
-    with pytest.raises(UserError, match="`precision` takes fp32, bf16, fp16, got half"):
-        DualEncoder(clip, encoder.preprocessor, device="cpu", precision="half")
 
 
 def test_captions_in_several_shares_keep_their_rows(encoder, pairs, tmp_path, monkeypatch):
@@ -164,8 +151,7 @@ def test_captions_in_several_shares_keep_their_rows(encoder, pairs, tmp_path, mo
 
 
 def test_cache_misses_when_a_caption_or_an_image_changes(encoder, pairs_folder, tmp_path):
-    data, cache = tmp_path / "data", tmp_path / "cache"
-    shutil.copytree(pairs_folder, data)
+    data, cache = shutil.copytree(pairs_folder, tmp_path / "data"), tmp_path / "cache"
     encoder.embed_pairs(load_pairs(data, split="all"), cache_folder=cache)
     lines = (data / "captions.jsonl").read_text()
     (data / "captions.jsonl").write_text(lines.replace("a red circle", "a dark red circle"))
@@ -187,16 +173,22 @@ def test_names_the_item_whose_vector_is_broken(encoder):
         encoder.embed_images(torch.zeros(7, 3, 32, 32, dtype=torch.uint8))
 
 
-def test_refuses_what_is_not_a_dual_encoder(clip_folder, tmp_path):
-    with pytest.raises(UserError, match="nowhere` is not a local folder, and cannot be loaded as a dual encoder"):
-        DualEncoder.from_pretrained(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp16"}, "`precision` fp16 needs a GPU"),
+        ({"precision": "half"}, "`precision` takes fp32, bf16, fp16, got half"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+    ],
+)
+def test_refuses_options(encoder, options, message):
+    with pytest.raises(UserError, match=message):
+        DualEncoder(encoder.model, encoder.preprocessor, device="cpu", **options)
+
+
+def test_refuses_what_is_not_a_dual_encoder_and_to_embed_nothing(encoder, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="cannot be loaded as a dual encoder"):
         DualEncoder.from_pretrained(tmp_path)
-    with pytest.raises(UserError, match="`batch_size` must be at least 1, got 0"):
-        DualEncoder.from_pretrained(clip_folder, batch_size=0)
-
-
-def test_refuses_to_embed_nothing(encoder):
     with pytest.raises(UserError, match="nothing to embed"):
         encoder.embed_texts([])

@@ -27,11 +27,8 @@ def encoder(clip, clip_folder) -> DualEncoder:
 def transformer(weights, name, x, cfg, heads, is_quick, mask):
     """Pre-norm blocks with torch's multi-head attention."""
     for layer in range(cfg["layers"]):
-        part = {
-            key.split(f".{layer}.", 1)[1]: value
-            for key, value in weights.items()
-            if key.startswith(f"{name}.resblocks.{layer}.")
-        }
+        block = f"{name}.resblocks.{layer}."
+        part = {key[len(block) :]: value for key, value in weights.items() if key.startswith(block)}
         normed = F.layer_norm(x, x.shape[-1:], part["ln_1.weight"], part["ln_1.bias"])
         attention = torch.nn.MultiheadAttention(x.shape[-1], heads, batch_first=True)
         attention.load_state_dict({key[5:]: value for key, value in part.items() if key.startswith("attn.")})
@@ -47,14 +44,11 @@ def transformer(weights, name, x, cfg, heads, is_quick, mask):
 def image_vectors(weights, cfg, values):
     vision = cfg["vision_cfg"]
     x = F.conv2d(values, weights["visual.conv1.weight"], stride=vision["patch_size"]).flatten(2).mT
-    x = (
-        torch.cat([weights["visual.class_embedding"].expand(len(x), 1, -1), x], 1)
-        + weights["visual.positional_embedding"]
-    )
+    x = torch.cat([weights["visual.class_embedding"].expand(len(x), 1, -1), x], 1)
+    x = x + weights["visual.positional_embedding"]
     x = F.layer_norm(x, x.shape[-1:], weights["visual.ln_pre.weight"], weights["visual.ln_pre.bias"])
-    x = transformer(
-        weights, "visual.transformer", x, vision, vision["width"] // vision["head_width"], cfg["quick_gelu"], None
-    )
+    heads = vision["width"] // vision["head_width"]
+    x = transformer(weights, "visual.transformer", x, vision, heads, cfg["quick_gelu"], None)
     x = F.layer_norm(x, x.shape[-1:], weights["visual.ln_post.weight"], weights["visual.ln_post.bias"])
     return F.normalize(x[:, 0] @ weights["visual.proj"], dim=-1)
 
@@ -92,10 +86,8 @@ def test_the_same_vectors_in_a_plain_implementation(kind, encoder, clip, tmp_pat
     assert (tmp_path / "tokenizer.json").is_file() and weights["logit_scale"] == clip.logit_scale
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
     pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
-    length = encoder.preprocessor.max_length
-    ids = encoder.preprocessor.processor.tokenizer(
-        CAPTIONS, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-    )
+    padding = {"padding": "max_length", "truncation": True, "max_length": encoder.preprocessor.max_length}
+    ids = encoder.preprocessor.processor.tokenizer(CAPTIONS, return_tensors="pt", **padding)
     with torch.no_grad():
         images = image_vectors(weights, architecture, encoder.preprocessor.normalize(pixels))
         texts = text_vectors(weights, architecture, ids["input_ids"])
@@ -105,12 +97,9 @@ def test_the_same_vectors_in_a_plain_implementation(kind, encoder, clip, tmp_pat
 
 def test_preprocessing_configuration(encoder):
     processor = encoder.preprocessor.processor.image_processor
-    assert open_clip_config(encoder, "x")["preprocess_cfg"] == {
-        "mean": list(processor.image_mean),
-        "std": list(processor.image_std),
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-    }
+    colours = {"mean": list(processor.image_mean), "std": list(processor.image_std)}
+    resizing = {"interpolation": "bicubic", "resize_mode": "shortest"}
+    assert open_clip_config(encoder, "x")["preprocess_cfg"] == colours | resizing
     processor.size, processor.do_center_crop, processor.resample = {"height": 32, "width": 32}, False, 2
     squashed = open_clip_config(encoder, "x")["preprocess_cfg"]
     assert (squashed["interpolation"], squashed["resize_mode"]) == ("bilinear", "squash")

@@ -19,7 +19,6 @@ import torch
 from datasets import load_dataset
 from PIL import Image, ImageChops
 from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
-from transformers.models.clip import CLIPTextConfig, CLIPVisionConfig
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -59,14 +58,12 @@ def scripted(body: dict) -> str:
     if "Edit instruction: " in text:
         return f"A photograph of something else, number {body['seed'] % 1000}."
     if "gt_valid" in text:
-        return json.dumps(
-            {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
-        )
+        verdict = {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
+        return json.dumps(verdict)
     if "Query caption: " in text:
         return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
-    return json.dumps(
-        {"edit_instruction": "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."}
-    )
+    instruction = "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."
+    return json.dumps({"edit_instruction": instruction})
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +73,11 @@ def encoder(tmp_path_factory) -> str:
     ids = [49406, 320, 1125, 539, 320, 2368, 49407]
     assert len(tokenizer) == 49408 and tokenizer("a photo of a cat")["input_ids"] == ids
     small = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
-    text = CLIPTextConfig(
-        vocab_size=49408,
-        max_position_embeddings=77,
-        bos_token_id=49406,
-        eos_token_id=49407,
-        pad_token_id=49407,
-        **small,
-    )
-    vision = CLIPVisionConfig(image_size=64, patch_size=16, **small)
+    text = dict(vocab_size=49408, max_position_embeddings=77) | small
+    text |= dict(bos_token_id=49406, eos_token_id=49407, pad_token_id=49407)
+    vision = dict(image_size=64, patch_size=16) | small
     torch.manual_seed(0)
-    CLIPModel(
-        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=64)
-    ).save_pretrained(folder)
+    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=64)).save_pretrained(folder)
     pictures = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
     CLIPProcessor(image_processor=pictures, tokenizer=tokenizer).save_pretrained(folder)
     return str(folder)

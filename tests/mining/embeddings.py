@@ -65,9 +65,3 @@ COLLECTIONS = {
     "cone": cone,
     "grid": grid,
 }
-
-
-def assert_same_rankings(found, expected):
-    for ours, true in zip(found, expected, strict=True):
-        for name, values in vars(true).items():
-            np.testing.assert_array_equal(vars(ours)[name], values, err_msg=name)

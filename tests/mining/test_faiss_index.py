@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repair_hf.mining.faiss_index import rank_by_index
+from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.false_positives import mine_approximately, mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
@@ -23,9 +23,8 @@ def test_an_index_that_searches_everything_is_exact(name, search, pool):
     images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
     positives = Positives.of(own, len(images))
     exact = rank_both_ways(images, texts, positives, fps_of_image=5, fps_of_caption=2)
-    *found, recall = rank_by_index(
-        images, texts, positives, search, fps_of_image=5, fps_of_caption=2, pool=pool, effort=EVERYTHING
-    )
+    index = Index(search, EVERYTHING)
+    *found, recall = rank_by_index(images, texts, positives, index, fps_of_image=5, fps_of_caption=2, pool=pool)
     assert recall == {"i2t": 1.0, "t2i": 1.0}
     for ours, true in zip(found, exact, strict=True):
         for field in ("gt", "gt_score", "fp", "fp_score", "fp_rank"):
@@ -38,9 +37,8 @@ def test_ranks_are_lower_bounds_and_the_recall_is_what_was_found(search):
     images, texts, own = planted(np.random.default_rng(2), 20.0)
     positives, (n_images, n_texts) = Positives.of(own, len(images)), (len(images), len(texts))
     exact = rank_both_ways(images, texts, positives, fps_of_image=n_texts, fps_of_caption=n_images)
-    *found, recall = rank_by_index(
-        images, texts, positives, search, fps_of_image=20, fps_of_caption=10, pool=20, effort=0.02
-    )
+    index = Index(search, 0.02)
+    *found, recall = rank_by_index(images, texts, positives, index, fps_of_image=20, fps_of_caption=10, pool=20)
     for name, ours, true in zip(("i2t", "t2i"), found, exact, strict=True):
         k = ours.fp.shape[1]
         true_rank = np.full((len(true.fp), true.fp.shape[1] + 1), 0)  # of each false positive, by its index
@@ -60,12 +58,12 @@ def test_scores_and_exclusions_are_those_of_exact_mining():
     images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=60, n_texts=200)
     words = [f"caption {place % 150}" for place in range(200)]
     sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3, "same_text_is_positive": words}
-    found, recall = mine_approximately(images, texts, own, "ivf", effort=EVERYTHING, **sizes)
+    found, recall = mine_approximately(images, texts, own, Index("ivf", EVERYTHING), **sizes)
     assert found.to_list() == mine_false_positives(images, texts, own, **sizes).to_list()
     assert recall == {"i2t": 1.0, "t2i": 1.0}
 
 
 def test_a_direction_that_is_not_asked_for_is_not_searched():
     images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=20, n_texts=60)
-    found, recall = mine_approximately(images, texts, own, "hnsw", d_i2t=0, d_t2i=2)
+    found, recall = mine_approximately(images, texts, own, Index("hnsw"), d_i2t=0, d_t2i=2)
     assert set(found["direction"]) == set(recall) == {"t2i"}

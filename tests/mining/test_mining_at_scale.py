@@ -92,13 +92,11 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     one, two = (pq.read_table(tmp_path / name / "failures.parquet") for name in ("one", "two"))
     assert two.equals(one)
     assert done.stdout.count("-> ") == 1, "the table is printed once"
-    assert "`search` ivf takes one process, got 2" in done.stderr
+    assert "`search` ivf runs in one process, got 2" in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="needs /proc to distinguish memory from mapped files"
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to tell memory from mapped files")
 def test_mapped_vectors_are_not_held_in_memory(tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("images", 100), ("texts", 100_000)):

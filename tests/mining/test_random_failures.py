@@ -8,6 +8,7 @@ import pytest
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
+from tests.mining.embeddings import random_unit
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
 TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption equals one of image 2
@@ -16,11 +17,8 @@ TEXTS = [f"caption {k}" for k in range(9)] + ["caption 3"]  # the last caption e
 @pytest.fixture(scope="module")
 def mined():
     rng = np.random.default_rng(0)
-    images, texts = (rng.normal(size=(n, 4)).astype(np.float32) for n in (6, 10))
-    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
-    failures = mine_false_positives(
-        images, texts, CAPTION_IMAGE, k_mine=3, d_i2t=3, d_t2i=2, same_text_is_positive=TEXTS
-    )
+    images, texts = random_unit(rng, 6, 4), random_unit(rng, 10, 4)
+    failures = mine_false_positives(images, texts, CAPTION_IMAGE, d_i2t=3, d_t2i=2, same_text_is_positive=TEXTS)
     return failures, images, texts, Positives.of(CAPTION_IMAGE, 6, TEXTS)
 
 
@@ -47,9 +45,8 @@ def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch
     monkeypatch.setattr("repair_hf.mining.random_failures.RANKED_AT_ONCE", at_once)
     monkeypatch.setattr("repair_hf.mining.random_failures.CELLS", 40 * at_once)  # candidates in several parts
     rng = np.random.default_rng(0)
-    images, texts = (rng.normal(size=(n, 48)).astype(np.float32) for n in (60, 180))
+    images, texts = random_unit(rng, 60, 48), random_unit(rng, 180, 48)
     images[20:40], texts[100:160:2] = images[:20], texts[:60:2]  # ties, also with positives
-    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
     caption_image = np.arange(180) % 60
     sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # every wrong answer
     everything = {key(row): row for row in mine_false_positives(images, texts, caption_image, **sizes)}
@@ -66,7 +63,5 @@ def key(row: dict) -> tuple[str, int, int]:
 
 def test_every_wrong_answer_can_be_drawn_and_the_seed_decides(mined):
     assert drawn(mined, 3) == drawn(mined, 3) != drawn(mined, 4)
-    found = {
-        row["fp"] for seed in range(15) for row in drawn(mined, seed) if (row["direction"], row["q"]) == ("t2i", 0)
-    }
-    assert found == {1, 2, 3, 4, 5}
+    rows = [row for seed in range(15) for row in drawn(mined, seed)]
+    assert {row["fp"] for row in rows if (row["direction"], row["q"]) == ("t2i", 0)} == {1, 2, 3, 4, 5}

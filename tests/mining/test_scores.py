@@ -13,34 +13,22 @@ import torch
 
 from repair_hf.evaluation import judging
 from repair_hf.mining import scores
-from repair_hf.mining.faiss_index import rank_by_index
+from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
-from repair_hf.mining.scores import (
-    NO_KEY,
-    best_directly,
-    best_keys,
-    decode,
-    exact_scores,
-    keys_of,
-    kth_score,
-    screen_error,
-)
+from repair_hf.mining.scores import NO_KEY, best_directly, best_keys, decode, exact_scores, keys_of, kth_score
 from tests.mining.embeddings import random_unit
-
-
-def true_product(one: np.ndarray, other: np.ndarray) -> Fraction:
-    return sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(one, other, strict=True)), Fraction(0))
 
 
 def test_scores_are_the_true_products_rounded_once():
     rng = np.random.default_rng(0)
     images, texts = random_unit(rng, 20, 48), random_unit(rng, 30, 48)
     image, column = rng.integers(0, 20, 200), rng.integers(0, 30, 200)
-    scores = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
-    for score, i, c in zip(scores, image, column, strict=True):
-        assert score == np.float32(float(true_product(images[i], texts[c])))
+    found = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
+    for score, i, c in zip(found, image, column, strict=True):
+        products = (Fraction(float(a)) * Fraction(float(b)) for a, b in zip(images[i], texts[c], strict=True))
+        assert score == np.float32(float(sum(products)))
 
 
 def test_a_score_does_not_depend_on_its_company():
@@ -68,7 +56,7 @@ def test_no_product_is_further_off_than_the_bound(dtype, length):
         image, column = np.divmod(np.arange(screened.numel()), len(texts))
         exact = exact_scores(images, image, torch.from_numpy(texts.astype(np.float64)), column)
         off = np.abs(screened.numpy().ravel().astype(np.float64) - exact).max()
-        assert 0 < off <= screen_error(images, texts, dtype)
+        assert 0 < off <= scores.screen_error(images, texts, dtype)
 
 
 def test_keys_sort_as_scores_do_and_ties_by_candidate():
@@ -129,7 +117,7 @@ def test_scoring_raises_no_warning_about_sparse_tensors():
             warnings.simplefilter("error")
             failures = mine_false_positives(images, texts, own)
             at_random(failures, images, texts, positives)
-            rank_by_index(images, texts, positives, "hnsw", fps_of_image=2, fps_of_caption=2)
+            rank_by_index(images, texts, positives, Index("hnsw"), fps_of_image=2, fps_of_caption=2)
             judging._scores(images, texts, own[:, None], np.arange(30)[:, None])
             with pytest.raises(UserWarning, match="Sparse CSR"):
                 exact_scores(images, own, torch.from_numpy(texts.astype(np.float64)), np.arange(30))

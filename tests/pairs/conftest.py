@@ -9,5 +9,4 @@ import pytest
 @pytest.fixture
 def folder(pairs_folder, tmp_path) -> Path:
     """A copy of `pairs_folder` that a test may change."""
-    shutil.copytree(pairs_folder, tmp_path / "data")
-    return tmp_path / "data"
+    return shutil.copytree(pairs_folder, tmp_path / "data")

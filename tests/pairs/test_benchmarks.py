@@ -9,7 +9,7 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
-from datasets import Dataset, DatasetDict, Features, Image, List, Value
+from datasets import Dataset, DatasetDict, Image
 
 from repair_hf.pairs import benchmarks
 from repair_hf.pairs.benchmarks import BenchmarkSplit
@@ -38,10 +38,8 @@ def coco(counts: dict[str, int], more_captions: int = 10) -> list[dict]:
         for place in range(count):
             number = numbers[len(rows)]
             sentences = six if place < more_captions else five
-            name = f"COCO_{folder}_{number:012}.jpg"
-            rows.append(
-                {"filepath": folder, "filename": name, "cocoid": number, "split": split, "sentences": sentences}
-            )
+            row = {"filepath": folder, "filename": f"COCO_{folder}_{number:012}.jpg", "cocoid": number}
+            rows.append(row | {"split": split, "sentences": sentences})
     return rows
 
 
@@ -73,11 +71,7 @@ def test_karpathy(tmp_path):
     pairs = load(file, "train")
     assert pairs.images["image_id"][:] == [row["filename"] for row in rows[:3]]
     assert [len(pairs.captions_of(k)) for k in range(3)] == [6, 5, 5]
-    assert pairs.captions[7] == {
-        "caption_id": f"{rows[1]['filename']}#1",
-        "caption": "a caption 1",
-        "image_index": 1,
-    }
+    assert list(pairs.captions[7].values()) == [f"{rows[1]['filename']}#1", "a caption 1", 1]
     assert pairs.problems == ()
 
 
@@ -110,10 +104,6 @@ def test_bad_rows_of_karpathys_file(tmp_path):
     del rows[3]["split"]
     rows[4]["filename"] = "../x.jpg"
     rows[5]["filepath"] = "/etc"
-    for row in rows:
-        row.setdefault("split", "train")
-    del rows[3]["split"]
-    (tmp_path / "1000.jpg").write_bytes(b"")
     file = tmp_path / "dataset.json"
     file.write_text(json.dumps({"images": rows}))
     for row in (rows[0], rows[2]):
@@ -153,22 +143,15 @@ def test_a_benchmark_with_images_missing_is_refused(flickr_file):
         assert len(load(flickr_file, "test").images) == 999
     finally:
         (flickr_file.parent / "elsewhere.jpg").rename(flickr_file.parent / "31014.jpg")
-    with pytest.raises(
-        UserError, match=r"lacks 1,014 of the 1,014 images of `flickr30k` val.*'30000.jpg', .*, \.\.\."
-    ):
+    with pytest.raises(UserError, match=r"lacks 1,014 of the 1,014 images.* val.*'30000.jpg', .*, \.\.\."):
         load(flickr_file, "val", "flickr30k")
 
 
 @pytest.mark.parametrize(
     ("counts", "captions", "message"),
     [
-        (
-            {"test": 31_014},
-            5,
-            "lists 31,014 images with 155,070 captions as test.* not `flickr30k`: .* 1,000 images",
-        ),
         ({"test": 1_000}, 1, "lists 1,000 images with 1,000 captions as test.*: that has 5,000 captions there"),
-        ({"test": 999}, 5, "lists 999 images"),
+        ({"test": 999}, 5, "lists 999 images with 4,995 captions as test.* not `flickr30k`: .* 1,000 images"),
     ],
 )
 def test_another_size_is_refused(tmp_path, counts, captions, message):
@@ -194,18 +177,18 @@ def listed(rows: list[dict], *splits: str) -> tuple[int, int]:
 def test_coco_at_its_size(coco_rows):
     assert listed(coco_rows, "test") == (5_000, 25_010)
     train, both = listed(coco_rows, "train"), listed(coco_rows, "train", "restval")
-    for split in ("val", "test"):
-        BenchmarkSplit("coco", split, "x").check_listed(*listed(coco_rows, split))
-        BenchmarkSplit("coco30k", split, "x").check_listed(5_000, 25_000)  # without the ten captions beyond five
-    BenchmarkSplit("coco", "train", "x").check_listed(*train)
-    BenchmarkSplit("coco", "train+restval", "x").check_listed(*both)
-    BenchmarkSplit("coco30k", "train", "x").check_listed(*train)
-    with pytest.raises(UserError, match="has 82,783 images there"):
-        BenchmarkSplit("coco30k", "train", "x").check_listed(*both)
-    with pytest.raises(UserError, match="113,287 images"):
-        BenchmarkSplit("coco", "train+restval", "x").check_listed(*train)
-    with pytest.raises(UserError, match="25,010 or 25,000 captions"):
-        BenchmarkSplit("coco", "test", "x").check_listed(5_000, 25_014)
+    fits = [("coco", "train", train), ("coco", "train+restval", both), ("coco30k", "train", train)]
+    for split in ("val", "test"):  # without the ten captions beyond five, too
+        fits += [("coco", split, listed(coco_rows, split)), ("coco30k", split, (5_000, 25_000))]
+    for benchmark, split, sizes in fits:
+        BenchmarkSplit(benchmark, split, "x").check_listed(*sizes)
+    for benchmark, split, sizes, message in (
+        ("coco30k", "train", both, "has 82,783 images there"),
+        ("coco", "train+restval", train, "113,287 images"),
+        ("coco", "test", (5_000, 25_014), "25,010 or 25,000 captions"),
+    ):
+        with pytest.raises(UserError, match=message):
+            BenchmarkSplit(benchmark, split, "x").check_listed(*sizes)
 
 
 def test_coco30k_is_drawn_from_train_without_restval(coco_rows):
@@ -233,7 +216,6 @@ def test_coco30k_loads_what_is_drawn(tmp_path, monkeypatch):
     [
         ({"split": "all", "benchmark": "flickr30k"}, r"no split `all`; it has \['train', 'val', 'test'\]"),
         ({"benchmark": "coco30k", "with_restval": True}, r"no split `train\+restval`.*without restval"),
-        ({"benchmark": "flickr30k", "with_restval": True}, r"`flickr30k` has no split `train\+restval`"),
     ],
 )
 def test_refuses_what_a_benchmark_does_not_have(tmp_path, options, message):
@@ -254,14 +236,11 @@ def dataset_like_the_hubs(rows: list[dict], picture: Path) -> Dataset:
     columns = {
         "image": [str(picture)] * len(rows),
         "caption": [[sentence["raw"] for sentence in row["sentences"]] for row in rows],
-        "sentids": [[str(sentence["sentid"]) for sentence in row["sentences"]] for row in rows],
         "split": [row["split"] for row in rows],
         "img_id": [str(place) for place in range(len(rows))],
         "filename": [row["filename"] for row in rows],
     }
-    texts = List(Value("string"))
-    features = {name: Value("string") for name in columns} | {"image": Image(), "caption": texts, "sentids": texts}
-    return Dataset.from_dict(columns, features=Features({name: features[name] for name in columns}))
+    return Dataset.from_dict(columns).cast_column("image", Image())
 
 
 def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):
@@ -269,8 +248,7 @@ def test_a_dataset_with_a_column_of_splits_is_as_karpathys_file(tmp_path):
     file = write(tmp_path, rows, drawn="val")
     data = dataset_like_the_hubs(rows, tmp_path / "picture.png")
     DatasetDict({"test": data}).save_to_disk(tmp_path / "hub")
-    pairs = load_pairs(tmp_path / "hub", split="val", benchmark="flickr30k")
-    of_file = load(file, "val", "flickr30k")
+    pairs, of_file = load_pairs(tmp_path / "hub", split="val", benchmark="flickr30k"), load(file, "val", "flickr30k")
     assert pairs.images["image_id"][:] == of_file.images["image_id"][:]
     assert pairs.captions[:] == of_file.captions[:]
     with pytest.raises(UserError, match="lists 3 images with 15 captions as test"):

@@ -13,6 +13,9 @@ from datasets import Dataset, Features, Image
 
 from repair_hf.pairs.images import UNDECODABLE, content_digest, in_rgb, inspect_images, redraw
 
+TURNED = PIL.Image.Exif()
+TURNED[PIL.Image.ExifTags.Base.Orientation] = 6
+
 
 def encode(image: PIL.Image.Image, form: str, **options) -> bytes:
     buffer = io.BytesIO()
@@ -21,8 +24,7 @@ def encode(image: PIL.Image.Image, form: str, **options) -> bytes:
 
 
 def dataset(files: list[bytes]) -> Dataset:
-    images = [{"bytes": data, "path": None} for data in files]
-    return Dataset.from_dict({"image": images}, features=Features({"image": Image(decode=False)}))
+    return Dataset.from_dict({"image": files}, features=Features({"image": Image(decode=False)}))
 
 
 def can_be_decoded(data: bytes) -> bool:
@@ -37,10 +39,8 @@ def can_be_decoded(data: bytes) -> bool:
 def test_finds_what_cannot_be_decoded_and_nothing_else(form):
     """Files cut at random places or with random bytes changed."""
     rng = random.Random(form)
-    exif = PIL.Image.Exif()
-    exif[PIL.Image.ExifTags.Base.Orientation] = 6
     pixels = np.random.default_rng(0).integers(0, 256, (24, 30, 3), dtype=np.uint8)
-    whole = encode(PIL.Image.fromarray(pixels), form, exif=exif)
+    whole = encode(PIL.Image.fromarray(pixels), form, exif=TURNED)
     files = [whole]
     for _ in range(60):
         files.append(whole[: rng.randrange(len(whole))])
@@ -66,17 +66,12 @@ def test_files_may_have_to_lie_in_given_folders(tmp_path):
         (tmp_path / name / "x.png").write_bytes(encode(PIL.Image.new("RGB", (8, 8)), "PNG"))
     (tmp_path / "fetched" / "link.png").symlink_to(tmp_path / "private" / "x.png")
     names = ["fetched/x.png", "private/x.png", "fetched/../private/x.png", "fetched/link.png"]
-    images = [{"bytes": None, "path": str(tmp_path / name)} for name in names]
-    found = inspect_images(
-        Dataset.from_dict({"image": images}, features=Features({"image": Image(decode=False)})), [tmp_path / "fetched"]
-    )
+    found = inspect_images(dataset([str(tmp_path / name) for name in names]), [tmp_path / "fetched"])
     assert [look.problem for look in found] == [None, *["outside_folder"] * 3]
 
 
 def test_finds_a_broken_note_on_which_way_is_up():
-    exif = PIL.Image.Exif()
-    exif[PIL.Image.ExifTags.Base.Orientation] = 6
-    whole = encode(PIL.Image.new("RGB", (8, 8)), "WEBP", exif=exif)
+    whole = encode(PIL.Image.new("RGB", (8, 8)), "WEBP", exif=TURNED)
     files = [whole, whole.replace(b"MM\0*", b"XX\0*").replace(b"II*\0", b"XX*\0")]
     assert [look.problem for look in inspect_images(dataset(files))] == [None, "corrupt_image"]
     assert [can_be_decoded(data) for data in files] == [True, False]
@@ -101,15 +96,10 @@ def test_refuses_a_decompression_bomb(monkeypatch):
 
 def test_tells_which_images_show_through():
     clear, palette = PIL.Image.new("RGBA", (4, 4)), PIL.Image.new("RGB", (4, 4)).quantize(2)
-    files = [
-        encode(PIL.Image.new("RGB", (4, 4)), "PNG"),
-        encode(clear, "PNG"),
-        encode(clear.convert("LA"), "PNG"),
-        encode(palette, "PNG"),
-        encode(palette, "PNG", transparency=0),
-        encode(PIL.Image.new("RGB", (4, 4)), "JPEG"),
-    ]
-    assert [look.is_transparent for look in inspect_images(dataset(files))] == [False, True, True, False, True, False]
+    plain = PIL.Image.new("RGB", (4, 4))
+    files = [encode(image, "PNG") for image in (plain, palette, clear, clear.convert("LA"))]
+    files += [encode(palette, "PNG", transparency=0), encode(plain, "JPEG")]
+    assert [look.is_transparent for look in inspect_images(dataset(files))] == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -132,18 +122,14 @@ def test_deep_greys_are_scaled_and_not_cut_off(values, form):
         assert np.asarray(image)[..., 1].tolist() == [[0, 100], [200, 255]]
 
 
-def test_a_deep_grey_of_one_value_is_drawn():
-    assert in_rgb(PIL.Image.fromarray(np.full((2, 2), 128, np.float32))).getpixel((0, 0)) == (0, 0, 0)
-
-
 def test_a_dark_deep_grey_stays_dark_and_its_transparent_value_turns_white():
+    assert in_rgb(PIL.Image.fromarray(np.full((2, 2), 128, np.float32))).getpixel((0, 0)) == (0, 0, 0)
     data = encode(PIL.Image.fromarray(np.array([[5, 6], [257, 514]], np.uint16)), "PNG", transparency=6)
     assert np.asarray(in_rgb(PIL.Image.open(io.BytesIO(data))))[..., 0].tolist() == [[0, 255], [1, 2]]
 
 
 def test_only_the_named_rows_are_redrawn_on_white():
-    half = PIL.Image.new("RGBA", (4, 4), (255, 0, 0, 0))
-    files = [encode(half, "PNG"), encode(half, "PNG")]
+    files = [encode(PIL.Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "PNG")] * 2
     first, second = redraw(dataset(files), {1})["image"]
     assert first["bytes"] == files[0]
     image = PIL.Image.open(io.BytesIO(second["bytes"]))

@@ -64,7 +64,4 @@ def test_fingerprint_of_embedded_images_goes_by_their_bytes(tmp_path):
 )
 def test_captions_of_equal_text(one, other):
     assert bare_caption(one) == bare_caption(other)
-
-
-def test_captions_of_other_text():
     assert bare_caption("a red, circle") != bare_caption("a red circle")

@@ -29,15 +29,8 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
     rows += ["{torn", '{"image": 3, "captions": []}', '{"image": "a.png", "captions": "a"}', "", "[1]"]
     with caplog.at_level(logging.WARNING):
         pairs = load_pairs(write(folder, rows), split="all")
-    assert kinds(pairs) == {
-        "malformed_row": 4,
-        "duplicate_id": 1,
-        "outside_folder": 2,
-        "missing_image": 3,
-        "corrupt_image": 2,
-        "empty_caption": 3,
-        "image_without_captions": 2,
-    }
+    of_images = {"missing_image": 3, "corrupt_image": 2, "image_without_captions": 2}
+    assert kinds(pairs) == {"malformed_row": 4, "duplicate_id": 1, "outside_folder": 2, "empty_caption": 3} | of_images
     examples = {problem.kind: problem.examples for problem in pairs.problems}
     assert examples["malformed_row"] == ("line 18", "line 19", "line 20")
     assert examples["empty_caption"] == ("green_square.png#0", "green_square.png#1", "green_triangle.png#0")
@@ -49,42 +42,23 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
 def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
     images = [{"id": k, "file_name": row["image"]} for k, row in enumerate(rows_of(pairs_folder))]
     annotations = [{"id": k, "image_id": k, "caption": f"caption {k}"} for k in range(12)]
-    images += [
-        {"id": 0, "file_name": "other.png"},
-        {"id": 99, "file_name": "absent.png"},
-        {"id": 98},
-        {"id": 97, "file_name": "../x.png"},
-    ]
-    annotations += [
-        {"id": 0, "image_id": 5, "caption": "again"},
-        {"id": 50, "image_id": 77, "caption": "whose?"},
-        {"id": 51, "image_id": 3},
-    ]
-    annotations += [{"id": 52, "image_id": 3, "caption": " "}, {"id": 53, "image_id": 99, "caption": "of nothing"}]
+    images += [{"id": 0, "file_name": "other.png"}, {"id": 99, "file_name": "absent.png"}]
+    images += [{"id": 98}, {"id": 97, "file_name": "../x.png"}]
+    annotations += [{"id": 0, "image_id": 5, "caption": "again"}, {"id": 50, "image_id": 77, "caption": "whose?"}]
+    annotations += [{"id": 51, "image_id": 3}, {"id": 52, "image_id": 3, "caption": " "}]
+    annotations += [{"id": 53, "image_id": 99, "caption": "of nothing"}]
     file = tmp_path / "captions.json"
     file.write_text(json.dumps({"images": images, "annotations": annotations}))
     pairs = load_pairs(file, image_folder=pairs_folder, split="all")
-    assert kinds(pairs) == {
-        "malformed_row": 2,
-        "duplicate_id": 2,
-        "outside_folder": 1,
-        "unknown_image": 1,
-        "missing_image": 1,
-        "empty_caption": 1,
-    }
+    single = dict.fromkeys(("outside_folder", "unknown_image", "missing_image", "empty_caption"), 1)
+    assert kinds(pairs) == {"malformed_row": 2, "duplicate_id": 2} | single
     assert len(pairs.images) == len(pairs.captions) == 12
 
 
 def test_bad_rows_of_a_dataset(tmp_path):
     good = PIL.Image.new("RGB", (8, 8), "red")
     features = Features({"image": Image(), "caption": Value("string")})
-    images = [
-        good,
-        None,
-        {"bytes": b"broken", "path": None},
-        {"bytes": None, "path": "http://127.0.0.1:1/x.png"},
-        good,
-    ]
+    images = [good, None, {"bytes": b"broken"}, {"path": "http://127.0.0.1:1/x.png"}, good]
     data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c", "d", None]}, features=features)
     pq.write_table(data.data.table, tmp_path / "data.parquet")
     pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
@@ -156,11 +130,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("empty", {}, "it is empty"),
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
-        (
-            "other form",
-            {},
-            r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"',
-        ),
+        ("other form", {}, r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"'),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/captions.jsonl", {}, "is a file; only a caption JSON .* Give the folder that it lies in"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),

@@ -102,6 +102,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
 
 def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
     from repair_hf.encoder.pixel_store import PixelStore
+    from repair_hf.mining.faiss_index import Index
     from repair_hf.mining.false_positives import (
         annotated_positives,
         mine_approximately,
@@ -131,7 +132,7 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
         )
     else:
         failures, recall = mine_approximately(
-            images, texts, pairs.caption_image, options.search, effort=options.search_effort, **sizes
+            images, texts, pairs.caption_image, Index(options.search, options.search_effort), **sizes
         )
     if not processes().is_main:
         return {}

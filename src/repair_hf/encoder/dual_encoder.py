@@ -86,8 +86,7 @@ class DualEncoder:
         batch_size: int = 256,
         precision: str = "fp32",
     ) -> DualEncoder:
-        """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`; weights are
-        float32.
+        """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`, in float32.
 
         Raises:
             UserError: If there is no such model, or it is not a dual encoder.
@@ -144,10 +143,6 @@ class DualEncoder:
 
     def embed_texts(self, captions: Sequence[str], *, desc: str | None = None) -> np.ndarray:
         """Embed captions. Each distinct text is embedded once, so equal texts have equal vectors.
-
-        Args:
-            captions: The texts.
-            desc: Title of the progress bar; none without it.
 
         Shape:
             Returns (M, D) float32, unit length.
@@ -234,17 +229,13 @@ class DualEncoder:
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        was_training = self.model.training
+        was_training, dtype = self.model.training, PRECISIONS[self.precision]
         self.model.eval()
         try:
-            with torch.inference_mode(), self._autocast():
+            with torch.inference_mode(), torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
                 yield
         finally:
             self.model.train(was_training)
-
-    def _autocast(self) -> torch.autocast:
-        dtype = PRECISIONS[self.precision]
-        return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
 
 
 def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:

@@ -64,21 +64,14 @@ BLOCKS = {
 def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:
     """Write a dual encoder in open_clip's format, in float32.
 
-    Args:
-        encoder: The encoder to export.
-        folder: Created if missing.
-        name: Hub repository id, where open_clip looks for the tokenizer of a model on the Hub. In a local folder it
-            uses the tokenizer beside the weights.
-
-    Returns:
-        The content of `open_clip_config.json`.
+    Returns the content of `open_clip_config.json`. `name` is a Hub repository id, where open_clip looks for the
+    tokenizer of a model on the Hub. In a local folder it uses the tokenizer beside the weights.
 
     Raises:
         UserError: If the format cannot represent the encoder.
     """
-    folder, length = Path(folder), encoder.preprocessor.max_length
-    config = open_clip_config(encoder, name)
-    weights = open_clip_weights(encoder.model.state_dict(), length)
+    folder, config = Path(folder), open_clip_config(encoder, name)
+    weights = open_clip_weights(encoder.model.state_dict(), encoder.preprocessor.max_length)
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{WEIGHTS_FILE}.tmp"
     save_file({key: tensor.float().cpu().contiguous() for key, tensor in weights.items()}, draft)
@@ -97,11 +90,8 @@ def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
     if vision.hidden_act != text.hidden_act or vision.hidden_act not in IS_QUICK:
         raise _cannot(f"it supports gelu or quick_gelu in both towers, got {vision.hidden_act} and {text.hidden_act}")
     images = {"image_size": vision.image_size, "patch_size": vision.patch_size}
-    texts = {
-        "context_length": encoder.preprocessor.max_length,
-        "vocab_size": text.vocab_size,
-        "hf_tokenizer_name": name,
-    }
+    length = encoder.preprocessor.max_length
+    texts = {"context_length": length, "vocab_size": text.vocab_size, "hf_tokenizer_name": name}
     heads = {"head_width": vision.hidden_size // vision.num_attention_heads}
     architecture = {
         "embed_dim": config.projection_dim,
@@ -113,12 +103,7 @@ def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
 
 
 def open_clip_weights(state: Mapping[str, Tensor], context_length: int) -> dict[str, Tensor]:
-    """Rename the weights of a `CLIPModel` for open_clip.
-
-    Args:
-        state: Its `state_dict`.
-        context_length: Tokens of the longest caption; open_clip expects exactly as many positions.
-    """
+    """Rename the weights of a `CLIPModel` for open_clip, which expects exactly `context_length` positions."""
     found = {
         "visual.proj": state["visual_projection.weight"].T,
         "text_projection": state["text_projection.weight"].T,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 import torch
 from datasets import Dataset, Image
 from huggingface_hub import cached_assets_path
@@ -36,9 +35,6 @@ class PixelStore:
         draft: Decode large JPEGs at a fraction of their size, see `decode_small`. At least `SPARE` times the encoder's
             size is left, so pixels differ by a few of 255 values.
 
-    Attributes:
-        draft: How JPEGs were decoded; None if at full size.
-
     Raises:
         UserError: If an image cannot be decoded, or the disk is too full.
 
@@ -58,11 +54,11 @@ class PixelStore:
         draft: bool = False,
     ) -> None:
         folder = Path(cache_folder or cached_assets_path("repair_hf", "pixels"))
-        self.draft = f"draft {SPARE}" if draft else None
+        self.draft = f"draft {SPARE}" if draft else None  # how JPEGs are decoded; None if at full size
         named = [content_digest(images, column), preprocessor.image_digest, *([self.draft] if draft else [])]
         self.path = folder / f"pixels-{digest(named)}.npy"
         least = SPARE * max(preprocessor.image_shape[1:])
-        source = _DraftDecoded(images, column, least) if draft else images[column]
+        source = _decoded_small(images, column, least)[column] if draft else images[column]
 
         def parts() -> Iterator[tuple[slice, np.ndarray]]:
             share = processes().share(len(images), IMAGES_AT_ONCE)
@@ -97,17 +93,9 @@ class PixelStore:
         self._pixels = np.load(self.path, mmap_mode="r")
 
 
-class _DraftDecoded:
-    """The images of a dataset, with large JPEGs decoded at a fraction of their size."""
+def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:
+    def decode(rows: dict[str, list]) -> dict[str, list]:
+        sources = [each["path"] if each["bytes"] is None else each["bytes"] for each in rows[column]]
+        return {column: [decode_small(source, least) for source in sources]}
 
-    def __init__(self, images: Dataset, column: str, least: int) -> None:
-        self.files = images.select_columns([column]).cast_column(column, Image(decode=False))
-        self.column, self.least = column, least
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
-        references = self.files[rows.tolist()][self.column]
-        sources = [each["path"] if each["bytes"] is None else each["bytes"] for each in references]
-        return [decode_small(source, self.least) for source in sources]
+    return images.select_columns([column]).cast_column(column, Image(decode=False)).with_transform(decode)

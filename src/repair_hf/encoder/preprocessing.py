@@ -139,12 +139,8 @@ class Preprocessor:
             tokens = tokenizer(long[start : start + TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
             n_cut += sum(len(ids) > room for ids in tokens["input_ids"])
         if n_cut:
-            logger.warning(
-                "%s of %s captions were truncated to %d tokens, the most that the model reads.",
-                f"{n_cut:,}",
-                f"{len(captions):,}",
-                self.max_length,
-            )
+            cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
+            logger.warning("%s to %d tokens, the most that the model reads.", cut, self.max_length)
         return n_cut
 
     def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
@@ -168,14 +164,8 @@ class Preprocessor:
     def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
         """Yield images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
 
-        Args:
-            images: A list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor.
-            size: Images at a time.
-            desc: Title of the progress bar; none without it.
-            share: Which of them; all by default.
-
-        Raises:
-            UserError: If an image cannot be decoded.
+        `images` is a list of images, a column of a dataset, a `PixelStore`, or a uint8 tensor; `share` says which of
+        them; `desc` is the title of the progress bar, and without it there is none.
         """
         first, stop, _ = share.indices(len(images))
         cuts = [(start, min(start + size, stop)) for start in range(first, stop, size)]

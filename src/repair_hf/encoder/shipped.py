@@ -15,11 +15,7 @@ BASE, NARROW = RETRIEVERS["world/base"], "world/narrow-12k"
 
 
 def locate(model: str | Path) -> str:
-    """Return the folder of a shipped retriever, and any other id or folder unchanged.
-
-    Raises:
-        UserError: If `world/...` is neither a shipped retriever nor a folder.
-    """
+    """Return the folder of a shipped retriever, and any other id or folder unchanged."""
     model = str(model)
     if model.startswith("world/") and model not in RETRIEVERS and not Path(model).exists():
         raise UserError(f"`{model}` is no folder, and the toy world's retrievers are {', '.join(RETRIEVERS)}.")

@@ -27,26 +27,14 @@ LOWEST = np.finfo(np.float32).min  # above the -inf that marks positives
 
 
 class Cutoffs:
-    """Screened scores above which the queries of one direction consider a candidate.
-
-    Args:
-        gt_score: (Q,) score of each query's best positive.
-        k: How many of its best non-positives are wanted.
-        eps: Bound of the screen's error.
-
-    Attributes:
-        top_k: (Q,) screened score from which a pair may be among the k best; inf where none is wanted.
-        highest: (Q,) the highest `top_k` that was used for any of the candidates.
-        is_deep: (Q,) whether so many candidates are ahead of the positive that whole blocks are counted.
-        has_ties: (Q,) whether too many candidates tie for the k best.
-    """
+    """Screened scores above which the queries of one direction consider a candidate."""
 
     def __init__(self, gt_score: np.ndarray, k: int, eps: float) -> None:
-        self.gt_score, self.k, self.eps = gt_score, k, eps
-        self.top_k = np.full(len(gt_score), np.inf, np.float32)
-        self.highest = np.full(len(gt_score), LOWEST)
-        self.is_deep = np.zeros(len(gt_score), bool)
-        self.has_ties = np.zeros(len(gt_score), bool)
+        self.gt_score, self.k, self.eps = gt_score, k, eps  # (Q,) the best positives' scores
+        self.top_k = np.full(len(gt_score), np.inf, np.float32)  # from which a pair may be among a query's k best
+        self.highest = np.full(len(gt_score), LOWEST)  # the highest `top_k` that was used for any of the candidates
+        self.is_deep = np.zeros(len(gt_score), bool)  # so many are ahead of the positive that blocks are counted
+        self.has_ties = np.zeros(len(gt_score), bool)  # too many candidates tie for the k best
 
     def guess(self, queries: slice, scores: np.ndarray, share: float) -> None:
         """Guess from a first share of the candidates. `scores`: (q, c), screened, -inf where positive."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -25,7 +25,17 @@ PER_CLUSTER = 64  # training vectors for each of IVF's clusters
 LINKS, BREADTH = 32, 256  # HNSW's neighbours of a vector, and candidates held while searching
 SAMPLE = 512  # queries whose false positives are also found exactly, for the recall
 
-Search = Literal["ivf", "hnsw"]
+
+class Index(NamedTuple):
+    """A kind of FAISS index, and how thoroughly it is searched.
+
+    Args:
+        kind: `ivf` searches the clusters nearest to the query; `hnsw` walks a graph of neighbours.
+        effort: Multiplies the part of the index that is searched: more is slower and misses less.
+    """
+
+    kind: Literal["ivf", "hnsw"]
+    effort: float = 1.0
 
 
 @quietly()
@@ -33,24 +43,16 @@ def rank_by_index(
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
     positives: Positives,
-    search: Search,
+    index: Index,
     *,
     fps_of_image: int,
     fps_of_caption: int,
     pool: int = 100,
-    effort: float = 1.0,
 ) -> tuple[Ranking, Ranking, dict[str, float]]:
     """Rank the captions that an index finds for each image, and the images it finds for each caption.
 
-    Args:
-        image_embeddings: Unit vectors, (N, D) float32; may be memory-mapped.
-        text_embeddings: Unit vectors, (M, D) float32; may be memory-mapped.
-        positives: Which captions answer which images.
-        search: `ivf` searches the clusters nearest to the query; `hnsw` walks a graph of neighbours.
-        fps_of_image: How many false positives to find for each image; with 0 that direction is not searched.
-        fps_of_caption: The same for each caption.
-        pool: False positives counted for a gt's rank; at least those asked for.
-        effort: Multiplies the part of the index that is searched: more is slower and misses less.
+    A direction with 0 false positives is not searched. `pool` false positives are counted for a gt's rank, and at
+    least those asked for. The other arguments are those of `rank_both_ways`.
 
     Returns:
         The rankings of the N images' captions and of the M captions' images; and the recall by direction (`i2t`,
@@ -65,12 +67,11 @@ def rank_by_index(
     for name, side, queries, candidates in (("i2t", i2t, images, texts), ("t2i", t2i, texts, images)):
         if side.k:
             known = _PositivesByQuery(positives, is_caption=name == "t2i", n_texts=len(texts))
-            index = _build_index(candidates, search, effort)
-            for start in tqdm(
-                range(0, len(queries), QUERIES_PER_SEARCH), desc=f"Searching {name}", delay=3, disable=None
-            ):
+            built = _build_index(candidates, index)
+            starts = range(0, len(queries), QUERIES_PER_SEARCH)
+            for start in tqdm(starts, desc=f"Searching {name}", delay=3, disable=None):
                 some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(queries)))
-                keys = _search(index, queries[some], candidates, known, some, max(pool, side.k))
+                keys = _search(built, queries[some], candidates, known, some, max(pool, side.k))
                 side.non_positives_ahead[some] = np.sum(decode(keys)[0] >= side.gt_score[some, None], axis=1)
                 side.keys[some] = keys[:, : side.k]
             recall[name] = _recall(side, queries, candidates, known, eps)
@@ -105,24 +106,21 @@ def _scored_positives(
         image, column = positives.of_captions(some)
         order = np.argsort(image, kind="stable")
         image, column = image[order], column[order]
-        yield (
-            image,
-            some[column],
-            exact_scores(images, image, torch.from_numpy(texts[some].astype(np.float64)), column),
-        )
+        score = exact_scores(images, image, torch.from_numpy(texts[some].astype(np.float64)), column)
+        yield image, some[column], score
 
 
-def _build_index(candidates: np.ndarray, search: Search, effort: float) -> faiss.Index:
+def _build_index(candidates: np.ndarray, wanted: Index) -> faiss.Index:
     count, size = candidates.shape
     index: Any
-    if search == "hnsw":
+    if wanted.kind == "hnsw":
         index = faiss.IndexHNSWFlat(size, LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efSearch = max(1, round(effort * BREADTH))
+        index.hnsw.efSearch = max(1, round(wanted.effort * BREADTH))
     else:
         clusters = max(1, min(round(4 * math.sqrt(count)), count // PER_CLUSTER))
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, clusters, faiss.METRIC_INNER_PRODUCT)
         index.train(np.ascontiguousarray(candidates[:: max(1, count // (PER_CLUSTER * clusters))]))
-        index.nprobe = min(clusters, max(1, round(effort * PROBED * clusters)))
+        index.nprobe = min(clusters, max(1, round(wanted.effort * PROBED * clusters)))
     for start in range(0, count, QUERIES_PER_SEARCH):
         index.add(np.ascontiguousarray(candidates[start : start + QUERIES_PER_SEARCH]))
     return index

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
-from repair_hf.mining.faiss_index import Search, rank_by_index
+from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.positives import Positives, Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.dataset import Pairs, bare_caption
@@ -80,9 +80,8 @@ def mine_approximately(
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
     caption_image: np.ndarray,
-    search: Search,
+    index: Index,
     *,
-    effort: float = 1.0,
     k_mine: int = 100,
     d_i2t: int = 5,
     d_t2i: int = 1,
@@ -90,38 +89,22 @@ def mine_approximately(
 ) -> tuple[Dataset, dict[str, float]]:
     """Find false positives with an index that may miss some, where scoring all pairs would take too long.
 
-    Args:
-        image_embeddings: Unit vectors, float32; may be memory-mapped.
-        text_embeddings: Unit vectors, float32; may be memory-mapped.
-        caption_image: Index of each caption's image.
-        search: Kind of index; see `rank_by_index`.
-        effort: Multiplies the part of the index that is searched.
-        k_mine: Size of the pool of false positives that are found for a query, and counted for its gt's rank.
-        d_i2t: False positives (captions) kept for each image.
-        d_t2i: False positives (images) kept for each caption.
-        same_text_is_positive: As of `mine_false_positives`.
+    Arguments, rows and errors are those of `mine_false_positives`, with exact scores and the same gt. Ranks are lower
+    bounds: candidates that the index missed are not counted, and `gt_rank` is at most `k_mine` + 1.
 
     Returns:
-        Rows as of `mine_false_positives`, with exact scores and the same gt. `fp_rank` and `gt_rank` are lower bounds:
-        candidates that the index missed are not counted, and `gt_rank` is at most `k_mine` + 1. And the recall by
-        direction: the share of the true false positives that were found, measured on some queries.
-
-    Raises:
-        UserError: As of `mine_false_positives`.
+        The rows; and the recall by direction: the share of the true false positives that were found, measured on some
+        queries.
     """
     images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
-    i2t, t2i, recall = rank_by_index(images, texts, positives, search, **fps, pool=k_mine, effort=effort)
+    i2t, t2i, recall = rank_by_index(images, texts, positives, index, **fps, pool=k_mine)
     return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
 
 
 def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
-    """Check how many false positives are kept.
-
-    Raises:
-        UserError: If a d exceeds `k_mine`, or both are 0.
-    """
+    """Raise an error if more false positives are to be kept than `k_mine`, or none."""
     for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
         if not 0 <= d <= k_mine:
             raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
@@ -164,10 +147,8 @@ def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:
 def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
     """Summarize the false positives of each direction that has any.
 
-    Returns:
-        `queries`; `false_positives`; `failed`, the queries with a false positive ahead of their gt; and `gap_25`,
-        `gap_50`, `gap_75`, the quartiles of a query's best false positive's score minus its gt's (positive: it
-        failed).
+    `failed` counts the queries with a false positive ahead of their gt. `gap_25`, `gap_50` and `gap_75` are quartiles
+    of the score of a query's best false positive minus its gt's (positive: it failed).
     """
     is_t2i, table = _is_t2i(failures), {}
     columns = {name: _column(failures, name) for name in ("q", "fp_rank", "fp_score", "gt_score", "gt_rank")}

@@ -30,13 +30,7 @@ class Positives:
 
     @classmethod
     def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
-        """Let each caption answer its own image and, if texts are given, each image with a caption of the same text.
-
-        Args:
-            caption_image: (M,) index of each caption's image.
-            n_images: N.
-            same_text: (M,) texts; captions of equal text answer the same images.
-        """
+        """Let each caption answer its own image and, if texts are given, those with a caption of the same text."""
         group = np.asarray(caption_image, np.int64)
         if same_text is not None:
             numbers: dict[str, int] = {}
@@ -87,12 +81,7 @@ class Ranking:
 
 
 class RankingState:
-    """What is known so far of the ranking of one direction's queries.
-
-    Args:
-        queries: Q.
-        k: How many of the best non-positives are wanted for each.
-    """
+    """What is known so far of the ranking of one direction's Q queries, with k non-positives each."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
@@ -148,7 +137,6 @@ class RankingState:
         np.add.at(self.positives_ahead, (query[is_before_one], ahead[is_before_one]), 1)
 
     def ranking(self) -> Ranking:
-        """The finished ranking."""
         fp_score, fp = decode(self.keys)
         fp_rank = np.cumsum(self.positives_ahead, axis=1, out=self.positives_ahead)
         fp_rank += 1 + np.arange(self.k)

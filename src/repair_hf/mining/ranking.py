@@ -105,12 +105,8 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
             first = f"first row {bad.argmax()}"
             raise UserError(f"{bad.sum()} of {len(bad)} {name} embeddings are zero or not finite, {first}.")
         if (off := np.abs(squares - 1) > 1e-2).any():
-            logger.warning(
-                "%d of %d %s embeddings are not of unit length, so scores are no cosines; divide each by its norm.",
-                off.sum(),
-                len(off),
-                name,
-            )
+            which = f"{off.sum()} of {len(off)} {name} embeddings"
+            logger.warning("%s are not of unit length, so scores are no cosines; divide each by its norm.", which)
     if caption_image.shape != (len(texts),):
         expected = f"the image of each of the {len(texts)} captions"
         raise UserError(f"`caption_image` must name {expected}, got shape {caption_image.shape}.")

@@ -83,13 +83,7 @@ def _grouped(query: np.ndarray) -> np.ndarray:
 
 
 def screen_error(images: np.ndarray, texts: np.ndarray, dtype: torch.dtype) -> float:
-    """Return eps, the maximal difference of a screened score from the exact one.
-
-    Args:
-        images: (N, D); may be memory-mapped.
-        texts: (M, D); may be memory-mapped.
-        dtype: The screen's, float32 or bfloat16.
-    """
+    """Return eps, the maximal difference of a score screened in `dtype`, float32 or bfloat16, from the exact one."""
     size = images.shape[1]
     longest, lost = zip(*(_norms(vectors, dtype) for vectors in (images, texts)), strict=True)
     rounded = [norm + less for norm, less in zip(longest, lost, strict=True)]

@@ -20,17 +20,11 @@ RAISED_AFTER = (4, 10)  # blocks after which the captions' cutoffs are raised
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Pairs of an image and a caption of a panel.
-
-    Args:
-        image: (P,) the image.
-        column: (P,) place of the caption in the panel.
-        score: (P,) float32, screened or exact.
-    """
+    """P pairs of an image and a caption of a panel."""
 
     image: np.ndarray
-    column: np.ndarray
-    score: np.ndarray
+    column: np.ndarray  # the caption's place in the panel
+    score: np.ndarray  # float32, screened or exact
 
     def __getitem__(self, which: np.ndarray | slice) -> ScoredPairs:
         return ScoredPairs(self.image[which], self.column[which], self.score[which])
@@ -38,29 +32,17 @@ class ScoredPairs:
 
 @dataclass(frozen=True)
 class ScoreMatrix:
-    """The N x M scores of images and captions, cut into panels of captions and blocks of images.
+    """The N x M scores of images and captions, cut into panels of captions and blocks of images."""
 
-    Args:
-        images: (N, D) float32.
-        texts: (M, D) float32.
-        positives: Which captions answer which images.
-        panels: Captions of each panel.
-        own: Places in `panels` of those that this process screens.
-        n_blocks: Blocks of images; block b holds every `n_blocks`-th image from b on.
-        eps: Bound of the screen's error.
-        images64: (N, D) the images in float64, or `images` where float64 takes too much memory.
-        screen_images: (N, D) the images in the screen's dtype, on its device.
-    """
-
-    images: np.ndarray
-    texts: np.ndarray
+    images: np.ndarray  # (N, D) float32
+    texts: np.ndarray  # (M, D) float32
     positives: Positives
-    panels: list[np.ndarray]
-    own: range
-    n_blocks: int
-    eps: float
-    images64: np.ndarray | Tensor
-    screen_images: Tensor
+    panels: list[np.ndarray]  # captions of each
+    own: range  # places in `panels` of those that this process screens
+    n_blocks: int  # block b holds every `n_blocks`-th image from b on
+    eps: float  # bound of the screen's error
+    images64: np.ndarray | Tensor  # (N, D) in float64, or `images` where that takes too much memory
+    screen_images: Tensor  # (N, D) in the screen's dtype, on its device
 
     @property
     def own_captions(self) -> np.ndarray:
@@ -94,22 +76,13 @@ class ScoreMatrix:
 
 @dataclass(frozen=True)
 class PanelRanks:
-    """What a panel of C captions adds to the rankings.
+    """What a panel of C captions adds to the rankings."""
 
-    Args:
-        ahead_of_caption: (C,) images ahead of its positive, other positives not counted.
-        ahead_of_image: (N,) captions of the panel ahead of its positive.
-        keys: (C, k) each caption's best non-positives, best first.
-        is_uncertain: (C,) whether `keys` may miss some.
-        pairs: Those that may be among an image's best, with exact scores.
-        of_images: The images' cutoffs.
-    """
-
-    ahead_of_caption: np.ndarray
-    ahead_of_image: np.ndarray
-    keys: np.ndarray
-    is_uncertain: np.ndarray
-    pairs: ScoredPairs
+    ahead_of_caption: np.ndarray  # (C,) images ahead of its positive, other positives not counted
+    ahead_of_image: np.ndarray  # (N,) captions of the panel ahead of its positive
+    keys: np.ndarray  # (C, k) each caption's best non-positives, best first
+    is_uncertain: np.ndarray  # (C,) whether `keys` may miss some
+    pairs: ScoredPairs  # that may be among an image's best, with exact scores
     of_images: Cutoffs
 
 
@@ -124,13 +97,8 @@ def screen_panel(
 ) -> PanelRanks:
     """Screen a panel against all images, and score exactly the pairs that may matter.
 
-    Args:
-        matrix: The scores.
-        place: The panel's place in `matrix.panels`.
-        positives: Positive pairs of the panel, with exact scores.
-        of_images: The images' cutoffs.
-        k_caption: How many of the best images are wanted for each caption.
-        share: Share of the captions in this panel, to guess the images' cutoffs from it; None keeps the cutoffs.
+    The panel is `matrix.panels[place]`, and its positive pairs have exact scores. `share`, its share of captions,
+    is for guessing the images' cutoffs; None keeps them.
     """
     captions = matrix.texts[matrix.panels[place]]
     captions64 = torch.from_numpy(captions.astype(np.float64))

@@ -1,5 +1,4 @@
-"""Read a caption JSON of COCO (`images`, `annotations`) or of Karpathy (`dataset_coco.json`,
-`dataset_flickr30k.json`).
+"""Read a caption JSON of COCO or of Karpathy (`dataset_coco.json`, `dataset_flickr30k.json`).
 
 A row that does not fit the format is collected as a problem and raises no error.
 """
@@ -51,9 +50,7 @@ def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
                     problems.add("outside_folder", f"{path}/{name}")
                     continue
                 named.append((name, image_folder / path / name if has_folder[path] else image_folder / name))
-                captions.append(
-                    [sentence.get("raw") if isinstance(sentence, dict) else None for sentence in sentences]
-                )
+                captions.append([each.get("raw") if isinstance(each, dict) else None for each in sentences])
                 splits.append(split)
             case _:
                 problems.add("malformed_row", f"images[{place}]")

@@ -16,15 +16,10 @@ from repair_hf.runtime.options import UserError
 
 
 class Size(NamedTuple):
-    """The size of a split.
-
-    Args:
-        images: How many images.
-        captions: How many captions, in each published version of the split; empty if unknown.
-    """
+    """The size of a split."""
 
     images: int
-    captions: tuple[int, ...] = ()
+    captions: tuple[int, ...] = ()  # in each published version of the split; empty if unknown
 
 
 # Karpathy's COCO splits have ten captions more than five an image; some leave these out.
@@ -44,11 +39,7 @@ _COCO_ID = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d+)(?:\.\w+)?")
 
 
 def check_name(benchmark: str, split: str, *, with_restval: bool) -> str:
-    """Return the benchmark's own name of a split.
-
-    Raises:
-        UserError: If it has no such split.
-    """
+    """Return the benchmark's own name of a split, or raise an error if it has no such split."""
     name = "val" if split == "validation" else split
     name = "train+restval" if name == "train" and with_restval else name
     if name not in SIZES[benchmark]:
@@ -59,17 +50,11 @@ def check_name(benchmark: str, split: str, *, with_restval: bool) -> str:
 
 @dataclass(frozen=True)
 class BenchmarkSplit:
-    """A split of a benchmark, and the source that should hold it.
+    """A split of a benchmark, and the source that should hold it."""
 
-    Args:
-        benchmark: A key of `SIZES`.
-        split: As `check_name` returns it.
-        source: Name of the source in messages.
-    """
-
-    benchmark: str
-    split: str
-    source: str
+    benchmark: str  # a key of `SIZES`
+    split: str  # as `check_name` returns it
+    source: str  # its name in messages
 
     @property
     def is_drawn(self) -> bool:
@@ -77,11 +62,7 @@ class BenchmarkSplit:
         return (self.benchmark, self.split) == ("coco30k", "train")
 
     def check_listed(self, images: int, captions: int) -> None:
-        """Check the numbers of images and captions that the source lists, before any is drawn or left out.
-
-        Raises:
-            UserError: If the split has other numbers.
-        """
+        """Check the numbers of images and captions that the source lists, before any is drawn or left out."""
         size = SIZES["coco" if self.is_drawn else self.benchmark][self.split]
         listed = f"`{self.source}` lists {images:,} images with {captions:,} captions as {self.split}"
         remedy = "Give Karpathy's splits, or leave out `benchmark` to use the data under no name."
@@ -94,24 +75,15 @@ class BenchmarkSplit:
         raise UserError(f"{listed}, and so is not `{self.benchmark}`: that has {expected} there. {remedy}")
 
     def check_captions(self, unusable: int) -> None:
-        """Check that no caption is empty or not a text.
-
-        Raises:
-            UserError: If there are any.
-        """
+        """Check that no caption is empty or not a text."""
         if unusable:
-            name = f"`{self.benchmark}` {self.split}"
             raise UserError(
-                f"`{self.source}` has {unusable:,} captions of {name} that are empty or no text. "
-                "Repair them, or leave out `benchmark` to use the rest under no name."
+                f"`{self.source}` has {unusable:,} captions of `{self.benchmark}` {self.split} that are empty or no "
+                "text. Repair them, or leave out `benchmark` to use the rest under no name."
             )
 
     def check_images(self, wanted: Sequence[str], usable: Sequence[str]) -> None:
-        """Check that all images of the split, given by id, can be used.
-
-        Raises:
-            UserError: If some are missing or cannot be decoded.
-        """
+        """Check that all images of the split, given by id, can be used."""
         there = set(usable)
         if missing := [image_id for image_id in wanted if image_id not in there]:
             shown = ", ".join(ascii(image_id) for image_id in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
@@ -125,12 +97,7 @@ class BenchmarkSplit:
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:
     """Draw the images of COCO30K from those of Karpathy's train split without restval.
 
-    Args:
-        image_ids: COCO's numbers (`57870`) or file names (`COCO_train2014_000000057870.jpg`); both give the same
-            images.
-
-    Raises:
-        UserError: If an id is neither.
+    COCO's numbers (`57870`) and file names (`COCO_train2014_000000057870.jpg`) give the same images.
     """
     numbers = {_coco_number(image_id): image_id for image_id in image_ids}
     drawn = random.Random(SEED).sample(sorted(numbers), SIZES["coco30k"]["train"].images)

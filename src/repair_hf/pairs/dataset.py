@@ -245,9 +245,7 @@ def _decodable(
     if transparent := {place for place, row in enumerate(rows) if looks[row].is_transparent}:
         logger.info("%d of %d images are transparent; they get a white background.", len(transparent), len(rows))
     if deep := {place for place, row in enumerate(rows) if looks[row].is_deep}:
-        logger.info(
-            "%d of %d images have grey values of more than 8 bits; they are scaled to 8.", len(deep), len(rows)
-        )
+        logger.info("%d of %d images have grey values of over 8 bits; they are scaled to 8.", len(deep), len(rows))
     if transparent or deep:
         images = redraw(images, transparent | deep)
     return images, rows

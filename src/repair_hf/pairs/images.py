@@ -44,15 +44,9 @@ THREADS = 8  # opening files waits mostly for the disk
 
 
 class Inspection(NamedTuple):
-    """The result of checking one image.
+    """The result of checking one image."""
 
-    Args:
-        problem: A kind of problem, or None.
-        is_transparent: Whether a background would show through.
-        is_deep: Whether it has grey values of more than 8 bits.
-    """
-
-    problem: str | None
+    problem: str | None  # a key of `KINDS`
     is_transparent: bool = False
     is_deep: bool = False
 
@@ -95,8 +89,7 @@ def in_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Scale grey values of 16 or 32 bits to 8, where Pillow's `convert` would clip them at 255 and turn the image
-    white.
+    """Scale grey values of 16 or 32 bits to 8; Pillow's `convert` clips them at 255 and turns the image white.
 
     Black to white is 0 to 65535 for integers and 0 to 1 for floats. An image beyond this range is scaled by its own
     range. Images of other modes are returned unchanged.
@@ -141,17 +134,10 @@ def open_image(source: bytes | str) -> PIL.Image.Image:
 
 
 def decode_small(source: bytes | str, least: int) -> PIL.Image.Image:
-    """Decode an image, upright. Decode a JPEG at 1/2, 1/4 or 1/8 of its size if it stays large enough.
+    """Decode an image, upright: a JPEG at 1/2, 1/4 or 1/8 of its size if its shorter side keeps `least` pixels.
 
     This takes a fraction of the work. The scale must divide both sides: otherwise the image would shrink by a slightly
-    different factor, and shift after resizing.
-
-    Args:
-        source: A file, or its bytes.
-        least: Pixels that the shorter side must keep.
-
-    Raises:
-        OSError: As `open_image`.
+    different factor, and shift after resizing. Errors are those of `open_image`.
     """
     with open_image(source) as image:
         width, height = image.size

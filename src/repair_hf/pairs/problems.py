@@ -32,17 +32,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """What was left out for one reason.
+    """What was left out for one reason."""
 
-    Args:
-        kind: A key of `KINDS`.
-        count: How many.
-        examples: The first of them.
-    """
-
-    kind: str
+    kind: str  # a key of `KINDS`
     count: int
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # the first of them
 
     def __str__(self) -> str:
         more = ", ..." if self.count > len(self.examples) else ""

@@ -36,29 +36,20 @@ from repair_hf.runtime.options import UserError
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
 ID_COLUMNS = ("image_id", "filename")
-FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # of a line of captions.jsonl
+FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a source with their raw captions and splits.
+    """The images of a source with their raw captions and splits."""
 
-    Args:
-        images: `image_id` and `image`, encoded.
-        captions: The raw captions of each image.
-        splits: The source's own split of each image; None if it has none.
-    """
-
-    images: Dataset
-    captions: list[list[Any]]
-    splits: list[str | None] | None
+    images: Dataset  # `image_id` and `image`, encoded
+    captions: list[list[Any]]  # of each image
+    splits: list[str | None] | None  # the source's own split of each image; None if it has none
 
 
 def read_folder(folder: Path, problems: Problems) -> Listing:
-    """Read `captions.jsonl`: `{"image": "x.png", "captions": ["..."], "split": "train"}` on each line.
-
-    The split is optional. Images are named relative to the folder or to its `images`.
-    """
+    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`."""
     lines = (folder / "captions.jsonl").read_bytes().splitlines()
     parsed = [(number, _json_row(line)) for number, line in enumerate(lines, start=1) if line.strip()]
     if parsed and all(row is None for _, row in parsed):

@@ -20,11 +20,7 @@ ADJECTIVES = frozenset({"JJ", "JJR", "JJS"})
 
 
 def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> Language:
-    """Load a spaCy pipeline that tags words.
-
-    Args:
-        name_or_folder: An installed model, or a folder.
-        noun_chunks: Whether noun chunks are needed, which takes a dependency parser.
+    """Load a spaCy pipeline that tags words; noun chunks take a dependency parser.
 
     Raises:
         UserError: If spaCy or the model is not installed, or the model lacks a needed part.
@@ -55,11 +51,7 @@ def load_parser(name_or_folder: str = MODEL, *, noun_chunks: bool = False) -> La
 
 
 def load_tokenizer() -> Callable[[str], list[str]]:
-    """Load NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files.
-
-    Raises:
-        UserError: If NLTK is not installed.
-    """
+    """Load NLTK's word tokenizer for one sentence: `it's red.` is `it`, `'s`, `red`, `.`; it needs no data files."""
     try:
         from nltk.tokenize import NLTKWordTokenizer
     except ModuleNotFoundError as error:
