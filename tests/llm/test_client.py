@@ -141,7 +141,7 @@ def test_samples_differ(ask):
 def test_equal_questions_are_asked_once(with_chat):
     async def work(chat):
         asked = (chat.ask(QUESTION, stage="audit", direction="t2i", schema=Verdict) for _ in range(5))
-        return await asyncio.gather(*asked), chat.usage["audit", "t2i"], len(chat.journal)
+        return await asyncio.gather(*asked), chat.usage["audit", "t2i"], chat.journal.calls
 
     script = Script(lambda: time.sleep(0.1) or GOOD)
     answers, usage, kept = with_chat(script, work)
@@ -171,7 +171,7 @@ def stop_early(with_chat):
             await asyncio.sleep(0.05)
             end_of_thinking.set()
             await draining
-            kept = len(chat.journal)
+            kept = chat.journal.calls
             await asyncio.wait(tasks)  # nothing may be sent any more
             return kept
 
