@@ -146,29 +146,21 @@ def test_429_halves_and_answers_bring_back_slowly():
     assert at_once(limits) == 16
 
 
-def test_failures_of_another_kind_do_not_slow_down():
-    async def main(limits: Limits) -> None:
-        await asyncio.gather(*(send(limits, PassingFailure("boom")) for _ in range(20)), return_exceptions=True)
-
-    limits = Limits(16)
-    CLOCK.run(main(limits))
-    assert at_once(limits) == 16
-
-
-def test_429s_that_were_under_way_together_are_one_warning():
+@pytest.mark.parametrize(("is_rate_limit", "left"), [(True, 8), (False, 16)])  # other failures do not slow down
+def test_429s_that_were_under_way_together_are_one_warning(is_rate_limit, left):
     async def main(limits: Limits) -> None:
         ready = asyncio.Barrier(16)
 
         async def one() -> None:
             async with limits.slot(0):
                 await ready.wait()
-                raise PassingFailure("slow down", 0.0, is_rate_limit=True)
+                raise PassingFailure("slow down", 0.0, is_rate_limit=is_rate_limit)
 
         await asyncio.gather(*(one() for _ in range(16)), return_exceptions=True)
 
     limits = Limits(16)
     CLOCK.run(main(limits))
-    assert at_once(limits) == 8
+    assert at_once(limits) == left
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from provider_server import Question, Wire, error, said
+from provider_server import Question, Wire, error
 
 from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.budget import Budget, BudgetSpent
@@ -21,10 +21,9 @@ from repair_hf.llm.limits import Limits
 from repair_hf.records.columns import REASONS
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
-from tests.llm.asking import QUICK
+from tests.llm.asking import IN, OUT, QUICK, billed, texts
+from tests.llm.asking import PRICED as MODEL
 
-MODEL = "openai/gpt-4o-mini"
-IN, OUT = 0.15e-6, 0.6e-6  # its list price per token
 BILL = 1000 * IN + 100 * OUT
 
 BUSY = Wire(429, error("openai", 429, "slow down"))
@@ -71,10 +70,8 @@ def crowd(with_chat):
     def run(server: Counted, questions: int, *, first: int = 0, model=MODEL, **options):
         async def work(chat):
             asked = (
-                chat.ask(
-                    [{"role": "user", "content": f"question {k}"}], stage="audit", direction="i2t", max_tokens=200
-                )
-                for k in range(first, first + questions)
+                chat.ask(messages, stage="audit", direction="i2t", max_tokens=200)
+                for messages in texts(first, first + questions)
             )
             return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -85,13 +82,6 @@ def crowd(with_chat):
 
 def good(_: Counted) -> str:
     return "yes"
-
-
-def billed(**usage: int) -> Wire:
-    """A good answer that is billed in another way; without arguments, not at all."""
-    body = said("openai", "yes")
-    body["usage"] = body["usage"] | usage if usage else None
-    return Wire(body=body)
 
 
 def of_type(outcomes: list, kind: type) -> list:
