@@ -17,28 +17,30 @@ def _failing(status: int, message: str, **headers: str) -> Fault:
     return lambda shape, text: Wire(status, error(shape, status, message), headers)
 
 
+QUOTA = "You exceeded your current quota, please check your plan and billing details."
+
+
 def _quota(shape: Shape, text: str) -> Wire:
     """No credit, or the free requests of the day are used up. Gemini says so in a detail, and still names a wait."""
-    message = "You exceeded your current quota, please check your plan and billing details."
     if shape == "openai":
-        return Wire(429, error(shape, 429, message, "insufficient_quota"))
-    return Wire(429, error(shape, 429, message, "RESOURCE_EXHAUSTED", _quota_details("PerDay", "3s")))
+        return Wire(429, error(shape, 429, QUOTA, "insufficient_quota"))
+    return _gemini_quota("PerDay", "3s")
 
 
 def _retry_delay(shape: Shape, text: str) -> Wire:
     """Too many requests a minute; Gemini names the wait in the body, not in a header."""
-    message = "You exceeded your current quota, please check your plan and billing details."
     if shape == "openai":
         return Wire(429, error(shape, 429, "Rate limit reached", "rate_limit_exceeded"), {"Retry-After": "0.3"})
-    return Wire(429, error(shape, 429, message, "RESOURCE_EXHAUSTED", _quota_details("PerMinute", "0.3s")))
+    return _gemini_quota("PerMinute", "0.3s")
 
 
-def _quota_details(period: str, delay: str) -> list[dict]:
+def _gemini_quota(period: str, delay: str) -> Wire:
     violation = {"quotaId": f"GenerateRequests{period}PerProjectPerModel-FreeTier"}
-    return [
+    details = [
         {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]},
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay},
     ]
+    return Wire(429, error("gemini", 429, QUOTA, "RESOURCE_EXHAUSTED", details))
 
 
 def _wrong_key(shape: Shape, text: str) -> Wire:

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -59,20 +59,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Wire:
+class Wire(Response):
     """What goes over the wire.
 
     Args:
-        status: HTTP status.
-        body: Content of the response.
-        headers: Headers beside type and length.
         ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response.
         delay: Seconds before anything is sent.
     """
 
-    status: int = 200
-    body: dict | bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
     ending: Literal["whole", "reset", "cut", "silent"] = "whole"
     delay: float = 0.0
 
@@ -149,7 +143,9 @@ class ProviderServer:
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.front, self._http.idle = self, idle
         self.answer, self.fetched, self.hangups = answer, [], threading.Semaphore(0)
-        self.batches = BatchService(self._batch_row, lambda body: None)
+        self.batches = BatchService(
+            lambda body: self.respond(Question(ENDPOINT, {}, json.dumps(body).encode())), lambda body: None
+        )
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     def base_url(self, shape: Shape = "openai") -> str:
@@ -159,10 +155,6 @@ class ProviderServer:
     def respond(self, question: Question) -> Wire:
         answer = self.answer(question)
         return answer if isinstance(answer, Wire) else Wire(body=said(question.shape, answer))
-
-    def _batch_row(self, body: dict) -> Response:
-        wire = self.respond(Question(ENDPOINT, {}, json.dumps(body).encode()))
-        return Response(wire.status, wire.body, wire.headers)
 
     def __enter__(self):
         self._thread.start()
@@ -238,14 +230,13 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         taken = self.server.front.batches.post(self.path, self.headers["Content-Type"], data)
         if taken is not None:
-            return self._send(Wire(taken.status, taken.body, taken.headers))
+            return self._send(Wire(**vars(taken)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self._send(self.server.front.respond(Question(self.path, headers, data)))
 
     def do_GET(self) -> None:
         self.server.front.fetched.append(self.path)
-        found = self.server.front.batches.get(self.path)
-        self._send(Wire(found.status, found.body, found.headers))
+        self._send(Wire(**vars(self.server.front.batches.get(self.path))))
 
     def _send(self, wire: Wire) -> None:
         body = wire.body if isinstance(wire.body, bytes) else json.dumps(wire.body).encode()

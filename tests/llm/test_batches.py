@@ -6,7 +6,7 @@ import asyncio
 import base64
 
 import pytest
-from provider_server import ProviderServer, Wire, png, said
+from provider_server import ProviderServer, png
 
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.budget import Budget, BudgetSpent
@@ -15,20 +15,11 @@ from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.tokens import count_tokens, guess_tokens
 from repair_hf.runtime.run_folder import RunStopped
+from tests.llm.asking import IN, OUT, billed, texts
+from tests.llm.asking import PRICED as MODEL
 
-MODEL = "openai/gpt-4o-mini"
-IN, OUT = 0.15e-6, 0.6e-6  # its list price per token
 GUESS = len("question 0") // 3 + 16  # tokens that a question is taken for
 BOUND = (GUESS * IN + 200 * OUT) / 2  # of one request, at half the price
-
-
-def texts(first: int, last: int) -> list[list[dict]]:
-    return [[{"role": "user", "content": f"question {number}"}] for number in range(first, last)]
-
-
-def billed_at(tokens: int) -> Wire:
-    body = said("openai", "yes")
-    return Wire(body=body | {"usage": body["usage"] | {"prompt_tokens": tokens}})
 
 
 @pytest.fixture
@@ -55,17 +46,12 @@ def kinds(outcomes: list) -> set[type]:
     return {type(outcome) for outcome in outcomes}
 
 
-def test_batches_take_what_the_budget_has_room_for(run):
+@pytest.mark.parametrize(("room", "taken", "outcome"), [(5.5, 5, Deferred), (0.5, 0, BudgetSpent)])
+def test_batches_take_what_the_budget_has_room_for(run, room, taken, outcome):
     with ProviderServer(lambda question: "yes") as server:
         server.batches.delay = 3600
-        waiting, _, outcomes = run(server, texts(0, 8) * 2, Budget(max_usd=5.5 * BOUND))  # each twice
-        assert waiting == 5 and kinds(outcomes) == {Deferred}
-
-
-def test_a_batch_is_not_begun_without_room_for_one_request(run):
-    with ProviderServer(lambda question: "yes") as server:
-        waiting, _, outcomes = run(server, texts(0, 8) * 2, Budget(max_usd=0.5 * BOUND))
-    assert waiting == 0 and kinds(outcomes) == {BudgetSpent}
+        waiting, _, outcomes = run(server, texts(0, 8) * 2, Budget(max_usd=room * BOUND))  # each twice
+    assert waiting == taken and kinds(outcomes) == {outcome}
 
 
 def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run):
@@ -99,7 +85,7 @@ def test_batches_hold_to_the_ceiling_though_pictures_are_dear(run):
     tokens = count_tokens(MODEL, questions[0])
     assert tokens > 10 * guess_tokens(questions[0])
     bound = (tokens * IN + 200 * OUT) / 2
-    with ProviderServer(lambda question: billed_at(tokens)) as server:
+    with ProviderServer(lambda question: billed(prompt_tokens=tokens)) as server:
         assert run(server, questions, Budget(max_usd=5.5 * bound))[0] == 5
         assert 4 * bound < run(server, [], Budget(max_usd=5.5 * bound))[1] <= 5 * bound
 
@@ -107,15 +93,13 @@ def test_batches_hold_to_the_ceiling_though_pictures_are_dear(run):
 def test_the_bills_of_a_batch_correct_the_bounds_of_the_next(run):
     tokens = 50_000  # for what is taken for 19
     paid, bound = 4 * (tokens * IN + 100 * OUT) / 2, (tokens * IN + 200 * OUT) / 2
-    with ProviderServer(lambda question: billed_at(tokens)) as server:
+    with ProviderServer(lambda question: billed(prompt_tokens=tokens)) as server:
         assert run(server, texts(0, 4), Budget(max_usd=1.0))[:2] == (4, 0.0)
         assert run(server, texts(4, 24), Budget(max_usd=paid + 3.5 * bound))[:2] == (3, pytest.approx(paid))
 
 
 def test_an_answer_in_a_batch_without_its_tokens_counts_as_the_most_it_may_cost(run, tmp_path):
-    body = said("openai", "yes")
-    del body["usage"]
-    with ProviderServer(lambda question: Wire(body=body)) as server:
+    with ProviderServer(lambda question: billed()) as server:
         assert run(server, texts(0, 8), Budget(max_usd=5.5 * BOUND))[:2] == (5, 0.0)
         assert run(server, texts(0, 8), Budget(max_usd=5.5 * BOUND))[:2] == (0, pytest.approx(5 * BOUND))
     assert paid_in(tmp_path)["audit", "t2i"].unpriced == 5

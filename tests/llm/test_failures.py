@@ -5,7 +5,6 @@ from fake_clock import FakeClock
 
 from repair_hf.llm.failures import PassingFailure, ProviderError, Retries, _wait, insist
 from repair_hf.llm.provider import Reply
-from repair_hf.runtime.run_folder import RunStopped
 
 CLOCK = FakeClock()
 REPLY = Reply("text", "stop", 1, 1, None, "m")
@@ -24,18 +23,6 @@ def sender(*outcomes):
     return send, left
 
 
-def test_insists_until_a_reply_comes():
-    send, left = sender(PassingFailure("a"), PassingFailure("b"), REPLY)
-    assert CLOCK.run(insist(send, Retries(first_wait=0.01), "m")) is REPLY and not left
-
-
-def test_patience_ends():
-    send, left = sender(*[PassingFailure(f"fault {k}") for k in range(5)])
-    with pytest.raises(ProviderError, match="m failed 3 times in a row, at last with: fault 2"):
-        CLOCK.run(insist(send, Retries(attempts=3, first_wait=0.01), "m"))
-    assert len(left) == 2
-
-
 def test_named_wait_is_kept():
     send, _ = sender(PassingFailure("busy", named_wait=0.2), REPLY)
     start = CLOCK.now
@@ -47,13 +34,6 @@ def test_named_wait_beyond_patience():
     send, left = sender(PassingFailure("busy", named_wait=61), REPLY)
     with pytest.raises(ProviderError, match="asks to wait 61 s"):
         CLOCK.run(insist(send, Retries(patience=60), "m"))
-    assert left == [REPLY]
-
-
-def test_lasting_failure_is_not_repeated():
-    send, left = sender(ProviderError("wrong key"), REPLY)
-    with pytest.raises(RunStopped, match="wrong key"):
-        CLOCK.run(insist(send, Retries(), "m"))
     assert left == [REPLY]
 
 

@@ -115,11 +115,11 @@ def test_a_row_that_vertex_does_not_accept_is_not_handed_in_for_ever(status, out
     request = {"contents": [{"role": "user"}], "labels": {"litellm_custom_id": "k"}}
     row = {"status": f"Bad Request: {status}", "processed_time": "now", "request": request, "response": {}}
     content = VertexAIFilesConfig()._try_transform_vertex_batch_output_to_openai(json.dumps(row).encode()).decode()
-    (answered,) = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api._read(content)
+    ((_, answered),) = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api._read(content)
     if outcome == "again":
-        assert answered.reply is None and isinstance(answered.fault, PassingFailure)
+        assert isinstance(answered, PassingFailure)
     else:
-        assert answered.reply.finish == "rejected" and "The picture's too large" in answered.reply.text
+        assert answered.finish == "rejected" and "The picture's too large" in answered.text
 
 
 def test_a_batch_that_an_earlier_version_handed_in_is_collected(tmp_path):
@@ -208,8 +208,6 @@ def test_large_batches_are_cut(tmp_path, monkeypatch):
     assert sorted(question.key for question, _ in kept) == [f"key-{number}" for number in range(10)]
     monkeypatch.setattr(batches_module, "MOST_BYTES", 500)
     batches = deferred(tmp_path / "other", requests=10)
-    for number in range(10):
-        batches.defer(Question(f"key-{number}", request(number), "audit", "i2t"))  # known
     drafts = [len(path.read_bytes()) for path in (tmp_path / "other").glob("*.jsonl")]
     assert len(drafts) == 5 and batches.waiting == 10
 

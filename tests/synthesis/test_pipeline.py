@@ -198,7 +198,7 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
         made, is_down = synthesizer.images_made, False
         synthesizer._take_over(tasks, tmp_path)
         synthesizer._build(tasks, tmp_path)
-        assert sum(use.calls for use in chat.usage.values()) == len(journal) == len(asked.requests) > before
+        assert sum(use.calls for use in chat.usage.values()) == journal.calls == len(asked.requests) > before
         assert sum(use.replayed for use in chat.usage.values()) == replayed
     drawn = len(list((tmp_path / "candidates").rglob("*.png")))
     assert synthesizer.images_made == drawn == len(list((whole[3] / "candidates").rglob("*.png"))) > made

@@ -62,12 +62,7 @@ def response_format(schema: type[BaseModel]) -> dict[str, Any]:
 
 
 def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
-    """Read an answer.
-
-    Args:
-        text: The answer as it came.
-        finish: Why the model stopped.
-        schema: Pydantic model of the JSON object in the text, with strict types; None for plain text.
+    """Read the JSON object in an answer, with strict types, or plain text without a schema.
 
     Raises:
         AnswerError: If the answer is unusable.

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from repair_hf.llm.failures import (
@@ -33,25 +33,12 @@ _ROW_STATUS = re.compile(r'"code":\s*(4\d\d)\b(?!.*FAILED_PRECONDITION)', re.DOT
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-@dataclass(frozen=True)
-class Answered:
-    """One request of a finished batch: its `reply`, or the `fault` that explains why there is none."""
-
-    key: str
-    reply: Reply | None
-    fault: PassingFailure | ProviderError | None = None
-
-    def is_rejection(self) -> bool:
-        """Return whether the provider rejected this request."""
-        return self.reply is not None and self.reply.finish == REJECTED
+# The key of a request in a finished batch, and its reply or why there is none.
+Answer = tuple[str, Reply | PassingFailure | ProviderError]
 
 
 def batch_route(model: str) -> tuple[str, str]:
-    """Return the model's name at its provider, and the provider.
-
-    Raises:
-        UserError: If LiteLLM supports no batch API of that provider.
-    """
+    """Return the model's name at its provider, and the provider; it must have a batch API in LiteLLM."""
     name, route, _, _ = load_litellm().get_llm_provider(model)
     if route not in PROVIDERS:
         raise UserError(
@@ -63,16 +50,7 @@ def batch_route(model: str) -> tuple[str, str]:
 
 
 class BatchAPI:
-    """Submits batches and fetches their results.
-
-    Args:
-        model: LiteLLM model id.
-        base_url: URL of a custom endpoint.
-        retries: How long to keep retrying a failing provider.
-
-    Raises:
-        UserError: If LiteLLM supports no batch API of the model's provider.
-    """
+    """Submits batches and fetches their results."""
 
     def __init__(self, model: str, *, base_url: str | None, retries: Retries) -> None:
         self.model, self._retries = model, retries
@@ -115,12 +93,8 @@ class BatchAPI:
             if after is None:
                 return None
 
-    async def fetch(self, id: str) -> list[Answered] | None:
-        """Return the results of a batch; None while it is in progress.
-
-        Raises:
-            ProviderError: If the provider rejected the whole batch.
-        """
+    async def fetch(self, id: str) -> list[Answer] | None:
+        """Return the results of a batch; None while it is in progress."""
         batch = await self._call("retrieve_batch", id, model=self.model)
         files = [file for file in (batch.output_file_id, batch.error_file_id) if file]
         if batch.status not in ENDED or (batch.status == "completed" and not files):
@@ -141,7 +115,7 @@ class BatchAPI:
             fitted = {name: value for name, value in params.items() if name not in ("stream", "extra_body")}
         return {"model": self._name, "messages": messages, **fitted}
 
-    def _read(self, content: str) -> Iterator[Answered]:
+    def _read(self, content: str) -> Iterator[Answer]:
         for line in content.split("\n"):  # `splitlines` would also cut at characters inside an answer
             if not line.strip():
                 continue
@@ -149,9 +123,9 @@ class BatchAPI:
             response = row.get("response") or {}
             try:
                 reply = self._reply(response.get("status_code"), response.get("body") or {"error": row.get("error")})
-                yield Answered(row["custom_id"], reply)
+                yield row["custom_id"], reply
             except (PassingFailure, ProviderError) as fault:
-                yield Answered(row["custom_id"], None, fault)
+                yield row["custom_id"], fault
 
     def _reply(self, status: int | None, body: Any) -> Reply:
         litellm = load_litellm()

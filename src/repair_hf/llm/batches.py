@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from repair_hf.llm.batch_api import Answered, BatchAPI, BatchRefused
+from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
 from repair_hf.llm.failures import PassingFailure, ProviderError, Retries
+from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped, write_atomically
@@ -38,10 +39,7 @@ class Question:
     """A request without an answer yet.
 
     Args:
-        key: Key in the journal.
         request: Request in the OpenAI chat format; empty once its answer has come.
-        stage: Stage under which the cost is counted.
-        direction: `i2t` or `t2i`, under which the cost is counted.
         dollars: Worst case at the price of batches, which the budget sets aside.
         guess: Guessed tokens of the prompt, which its bill corrects; 0 if not on record.
     """
@@ -72,10 +70,7 @@ class Batches:
     """Submits batches in one run and collects them in a later one.
 
     Args:
-        model: LiteLLM model id.
         folder: Folder of drafts and state files. Only one run at a time may use it.
-        base_url: URL of a custom endpoint.
-        retries: How long to keep retrying a failing provider.
 
     Raises:
         UserError: If LiteLLM supports no batch API of the model's provider, or the folder holds batches of another
@@ -116,9 +111,7 @@ class Batches:
         return key in self._held
 
     def defer(self, question: Question) -> None:
-        """Add a question to the next batch, unless a batch holds it already."""
-        if self.holds(question.key):
-            return
+        """Add a question to the next batch; check `holds` first."""
         line = self._api.line(question.key, question.request)
         if not self._drafts or self._drafts[-1].is_full(len(line)):
             self._drafts.append(_Draft(self.folder))
@@ -128,12 +121,8 @@ class Batches:
     async def collect(self, keep: Keep) -> None:
         """Fetch the answers of finished batches. Call it before the first `defer`.
 
-        Args:
-            keep: Writes an answer into the journal, unless it is there already. Raises `ProviderError` if the answer
-                shows a fault that does not concern this question alone.
-
-        Raises:
-            ProviderError: If the provider did not accept a batch or its requests; the answers it gave are kept.
+        `keep` writes an answer into the journal, unless it is there already. It raises `ProviderError` if the answer
+        shows a fault that does not concern this question alone.
         """
         faults: list[ProviderError] = []
         for batch in list(self._open.values()):
@@ -176,22 +165,22 @@ class Batches:
             "day. The same command collects the answers and goes on."
         )
 
-    def _settle(self, batch: _Batch, answers: list[Answered], keep: Keep) -> list[ProviderError]:
+    def _settle(self, batch: _Batch, answers: list[Answer], keep: Keep) -> list[ProviderError]:
         """Keep a batch's answers and forget the batch; its unanswered requests may be asked again."""
         faults: list[ProviderError] = []
         # rejections last: if the provider answered others, each concerns its own request
-        for answer in sorted(answers, key=Answered.is_rejection):
-            if answer.key not in batch.questions:
+        for key, outcome in sorted(answers, key=lambda answer: getattr(answer[1], "finish", None) == REJECTED):
+            if key not in batch.questions:
                 logger.warning("Batch %s answers a request that is not ours; it is ignored.", batch.id)
-            elif answer.reply is not None:
+            elif isinstance(outcome, Reply):
                 try:
-                    keep(Question(answer.key, {}, *batch.questions[answer.key]), answer.reply)
+                    keep(Question(key, {}, *batch.questions[key]), outcome)
                 except ProviderError as fault:
                     faults.append(fault)
-            elif isinstance(answer.fault, PassingFailure):
-                logger.info("Batch %s: a request failed and is asked again: %s", batch.id, answer.fault)
-            elif answer.fault is not None:
-                faults.append(answer.fault)
+            elif isinstance(outcome, PassingFailure):
+                logger.info("Batch %s: a request failed and is asked again: %s", batch.id, outcome)
+            else:
+                faults.append(outcome)
         self._close(batch)
         return faults
 
@@ -208,11 +197,7 @@ class Batches:
 
 
 def refuse_if_waiting(folder: str | Path) -> None:
-    """Check that no submitted batch is left before its questions are asked in another way.
-
-    Raises:
-        UserError: If one is left.
-    """
+    """Raise an error if a submitted batch is left, before its questions are asked in another way."""
     if states := list(Path(folder).glob("*.json")):
         raise UserError(
             f"{folder}: {len(states)} submitted batches are not collected yet, and asking again would pay for them "

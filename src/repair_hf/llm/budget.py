@@ -32,10 +32,7 @@ class Hold:
     ) -> Reply:
         """Wait for the reply and note its bill. Without a bill, or without a reply, the worst case counts as paid.
 
-        Args:
-            reply: Reply of one attempt.
-            worst: Worst case in US dollars; 0 if no price is known.
-            lose: Called if an answer was lost that may be billed, with its worst case; None without a price.
+        `lose` gets the worst case of an answer that was lost but may be billed; None without a price.
         """
         try:
             received = await reply
@@ -72,16 +69,10 @@ class Budget:
 
     @asynccontextmanager
     async def hold(self, worst: Callable[[], float], *, calls: int = 1) -> AsyncIterator[Hold]:
-        """Set aside the worst case of a request while it is in flight. The sender sets `paid` to what it did cost.
+        """Set aside the worst case of a request while it is in flight, or raise `BudgetSpent`.
 
-        If only what other requests have set aside is missing, wait until one of them has its bill.
-
-        Args:
-            worst: Worst case in US dollars; called again after a wait, because bills correct it.
-            calls: 1 for a request that `max_calls` counts, else 0.
-
-        Raises:
-            BudgetSpent: If a ceiling could be exceeded.
+        If only what other requests have set aside is missing, wait until one of them has its bill; `worst` is then
+        called again, because bills correct it. `calls` is 0 for a request that `max_calls` does not count.
         """
         while self._must_wait(worst(), calls):
             turn = asyncio.get_running_loop().create_future()
@@ -105,11 +96,7 @@ class Budget:
                     turn.set_result(None)
 
     def commit(self, dollars: float, *, calls: int = 1) -> None:
-        """Set aside the worst case of a request until the end of this run.
-
-        Raises:
-            BudgetSpent: If a ceiling could be exceeded.
-        """
+        """Set aside the worst case of a request until the end of this run, or raise `BudgetSpent`."""
         if shortage := self._shortage(dollars, calls):
             raise BudgetSpent(
                 f"{shortage} Every answer so far is kept; with a higher ceiling the same command goes on."

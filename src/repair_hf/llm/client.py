@@ -44,10 +44,7 @@ class ChatModel:
         model: LiteLLM model id, such as `gemini/gemini-2.5-flash`; `openai/NAME` with `base_url` for a compatible
             server.
         journal: Keeps the answers. What it has paid counts as spent.
-        base_url: URL of a custom endpoint.
-        options: How requests are sent.
         provider: Answers instead of LiteLLM, at no cost: a model in this process.
-        budget: What may be paid.
         batches: Takes the questions that the journal cannot answer, instead of asking them at once.
 
     Attributes:
@@ -98,15 +95,9 @@ class ChatModel:
     ) -> Schema | str:
         """Ask a question; if the answer is unusable, ask once more.
 
-        Args:
-            messages: The conversation so far, in the OpenAI chat format.
-            stage: Stage under which the cost is counted.
-            direction: `i2t` or `t2i`, under which the cost is counted.
-            schema: Pydantic model of the JSON answer, an instance of which is returned; None for plain text.
-            temperature: Sampling temperature.
-            max_tokens: Maximum length of the answer.
-            sample: Which of several answers to the same messages.
-            seed: Sampling seed, if the provider takes one.
+        The messages are in the OpenAI chat format. With `schema` the answer is JSON, returned as an instance of this
+        pydantic model. The cost is counted by stage and direction, such as `audit` and `i2t`. `sample` distinguishes
+        several answers to the same messages.
 
         Raises:
             AnswerError: If the answer is unusable; the run goes on without this row.
@@ -138,16 +129,8 @@ class ChatModel:
     ) -> list[str | AnswerError]:
         """Ask for several texts in answer to the same messages; return each text, or why it is unusable.
 
-        Args:
-            messages: As in `ask`, like the arguments that are not described here.
-            samples: How many texts.
-            together: Ask for all in one request, which pays for the messages once. Texts that are missing from its
-                answer, or unusable, are asked for one by one.
-            stage: As in `ask`.
-            direction: As in `ask`.
-            temperature: As in `ask`.
-            max_tokens: As in `ask`, for each text.
-            seed: As in `ask`.
+        With `together`, all are asked for in one request, which pays for the messages once. Texts that are missing
+        from its answer, or unusable, are asked for one by one. `max_tokens` is the limit of each text.
         """
         texts: dict[int, str | AnswerError] = {}
         if together and samples > 1:

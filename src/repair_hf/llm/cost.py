@@ -39,8 +39,6 @@ class Usage:
     Args:
         calls: Answers that the provider gave in this run.
         replayed: Answers from an earlier run or an equal request.
-        prompt_tokens: Prompt tokens of `calls`.
-        completion_tokens: Completion tokens of `calls`.
         dollars: Price of `calls`, as far as known, and the worst case of lost answers.
         unpriced: How many of `calls` have no known price.
         dollars_saved: What the replayed answers cost when they were paid for.
@@ -129,9 +127,7 @@ def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> f
 def price_per_token(model: str, *, batch: bool = False) -> tuple[float, float] | None:
     """Return US dollars per prompt token and per completion token; None if LiteLLM lists no price.
 
-    Args:
-        model: LiteLLM model id.
-        batch: Return the price of the provider's batch API: half, unless listed.
+    The price of the batch API is half of it, unless listed.
     """
     litellm = load_litellm()
     try:

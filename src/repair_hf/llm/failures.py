@@ -1,11 +1,6 @@
 """Why a provider did not answer, and how long to try again.
 
-LiteLLM's exceptions become exceptions of ours, in the provider's words and without secrets:
-- `PassingFailure`: another attempt may succeed (no connection, a broken one, time-out, 429, 5xx, an unreadable body);
-- `ProviderError`: no attempt will (wrong key, no credit, no such model), so the run stops;
-- `RejectedRequest`: the provider does not accept this request, but may accept others;
-- `FailedRequest`: every attempt at this request failed, though others are answered;
-- `Blocked`: the provider's filter rejected the content.
+LiteLLM's exceptions become exceptions of ours, in the provider's words and without secrets.
 
 LiteLLM guesses some statuses: a broken connection gets 500, a missing key 500, a cut-off body 422 or (for an image)
 200, and an error that comes with status 200 none. Where the status misleads, the message decides.
@@ -51,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class ProviderError(RunStopped):
-    """The provider does not answer, so the run stops; the same command resumes it later."""
+    """The provider does not answer (wrong key, no credit, no such model): the run stops and can be resumed later."""
 
 
 class RejectedRequest(ProviderError):
@@ -63,10 +58,9 @@ class FailedRequest(ProviderError):
 
 
 class PassingFailure(Exception):
-    """A request failed, but another attempt may succeed.
+    """A request failed, but another attempt may succeed: a bad connection or body, a time-out, 429 or 5xx.
 
     Args:
-        reason: What went wrong, in the provider's words.
         named_wait: Seconds that the provider asks to wait; None if it names none.
         is_rate_limit: Whether the rate limit was exceeded.
         may_be_billed: Whether the provider may have answered, and only the answer was lost.
@@ -112,11 +106,7 @@ async def insist(
 ) -> Result:
     """Send a request until a reply comes.
 
-    Args:
-        send: Sends the request once.
-        retries: How long to keep retrying.
-        model: Name of the model, for the messages.
-        may_drop: Whether the run can go on without this reply, asked after the last attempt; None if it never can.
+    `may_drop` is asked after the last attempt whether the run can go on without this reply; None if it never can.
 
     Raises:
         FailedRequest: If all attempts failed and the request may be dropped.
@@ -154,12 +144,7 @@ def _wait(retries: Retries, attempt: int, named: float | None) -> float:
 
 
 def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Blocked:
-    """Turn an exception of LiteLLM into one of ours.
-
-    Args:
-        error: An `openai.APIError`, the base class of LiteLLM's exceptions.
-        model: Model that was asked.
-    """
+    """Turn an `openai.APIError`, the base class of LiteLLM's exceptions, into an exception of ours."""
     litellm = load_litellm()
     reason, everything = reason_of(error), f"{error} {vars(error).get('body')}"
     status = error.status_code

@@ -36,14 +36,9 @@ class Entry(NamedTuple):
 
     Args:
         key: Key of the request; see `request_key`.
-        text: Text of the answer, as it came.
         finish: Why the model stopped: `stop`, `length`, `content_filter`, `refusal` or another word of the provider.
-        prompt_tokens: Tokens of the prompt, as counted by the provider.
-        completion_tokens: Tokens of all choices, as counted by the provider.
+        completion_tokens: Tokens of all choices.
         dollars: Price at the time, or the worst case of a lost answer; None if not known.
-        stage: Stage that asked, such as `audit`.
-        direction: `i2t` or `t2i`.
-        model: Model that was asked.
         answered_by: Model that answered, in the provider's words.
         others: Text and finish of further choices, if the request asked for several.
         at_most: Worst case in dollars, if the model has a price but the provider reported no tokens.
@@ -132,17 +127,16 @@ class Journal:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[Entry]:
-        """Iterate over all answers in the order in which they came, those of the process's own file first."""
-        return (self._read(*place) for place in list(self._places.values()))
-
     def get(self, key: str) -> Entry | None:
         """Return the answer to a request, if there is one."""
-        place = self._places.get(key)
-        return None if place is None else self._read(*place)
+        if key not in self._places:
+            return None
+        file, offset = self._places[key]
+        file.seek(offset)
+        entry = _parse(file.readline())
+        if entry is None:
+            raise RuntimeError(f"{file.name} was changed by another program while it was open; start the run again.")
+        return entry
 
     def put(self, entry: Entry) -> None:
         """Append an answer. Once this returns, the death of the process cannot lose it."""
@@ -186,7 +180,13 @@ class Journal:
             elif line.endswith(b"\n"):
                 foreign += 1
             if not line.endswith(b"\n") and file is self._reader:
-                self._mend(offset, whole=entry is not None)
+                if entry is None:
+                    self._appender.truncate(offset)
+                    logger.info("%s: removed the incomplete last line of a run that died.", self.path)
+                else:
+                    self._appender.write(b"\n")
+                    self._appender.flush()
+                self._appender.seek(0, 2)
             offset += len(line)
         if foreign:
             logger.warning(
@@ -202,33 +202,12 @@ class Journal:
         if entry.finish not in (LOST, REJECTED):
             self.models.add(entry.model)
 
-    def _mend(self, offset: int, *, whole: bool) -> None:
-        if whole:  # only the line break is missing
-            self._appender.write(b"\n")
-            self._appender.flush()
-        else:
-            self._appender.truncate(offset)
-            logger.info("%s: removed the incomplete last line of a run that died.", self.path)
-        self._appender.seek(0, 2)
-
-    def _read(self, file: BinaryIO, offset: int) -> Entry:
-        file.seek(offset)
-        entry = _parse(file.readline())
-        if entry is None:
-            raise RuntimeError(f"{file.name} was changed by another program while it was open; start the run again.")
-        return entry
-
 
 def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0, processes: int = 1) -> Journal:
     """Open the journal of one process in a run folder; it reads what all processes wrote, in all runs.
 
-    The first process locks the folder for all, so that no two runs share it.
-
-    Args:
-        folder: Run folder.
-        name: Beginning of the files' names.
-        process: Index of this process, from 0.
-        processes: Number of processes; earlier runs may have had more or fewer.
+    The first process locks the folder for all, so that no two runs share it. Earlier runs may have had more processes,
+    or fewer.
     """
     folder = Path(folder)
     own = f"{name}.jsonl" if processes == 1 else f"{name}-{process}.jsonl"

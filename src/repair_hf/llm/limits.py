@@ -26,7 +26,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LONGEST_NAMED_PAUSE = 120.0  # a provider that asks for more ends the run
 
 SLACK = 0.5  # seconds that late requests may catch up
-MINUTE = 60.0
+ENOUGH = 50  # attempts before the circuit can stop a run
 
 
 @dataclass
@@ -134,7 +134,7 @@ class _Pace:
     """A number per minute, spread evenly; `ready_at` is when the next request may go."""
 
     def __init__(self, per_minute: int | None, processes: int) -> None:
-        self._seconds_each = 0.0 if per_minute is None else (MINUTE + SLACK) * processes / per_minute
+        self._seconds_each = 0.0 if per_minute is None else (60.0 + SLACK) * processes / per_minute
         self.ready_at = 0.0
 
     def take(self, amount: int, now: float) -> None:
@@ -149,22 +149,17 @@ class Circuit:
     Args:
         max_error_rate: Highest tolerated share of failures; 1 tolerates all.
         window: How many of the latest attempts count.
-        at_least: Minimum number of attempts before the run can stop.
     """
 
-    def __init__(self, max_error_rate: float = 0.5, *, window: int = 200, at_least: int = 50) -> None:
-        self.max_error_rate, self.at_least = max_error_rate, at_least
-        self._latest: deque[bool] = deque(maxlen=max(window, at_least))
+    def __init__(self, max_error_rate: float = 0.5, *, window: int = 200) -> None:
+        self.max_error_rate = max_error_rate
+        self._latest: deque[bool] = deque(maxlen=window)
 
     def note(self, fault: str | None) -> None:
-        """Note one attempt: what went wrong, or None.
-
-        Raises:
-            RunStopped: If too many of the latest attempts failed.
-        """
+        """Note one attempt: what went wrong, or None. Raise `RunStopped` if too many of the latest failed."""
         self._latest.append(fault is not None)
         seen, failed = len(self._latest), sum(self._latest)
-        if fault is None or seen < self.at_least or failed <= self.max_error_rate * seen:
+        if fault is None or seen < ENOUGH or failed <= self.max_error_rate * seen:
             return
         raise RunStopped(
             f"{failed} of the last {seen} requests failed or brought unusable answers, more than --max-error-rate "

@@ -6,6 +6,8 @@ import logging
 import os
 from types import ModuleType
 
+_seen: set[str] = set()  # warnings of LiteLLM
+
 
 def load_litellm() -> ModuleType:
     """Import LiteLLM with the price list that it ships, and without its output to the terminal."""
@@ -16,19 +18,13 @@ def load_litellm() -> ModuleType:
     logger = logging.getLogger("LiteLLM")
     if logger.level == logging.NOTSET:  # the user did not set LITELLM_LOG
         logger.setLevel(logging.WARNING)  # at INFO it writes two lines per request
-        logger.addFilter(_Once())
+        logger.addFilter(_is_new)
     return litellm
 
 
-class _Once(logging.Filter):
-    """Passes each text once: LiteLLM repeats its warnings about a model with every request."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        is_new = text not in self._seen
-        self._seen.add(text)
-        return is_new
+def _is_new(record: logging.LogRecord) -> bool:
+    """Pass each text once: LiteLLM repeats its warnings about a model with every request."""
+    text = record.getMessage()
+    is_new = text not in _seen
+    _seen.add(text)
+    return is_new

@@ -37,7 +37,6 @@ class LocalModel:
 
     Args:
         model: Hub id or folder of an image-text-to-text model whose processor has a chat template.
-        batch_size: Number of requests answered at once.
 
     Attributes:
         id: Hub id, or the folder's name with a digest of its files.
@@ -118,7 +117,7 @@ class LocalModel:
     @torch.inference_mode()
     def _answer(self, batch: list[_Question]) -> list[Reply]:
         inputs = self._processor.apply_chat_template(
-            [_conversation(question.request["messages"]) for question in batch],
+            [[_message(message) for message in question.request["messages"]] for question in batch],
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
@@ -126,25 +125,21 @@ class LocalModel:
             sanitize_control_tokens=True,
             processor_kwargs={"padding": True, "padding_side": "left"},
         ).to(self._model.device, dtype=self._model.dtype)  # the dtype applies to pixels only
+        pad = self._model.generation_config.pad_token_id
         said = self._model.generate(
             **inputs,
-            generation_config=self._settings(batch[0].request["max_tokens"]),
+            generation_config=GenerationConfig(
+                max_new_tokens=batch[0].request["max_tokens"],
+                do_sample=False,  # `_Draws` does the sampling
+                eos_token_id=self._ends(),
+                pad_token_id=self._ends()[0] if pad is None else pad,
+            ),
             logits_processor=[_Draws([question.request for question in batch], self._model.device)],
             stopping_criteria=[_CalledOff([question.answered.done for question in batch])],
         )
         start = inputs["input_ids"].shape[1]
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
         return [self._reply(row[start:].tolist(), count) for row, count in zip(said, prompt_tokens, strict=True)]
-
-    def _settings(self, max_tokens: int) -> GenerationConfig:
-        """Decode greedily: `_Draws` does the sampling."""
-        of_model = self._model.generation_config
-        return GenerationConfig(
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            eos_token_id=self._ends(),
-            pad_token_id=self._ends()[0] if of_model.pad_token_id is None else of_model.pad_token_id,
-        )
 
     def _ends(self) -> list[int]:
         ends = self._model.generation_config.eos_token_id
@@ -208,13 +203,11 @@ class _CalledOff(StoppingCriteria):
         return torch.full((len(input_ids),), is_over, device=input_ids.device, dtype=torch.bool)
 
 
-def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict]:
-    """Convert messages from the OpenAI chat format to that of transformers' templates."""
-    return [{"role": each["role"], "content": [_part(part) for part in content_parts(each)]} for each in messages]
-
-
-def _part(part: Mapping[str, Any]) -> dict:
-    if part["type"] == "text":
-        return {"type": "text", "text": part["text"]}
-    with image_of(part) as image:  # encoded by `synthesis.sources`, which checks its size
-        return {"type": "image", "image": image.convert("RGB")}
+def _message(message: Mapping[str, Any]) -> dict:
+    """Convert a message from the OpenAI chat format to that of transformers' templates."""
+    parts = [dict(part) for part in content_parts(message)]
+    for k, part in enumerate(parts):
+        if part["type"] == "image_url":
+            with image_of(part) as image:  # encoded by `synthesis.sources`, which checks its size
+                parts[k] = {"type": "image", "image": image.convert("RGB")}
+    return {"role": message["role"], "content": parts}

@@ -13,7 +13,6 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
 
 from repair_hf.runtime.run_folder import digest
 
@@ -28,11 +27,6 @@ _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
 
 
-class _Template(NamedTuple):
-    system: str
-    lines: tuple[tuple[str, str], ...]  # (label, blank)
-
-
 def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
     """Build the messages of one request, in the OpenAI chat format.
 
@@ -42,9 +36,9 @@ def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
             text, which is quoted, or a list of texts, whose lines are numbered from 1. A line whose blank is None is
             left out.
     """
-    template = _template(name)
+    system, lines = _template(name)
     parts: list[dict] = []
-    for label, blank in template.lines:
+    for label, blank in lines:
         value = blanks[blank]
         if value is None:
             continue
@@ -57,7 +51,7 @@ def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
                 parts[-1]["text"] += f"\n{text}"
             else:
                 parts.append({"type": "text", "text": text})
-    return [{"role": "system", "content": template.system}, {"role": "user", "content": parts}]
+    return [{"role": "system", "content": system}, {"role": "user", "content": parts}]
 
 
 def draw_instruction(caption: str) -> str:
@@ -96,10 +90,11 @@ def _lines(label: str, value: str | list[str]) -> str:
 
 
 @cache
-def _template(name: str) -> _Template:
+def _template(name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the system message, and label and blank of each line of the user message."""
     system, user = _read(name).split("\n-----\n")
     lines = [_LINE.fullmatch(line) for line in user.splitlines()]
-    return _Template(system.strip(), tuple((line["label"], line["blank"]) for line in lines if line))
+    return system.strip(), [(line["label"], line["blank"]) for line in lines if line]
 
 
 @cache

@@ -46,7 +46,6 @@ class LiteLLM:
     """Any provider that LiteLLM knows, or a custom endpoint.
 
     Args:
-        model: LiteLLM model id.
         base_url: URL of a custom endpoint with the protocol of the model id's provider; None for the provider's own.
         timeout: Seconds until a request counts as failed.
 

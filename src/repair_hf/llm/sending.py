@@ -31,8 +31,6 @@ class RequestOptions:
         timeout: Seconds until a request counts as failed.
         reasoning_effort: How much the model thinks first, in the words of the OpenAI protocol; None for the provider's
             default.
-        limits: Requests at once and per minute.
-        retries: How long to keep retrying a failing provider.
         max_error_rate: Share of recent attempts that may fail, or bring unusable answers, before the run stops.
     """
 
@@ -44,22 +42,12 @@ class RequestOptions:
 
 
 class Sender:
-    """Sends requests to one model.
-
-    Args:
-        model: Name of the model, for messages.
-        provider: Answers the requests.
-        price: US dollars per prompt token and per completion token; None if no price is known.
-        options: How requests are sent.
-        budget: What may be paid.
+    """Sends requests to one model; `price` is in US dollars per prompt token and per completion token.
 
     Attributes:
         circuit: Learns here of failed attempts; the caller notes unusable answers.
         prompts: Learns here from the bills of `send`; the caller adds those that come with batches.
         on_wire: Tasks whose request is with the provider, and may be billed already.
-
-    Raises:
-        UserError: If the budget is in dollars and no price is known.
     """
 
     def __init__(
@@ -86,19 +74,14 @@ class Sender:
         self._places_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def send(self, request: dict[str, Any], lose: Callable[[float | None], None]) -> Reply:
-        """Send until a reply comes.
-
-        Args:
-            request: Request in the OpenAI chat format.
-            lose: Called for each answer that was lost but may be billed, with its worst case in dollars; None without
-                a price.
-
-        Raises:
-            FailedRequest: If every attempt at this request fails, though others are answered.
-            RunStopped: If no request is answered, too many fail, or the budget is spent.
-        """
+        """Send until a reply comes; see `insist` for the errors. `lose` is as in `Hold.settle`."""
         async with self._places():
-            return await insist(lambda: self._attempt(request, lose), self._retries, self._model, self._may_drop)
+            return await insist(
+                lambda: self._attempt(request, lose),
+                self._retries,
+                self._model,
+                may_drop=lambda: self._has_served or self.circuit.max_error_rate == 1,
+            )
 
     def worst_case(self, request: dict[str, Any]) -> float:
         """Return the US dollars that a request may cost, from counted tokens, which also correct later bounds."""
@@ -124,9 +107,6 @@ class Sender:
             if not failure.is_rate_limit:  # `Limits` handles these
                 self.circuit.note(str(failure))
             raise
-
-    def _may_drop(self) -> bool:
-        return self._has_served or self.circuit.max_error_rate == 1
 
     async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
         task = asyncio.current_task()

@@ -26,10 +26,8 @@ MESSAGE_TOKENS = 16
 
 def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
     """Count the tokens of all messages, images included."""
-    total = 0
-    for message in messages:
-        total += PER_MESSAGE + sum(_part_tokens(model, part) for part in content_parts(message))
-    return total
+    parts = (part for message in messages for part in content_parts(message))
+    return PER_MESSAGE * len(messages) + sum(_part_tokens(model, part) for part in parts)
 
 
 def guess_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
