@@ -167,7 +167,7 @@ class Sheet:
         )
 
     def _at(self, state: dict[str, Any], place: int) -> dict[str, Any]:
-        fresh = {"failed": frozenset(), "mode": None, "complaint": ""}
+        fresh: dict[str, Any] = {"failed": frozenset(), "mode": None, "complaint": ""}
         return {**state, "place": place, "turn": state["turn"] + 1, **fresh}
 
     def _answer(self, state: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
