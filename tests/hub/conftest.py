@@ -31,7 +31,11 @@ TOKEN = "hf_goodgoodgoodgoodgood"
 LOADING = """
 import hashlib
 def digest(dataset):
-    return hashlib.sha256(repr(dataset.with_format("arrow")[:].to_pylist()).encode()).hexdigest()
+    from datasets import Image
+    for name, kind in dataset.features.items():
+        if isinstance(kind, Image):
+            dataset = dataset.cast_column(name, Image(decode=False))
+    return hashlib.sha256(repr(dataset.to_list()).encode()).hexdigest()
 """
 TEXTS = "q_text gt_text fp_text edit_text gt_reason fp_reason edit_instruction q_id fp_id".split()
 
