@@ -27,9 +27,6 @@ def test_answers_without_a_price_make_no_sum():
     paid = {("audit", "i2t"): Usage(2, 0, 10, 1, 0.5), ("audit", "t2i"): Usage(2, 0, 10, 1, 0.0, unpriced=1)}
     rows = {row[:2]: row[6] for row in costs.paid_rows(paid)}
     assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.5000", "unknown", "unknown")
-
-
-def test_nothing_paid_is_a_row_of_nothing():
     assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
 
 
@@ -53,17 +50,14 @@ def test_the_papers_own_counting_is_told_beside_ours():
 def test_time_at_the_given_limits():
     estimate = estimate_cost(1000, 0, model=FLASH)  # 5,000 calls, 2.47 M tokens
     limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}
-    assert costs.time_at_limits(estimate, **limits) == (
-        "Time of the LLM: 5 min per second of latency, with 16 in flight."
-    )
-    assert "at least 10 min, by 500 requests a minute" in costs.time_at_limits(
-        estimate, **limits | {"requests_per_minute": 500}
-    )
-    both = limits | {"requests_per_minute": 500, "tokens_per_minute": 10_000}
-    assert "at least 4.1 h, by 10,000 tokens a minute" in costs.time_at_limits(estimate, **both)
+    told = "Time of the LLM: 5 min per second of latency, with 16 in flight."
+    assert costs.time_at_limits(estimate, **limits) == told
+    limits["requests_per_minute"] = 500
+    assert "at least 10 min, by 500 requests a minute" in costs.time_at_limits(estimate, **limits)
+    limits["tokens_per_minute"] = 10_000
+    assert "at least 4.1 h, by 10,000 tokens a minute" in costs.time_at_limits(estimate, **limits)
 
 
 def test_small_amounts_keep_their_digits():
-    assert [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 12345.678)] == [
-        "unknown", "$0.00", "$0.0312", "$12,345.68",
-    ]  # fmt: skip
+    shown = [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 12345.678)]
+    assert shown == ["unknown", "$0.00", "$0.0312", "$12,345.68"]

@@ -2,22 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset
 from PIL import Image as Picture
 
 from repair_hf.analysis.charts import save
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
 from repair_hf.analysis.pictures import contact_sheet, grid_figure
 from repair_hf.analysis.record_sample import RecordSample, sample_records
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES
 
-COLUMNS = {
-    **dict.fromkeys(("record_id", "direction", "q_id", "gt_id", "fp_id"), Value("string")),
-    **{f"{role}_text": Value("string") for role in ("q", "gt", "fp", "edit")},
-    **{f"{role}_image": Image() for role in ("q", "gt", "fp", "edit")},
-    **dict.fromkeys(("fp_score", "gt_score", "edit_similarity"), Value("float32")),
-    **dict.fromkeys(("fp_rank", "gt_rank"), Value("int64")),
-    **dict.fromkeys(("fp_reason", "edit_instruction", "retriever", "llm", "editor"), Value("string")),
-}
 SHARED = dict(
     q_id="q", gt_id="gt", fp_id="fp", fp_score=0.6, gt_score=0.5, edit_similarity=0.9, fp_rank=1, gt_rank=3,
     fp_reason="The dog is blue.", edit_instruction="Replace 'red' with 'blue'.", retriever="/home/me/secret/runs/clip",
@@ -31,57 +24,48 @@ def record(name: str, direction: str, **others) -> dict:
         cells = dict(q_text="a blue dog", gt_image=BLUE, fp_image=RED, edit_image=GREEN)
     else:
         cells = dict(q_image=BLUE, gt_text="a blue dog", fp_text="a red dog", edit_text="a blue dog")
-    return dict.fromkeys(COLUMNS) | SHARED | cells | {"record_id": name, "direction": direction} | others
+    return dict.fromkeys(FEATURES) | SHARED | cells | {"record_id": name, "direction": direction} | others
 
 
-def dataset(*rows: dict) -> Dataset:
-    return Dataset.from_list(list(rows), features=Features(COLUMNS))
+@pytest.fixture
+def draw(tmp_path):
+    """Draws records on a contact sheet, and returns its path."""
 
+    def draw_rows(*rows: dict, name: str = "sheet"):
+        path = tmp_path / f"{name}.png"
+        save(contact_sheet(sample_records(Dataset.from_list(list(rows), features=FEATURES), n=8)), path)
+        return path
 
-def draw(records: Dataset, path) -> None:
-    save(contact_sheet(sample_records(records, n=8)), path)
-
-
-def pixels(path, colour: tuple[int, int, int]) -> int:
-    return int((np.asarray(Picture.open(path).convert("RGB")) == colour).all(2).sum())
+    return draw_rows
 
 
 def areas(path) -> list[int]:
-    return [pixels(path, colour) for colour in ((255, 0, 0), (0, 0, 255), (0, 255, 0))]
+    """Pixels of each colour."""
+    shown = np.asarray(Picture.open(path).convert("RGB"))
+    return [int((shown == colour).all(2).sum()) for colour in ((255, 0, 0), (0, 0, 255), (0, 255, 0))]
 
 
-def test_every_image_and_caption_of_a_record_is_drawn(tmp_path):
-    sheet = tmp_path / "sheet.png"
-    draw(dataset(record("a", "t2i")), sheet)
-    found = areas(sheet)
-    assert min(found) > 60_000 and max(found) - min(found) < 2_000
-    empty = tmp_path / "empty.png"
-    draw(dataset(record("a", "t2i", q_text=" ")), empty)
+def test_every_image_and_caption_of_a_record_is_drawn(draw):
+    sheet, empty = draw(record("a", "t2i")), draw(record("a", "t2i", q_text=" "), name="empty")
+    assert min(areas(sheet)) > 60_000 and max(areas(sheet)) - min(areas(sheet)) < 2_000
     assert sheet.read_bytes() != empty.read_bytes()
 
 
-def test_missing_images_and_scores_are_no_obstacle(tmp_path):
+def test_missing_images_and_scores_are_no_obstacle(draw):
     rows = [record("a", "t2i", gt_image=None, gt_score=None), record("b", "i2t", edit_similarity=None, q_image=None)]
-    draw(dataset(*rows), tmp_path / "sheet.png")
-    red, blue, _ = areas(tmp_path / "sheet.png")
+    red, blue, _ = areas(draw(*rows))
     assert blue == 0 and red > 60_000
 
 
-def test_odd_text_neither_breaks_nor_widens_the_sheet(tmp_path):
+def test_odd_text_neither_breaks_nor_widens_the_sheet(draw):
     odd = "line\nbreak\t" + "x" * 500 + " 猫 $a_b$ <b>&amp;</b> " + "word " * 300
-    rows = dataset(
-        record("a", "i2t", fp_text=odd, edit_text=odd + "!", edit_instruction=odd, fp_reason=None, q_id=odd)
-    )
-    draw(rows, tmp_path / "odd.png")
-    draw(dataset(record("a", "i2t")), tmp_path / "plain.png")
-    odd_size, plain_size = (Picture.open(tmp_path / f"{name}.png").size for name in ("odd", "plain"))
+    row = record("a", "i2t", fp_text=odd, edit_text=odd + "!", edit_instruction=odd, fp_reason=None, q_id=odd)
+    odd_size, plain_size = (Picture.open(path).size for path in (draw(row), draw(record("a", "i2t"), name="plain")))
     assert odd_size[0] == plain_size[0] and odd_size[1] < plain_size[1] + 60
 
 
 def test_a_dropped_failure_is_drawn_with_its_reason_in_place_of_an_edit():
-    row = {
-        name: cell for name, cell in record("a", "i2t").items() if not name.endswith("_image") and name[:5] != "edit_"
-    }
+    row = dict.fromkeys(DROPPED_FEATURES) | {k: v for k, v in record("a", "i2t").items() if k in DROPPED_FEATURES}
     row |= {"edit_instruction": None, "reason": "gt_invalid", "detail": "the hill is\nmissing"}
     figure = contact_sheet(RecordSample([row], {"i2t": 1}))
     texts = " ".join(text.get_text() for text in figure.axes[0].texts)
@@ -103,19 +87,11 @@ def test_the_grid_shows_its_images_twice_and_its_numbers(tmp_path):
     assert min(found) > 15_000 and max(found) - min(found) < 1_000
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert [texts.count(value) for value in ("0.250", "1.000", "0.000")] == [9, 3, 6]
-    assert (texts.count("✗"), texts.count("✓"), texts.count("0 of 6 right"), texts.count("6 of 6 right")) == (
-        6,
-        6,
-        1,
-        1,
-    )
+    assert [texts.count(mark) for mark in ("✗", "✓", "0 of 6 right", "6 of 6 right")] == [6, 6, 1, 1]
     assert "Replace 'red'." in texts and "not on record" in texts
 
 
-def test_equal_cosines_can_be_drawn():
+def test_equal_cosines_can_be_drawn_and_what_is_no_grid_is_an_error():
     grid_figure(ExampleGrid([RED] * 3, ["a"] * 3), np.zeros((3, 3)), np.zeros((3, 3)))
-
-
-def test_what_is_no_grid_is_an_error():
     with pytest.raises(ValueError, match=r"got 2, 3, \(3, 3\) and \(2, 2\)"):
         grid_figure(ExampleGrid([RED, BLUE], ["a", "b", "c"]), np.zeros((3, 3)), np.zeros((2, 2)))

@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from repair_hf.analysis.charts import DPI, chart, save
 from repair_hf.analysis.errors import DENSITY, error_shares, similarity_by_error
 from repair_hf.analysis.funnel import lost_at
 from repair_hf.analysis.repairs import changes_by_error, find_queries, round_finding
@@ -94,15 +93,3 @@ def test_where_failures_are_lost():
         {"reason": "no_op", "fp_reason": "so", "edit_instruction": "No change."},
     ]
     assert lost_at(pd.DataFrame(rows)).tolist() == ["audit", "audit", "instruct", "edit"]
-
-
-def test_figures_are_the_width_of_a_column_and_equal_ones_give_equal_files(tmp_path):
-    from PIL import Image
-
-    for name in ("one", "two"):
-        with chart(1.0) as (figure, axes):
-            axes.plot([1, 2], [1, 2])
-        save(figure, tmp_path / f"{name}.svg")
-        save(figure, tmp_path / f"{name}.png")
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    assert Image.open(tmp_path / "one.png").size == (round(3.4 * DPI), DPI)

@@ -30,11 +30,9 @@ from repair_hf.toyworld.server import ChatServer
 
 def is_genuine(row, shown) -> bool:
     """Whether the query's own annotation holds and its false positive is wrong, by the scenes themselves."""
-    if row["direction"] == "t2i":
-        holds = [scenes.holds(captions.parse(row["q_text"]), shown[row[f"{role}_id"]]) for role in ("gt", "fp")]
-    else:
-        holds = [scenes.holds(captions.parse(row[f"{role}_text"]), shown[row["q_id"]]) for role in ("gt", "fp")]
-    return holds[0] and not holds[1]
+    text, image = ("q_text", "{}_id") if row["direction"] == "t2i" else ("{}_text", "q_id")
+    gt, fp = (scenes.holds(captions.parse(row[text.format(r)]), shown[row[image.format(r)]]) for r in ("gt", "fp"))
+    return gt and not fp
 
 
 def has_drifted(row) -> bool:
@@ -57,13 +55,6 @@ def truth(toy_run) -> dict:
     return {"qc": qc_metrics(cells), "drifted": drifted, "shown": shown}
 
 
-def answer(folder: Path, rows: list[dict]) -> None:
-    (folder / "answers").mkdir()
-    (folder / "answers" / "ann.jsonl").write_text(
-        "".join(json.dumps({"annotator": "ann", **row}) + "\n" for row in rows)
-    )
-
-
 @pytest.fixture(scope="module")
 def judged(toy_run, truth) -> Path:
     """The same run, judged by somebody who knows the truth about the sample and nothing else."""
@@ -79,9 +70,16 @@ def judged(toy_run, truth) -> Path:
                 is_bad = truth["drifted"].get(row["record_id"], False)
                 said = dict.fromkeys(CRITERIA, True) | {"mode": "scaffold_drift" if is_bad else None}
                 said |= {"scaffold_kept": not is_bad, "valid_contrast": not is_bad}
-            rows.append({"item": row["item"], **said})
-        answer(folder / "people" / task, rows)
+            rows.append({"annotator": "ann", "item": row["item"], **said})
+        (folder / "people" / task / "answers").mkdir()
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "people" / task / "answers" / "ann.jsonl").write_text(lines)
     return toy_run
+
+
+@pytest.fixture
+def unjudged(toy_run, tmp_path) -> Path:
+    return shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
 
 
 def test_the_audit_is_found_as_wrong_as_it_was_made(judged, truth):
@@ -110,22 +108,22 @@ def test_only_audited_records(judged):
     assert set(load_records(judged / "records", audited=True)["record_id"]) == good and good
 
 
-def test_nobody_has_looked(toy_run, tmp_path):
-    shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
+def test_nobody_has_looked(unjudged, tmp_path, capsys):
     with pytest.raises(UserError, match="The records of .* have no annotations.*annotate edits"):
-        load_records(tmp_path / "records", audited=True)
+        load_records(unjudged, audited=True)
+    assert main(["agreement", str(unjudged)]) == 2
+    assert "nobody has judged" in capsys.readouterr().err
+    assert main(["agreement", str(unjudged), str(tmp_path / "absent")]) == 2
+    assert f"there are no records in {tmp_path / 'absent'}; give the folder of" in capsys.readouterr().err
 
 
 def test_the_sample_tells_nothing_that_annotators_must_not_know(judged):
-    for task in ("qc", "edits"):
-        lines = (judged / "records" / "people" / task / "shown" / "items.jsonl").read_text().splitlines()
-        assert {key for line in lines for key in json.loads(line)} == {"item", "direction", "cells"}
-        roles = ["q", "gt", "fp"] + ["edit"] * (task == "edits")
-        for line in lines:
-            assert list(json.loads(line)["cells"]) == roles
-            for shown in json.loads(line)["cells"].values():
-                if "picture" in shown:
-                    assert (judged / "records" / "people" / task / "shown" / "pictures" / shown["picture"]).is_file()
+    for task, roles in {"qc": ["q", "gt", "fp"], "edits": ["q", "gt", "fp", "edit"]}.items():
+        folder = judged / "records" / "people" / task / "shown"
+        for item in map(json.loads, (folder / "items.jsonl").read_text().splitlines()):
+            assert set(item) == {"item", "direction", "cells"} and list(item["cells"]) == roles
+            pictures = [shown["picture"] for shown in item["cells"].values() if "picture" in shown]
+            assert all((folder / "pictures" / name).is_file() for name in pictures)
 
 
 def test_the_sample_is_stratified_and_seeded(toy_run):
@@ -148,16 +146,14 @@ def test_another_sample_does_not_overwrite_what_was_begun(judged):
 
 @pytest.fixture(scope="module")
 def report(judged) -> Path:
-    words = ["analyze", str(judged), "--output", str(judged / "report"), "--llm", "world/oracle"]
-    assert main(words) == 0
+    assert main(["analyze", str(judged), "--output", str(judged / "report"), "--llm", "world/oracle"]) == 0
     return judged / "report"
 
 
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    tables = "funnel dropped audit agreement_qc agreement_edits costs errors hubs grids candidates".split()
-    for name in tables:
+    for name in "funnel dropped audit agreement_qc agreement_edits costs errors hubs grids candidates".split():
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
     for name in ("funnel", "audit", "errors", "similarity_by_error", "candidates", "distributions", "agreement_edits"):
         assert (report / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -174,11 +170,7 @@ def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
     assert errors.loc["Count", "i2t"] == pytest.approx(np.mean(["Count" in types for types in named]))
     assert errors.loc["multi-label density", "i2t"] == pytest.approx(np.mean([len(types) for types in named]))
     near = pd.read_csv(report / "similarity_by_error.csv").set_index(["direction", "error"])
-    values = [
-        s
-        for s, types in zip(material.kept["edit_similarity"], material.kept["error_types"], strict=True)
-        if "Object" in types
-    ]
+    values = material.kept["edit_similarity"][["Object" in types for types in material.kept["error_types"]]]
     assert near.loc[("i2t", "Object")][["mean", "sd", "median", "n"]].tolist() == pytest.approx(
         [np.mean(values), np.std(values, ddof=1), np.median(values), len(values)], rel=1e-5
     )
@@ -256,14 +248,6 @@ def test_agreement_prints_and_writes(judged, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "The audit against people" in shown and "no valid hard contrast" in " ".join(shown.split())
     assert (tmp_path / "agreement" / "agreement_qc.csv").is_file()
-
-
-def test_agreement_of_nobody(toy_run, tmp_path, capsys):
-    shutil.copytree(toy_run / "records", tmp_path / "records", ignore=shutil.ignore_patterns("people"))
-    assert main(["agreement", str(tmp_path / "records")]) == 2
-    assert "nobody has judged" in capsys.readouterr().err
-    assert main(["agreement", str(tmp_path / "records"), str(tmp_path / "absent")]) == 2
-    assert f"there are no records in {tmp_path / 'absent'}; give the folder of" in capsys.readouterr().err
 
 
 def test_cells_of_tables():

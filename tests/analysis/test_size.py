@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from repair_hf.records.columns import MODALITIES
 from repair_hf.records.dataset import DROPPED_FEATURES, build, save_records
 from repair_hf.synthesis.instruct import ERROR_TYPES
 
@@ -26,25 +27,20 @@ def rows(count: int, *, kept: bool) -> Iterator[dict]:
     pictures = [_picture(rng) for _ in range(100)]
     shared = dict(round=1, fp_score=0.5, fp_rank=1, gt_score=0.4, gt_rank=3, seed=0, llm="llm", editor="editor")
     shared |= dict(gt_reason="fits " * 12, fp_reason="is wrong " * 8, retriever="clip@1")
-    shared |= dict(edit_instruction="[Object Error]: replace 'a' with 'b'. " * 3)
+    shared |= dict(edit_instruction="[Object Error]: replace 'a' with 'b'. " * 3, error_types=[])
     for number in range(count):
-        hub = min(int(rng.paretovariate(1.2)), 20_000)
-        if number % 107 < 60:
-            row = dict(direction="t2i", q_id=f"image-{number // 5}#{number % 5}", error_types=[])
-            row |= dict(gt_id=f"image-{number // 5}", fp_id=f"image-{hub}")
-            row |= dict(q_text=f"a caption of ten or so words, of number {number}")
-            shown = dict(gt_image=rng.choice(pictures), fp_image=rng.choice(pictures), edit_image=rng.choice(pictures))
-        else:
-            row = dict(direction="i2t", q_id=f"image-{number // 5}", error_types=rng.sample(ERROR_TYPES, 2))
-            row |= dict(gt_id=f"image-{number // 5}#0", fp_id=f"image-{hub}#1")
-            row |= dict(gt_text="a true caption", fp_text=f"a wrong caption, of number {hub}")
-            shown = dict(q_image=rng.choice(pictures), edit_text="a right caption")
-        if kept:
-            row |= shown | dict(record_id=f"{number:016x}", edit_similarity=0.9, candidate=1)
-            row["candidate_similarities"] = [0.8, 0.9, 0.7]
-        else:
-            row["reason"] = rng.choice(["gt_invalid", "fp_too_similar", "no_op"])
-        yield shared | row
+        direction, hub = "t2i" if number % 107 < 60 else "i2t", min(int(rng.paretovariate(1.2)), 20_000)
+        row = shared | dict(direction=direction, q_id=f"q{number // 2}", gt_id=f"gt{number // 5}", fp_id=f"fp{hub}")
+        if direction == "i2t":
+            row["error_types"] = rng.sample(ERROR_TYPES, 2)
+        for role, kind in MODALITIES[direction].items():
+            if kind == "text" and (kept or role != "edit"):
+                row[f"{role}_text"] = f"a caption of ten or so words, of number {number}"
+            elif kind == "image" and kept:
+                row[f"{role}_image"] = rng.choice(pictures)
+        made = dict(record_id=f"{number:016x}", edit_similarity=0.9, candidate=1)
+        made |= dict(candidate_similarities=[0.8, 0.9, 0.7])
+        yield row | (made if kept else dict(reason=rng.choice(["gt_invalid", "fp_too_similar", "no_op"])))
 
 
 def _picture(rng: random.Random) -> dict:

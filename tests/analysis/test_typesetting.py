@@ -9,10 +9,6 @@ from repair_hf.analysis.typesetting import compare, fit_lines, line_width, marke
 TEXT = "Two small dogs\nchase a  ball that rolls down the hill behind the old farmhouse in the evening sun"
 
 
-def joined(lines) -> str:
-    return "".join(word.text for line in lines for word in line)
-
-
 def widest(lines, size: float) -> float:
     return max(line_width(line, size) for line in lines)
 
@@ -21,16 +17,14 @@ def widest(lines, size: float) -> float:
 @pytest.mark.parametrize("width", [90, 200, 5000])
 def test_lines_hold_every_word_and_stay_in_the_box(text, width):
     lines = set_lines(words(text), 18, width, 99)
-    assert joined(lines) == "".join(text.split()) and widest(lines, 18) <= width
+    assert "".join(word.text for line in lines for word in line) == "".join(text.split())
+    assert widest(lines, 18) <= width
 
 
 @pytest.mark.parametrize("text", [TEXT, "a" * 300])
 def test_what_does_not_fit_ends_in_an_ellipsis(text):
     lines = set_lines(words(text), 18, 120, 2)
     assert len(lines) == 2 and widest(lines, 18) <= 120 and lines[-1][-1].text == "…"
-
-
-def test_no_text_is_one_empty_line():
     assert set_lines([], 18, 120, 2) == [[]]
 
 

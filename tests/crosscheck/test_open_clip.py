@@ -39,9 +39,8 @@ PICTURES = 150  # of the toy world
 
 def pictures() -> list[Image.Image]:
     rng = np.random.default_rng(0)
-    return [
-        Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize(size, Image.BICUBIC) for size in SIZES
-    ]
+    noise = (Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)) for _ in SIZES)
+    return [picture.resize(size, Image.BICUBIC) for picture, size in zip(noise, SIZES, strict=True)]
 
 
 def sentences() -> list[str]:
@@ -49,14 +48,19 @@ def sentences() -> list[str]:
     return [*(captions.write(scenes.sample(rng), rng) for _ in range(12)), "a " * 100]
 
 
-def loaded(name: str):
-    model, _, preprocess = open_clip.create_model_and_transforms(name)
-    return model.eval(), preprocess, open_clip.get_tokenizer(name)
-
-
 def exported(encoder: DualEncoder, folder: Path):
     export_open_clip(encoder, folder, name="nobody/asks")
-    return loaded(f"local-dir:{folder}")
+    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    return model.eval(), preprocess, open_clip.get_tokenizer(f"local-dir:{folder}")
+
+
+def assert_same_vectors(encoder: DualEncoder, model, tokenize, photos: list, texts: list[str], atol: float) -> None:
+    pixels = encoder.preprocessor.images(photos)
+    with torch.no_grad():
+        images = model.encode_image(encoder.preprocessor.normalize(pixels), normalize=True).numpy()
+        written = model.encode_text(tokenize(texts), normalize=True).numpy()
+    np.testing.assert_allclose(images, encoder.embed_images(pixels), atol=atol)
+    np.testing.assert_allclose(written, encoder.embed_texts(texts), atol=atol)
 
 
 @pytest.fixture(params=["gelu", "quick_gelu"])
@@ -66,12 +70,7 @@ def encoder(request, clip_folder) -> DualEncoder:
 
 def test_the_same_vectors(encoder, tmp_path):
     model, _, tokenize = exported(encoder, tmp_path)
-    pixels = encoder.preprocessor.images(pictures())
-    with torch.no_grad():
-        images = model.encode_image(encoder.preprocessor.normalize(pixels), normalize=True).numpy()
-        texts = model.encode_text(tokenize(sentences()), normalize=True).numpy()
-    np.testing.assert_allclose(images, encoder.embed_images(pixels), atol=2e-6)
-    np.testing.assert_allclose(texts, encoder.embed_texts(sentences()), atol=2e-6)
+    assert_same_vectors(encoder, model, tokenize, pictures(), sentences(), 2e-6)
     assert model.logit_scale.item() == encoder.model.logit_scale.item()
 
 
@@ -117,21 +116,15 @@ def test_weights_of_vit_b_32s_size_fit_open_clips_own_model_of_that_name(activat
     from repair_hf.encoder.preprocessing import Preprocessor
     from tests.encoder.clip_vocabulary import real_tokenizer
 
-    config = CLIPConfig(
-        text_config={"hidden_act": activation, "eos_token_id": 2}, vision_config={"hidden_act": activation}
-    )
+    act = {"hidden_act": activation}
+    config = CLIPConfig(text_config=act | {"eos_token_id": 2}, vision_config=act)
     torch.manual_seed(0)
     processor = CLIPProcessor(CLIPImageProcessorPil(), real_tokenizer())
     encoder = DualEncoder(CLIPModel(config), Preprocessor(processor, config), device="cpu")
     export_open_clip(encoder, tmp_path, name="nobody/asks")
     model, _, _ = open_clip.create_model_and_transforms(name, pretrained=str(tmp_path / "open_clip_model.safetensors"))
-    model.eval()
-    pixels, texts = encoder.preprocessor.images(pictures()[:3]), sentences()[-3:]
-    with torch.no_grad():
-        images = model.encode_image(encoder.preprocessor.normalize(pixels), normalize=True).numpy()
-        written = model.encode_text(open_clip.get_tokenizer(name)(texts), normalize=True).numpy()
-    np.testing.assert_allclose(images, encoder.embed_images(pixels), atol=5e-6)
-    np.testing.assert_allclose(written, encoder.embed_texts(texts), atol=5e-6)
+    tokenize = open_clip.get_tokenizer(name)
+    assert_same_vectors(encoder, model.eval(), tokenize, pictures()[:3], sentences()[-3:], 5e-6)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +150,6 @@ def toy_world(tmp_path_factory) -> Path:
 
 
 def clip_benchmark(*words: str) -> dict[str, float]:
-    """What its command writes."""
     output = Path(words[words.index("--output") + 1])
     command = [sys.executable, "-m", "clip_benchmark.cli", "eval", *words, "--pretrained", "", "--no_amp"]
     command += ["--num_workers", "0"]
@@ -169,22 +161,20 @@ def clip_benchmark(*words: str) -> dict[str, float]:
 def test_clip_benchmarks_command_prints_our_numbers(toy_world, tmp_path, monkeypatch):
     pytest.importorskip("clip_benchmark", reason=REASON)
     assert main(["export", "open_clip", "world/base", "--output", str(tmp_path / "base")]) == 0
-    model = ["--model", f"local-dir:{tmp_path}/base"]
-    photos = str(toy_world / "val2017")
-    words = ["--pairs", photos, "--split", "all", "--resamples", "10", "--output", str(tmp_path / "ours")]
-    assert main(["evaluate", "world/base", *words]) == 0
+    photos = toy_world / "val2017"
+    words = f"--pairs {photos} --split all --resamples 10 --output {tmp_path}/ours"
+    assert main(["evaluate", "world/base", *words.split()]) == 0
     ours = json.loads((tmp_path / "ours" / "metrics.json").read_text())
-    output = ["--output", str(tmp_path / "theirs.json")]
-    words = ["--dataset", "flickr30k", "--dataset_root", photos, "--task", "zeroshot_retrieval"]
-    words += ["--annotation_file", str(toy_world / "captions.txt"), "--recall_k", "1", "5", "10"]
-    theirs = clip_benchmark(*model, *words, *output)
+    shared = ["--model", f"local-dir:{tmp_path}/base", "--output", f"{tmp_path}/theirs.json"]
+    words = f"--dataset flickr30k --dataset_root {photos} --task zeroshot_retrieval --recall_k 1 5 10"
+    theirs = clip_benchmark(*shared, *words.split(), "--annotation_file", str(toy_world / "captions.txt"))
     for k in (1, 5, 10):
         assert ours[f"t2i_R@{k}"] == pytest.approx(theirs[f"image_retrieval_recall@{k}"], abs=1e-6)
         assert ours[f"i2t_R@{k}"] == pytest.approx(theirs[f"text_retrieval_recall@{k}"], abs=1e-6)
     assert 0.5 < ours["t2i_R@1"] < 0.99  # or equality says little
 
-    words = ["--dataset", "sugar_crepe/swap_obj", "--dataset_root", str(toy_world)]
-    theirs = clip_benchmark(*model, *words, "--task", "image_caption_selection", *output)
+    words = f"--dataset sugar_crepe/swap_obj --dataset_root {toy_world} --task image_caption_selection"
+    theirs = clip_benchmark(*shared, *words.split())
     monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, PICTURES))
     cases = sugarcrepe.load_sugarcrepe(toy_world, [toy_world / "val2017"])
     encoder = DualEncoder.from_pretrained("world/base", device="cpu")

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from datasets import Dataset
 from hub_server import Client, Hub
 from markdown_it import MarkdownIt
@@ -59,9 +58,8 @@ def stage_folder():
     def write(folder: Path, command: str, options: dict, summary: dict) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         versions = {"command": command, "python": "3.11", "commit": None, "packages": {"torch": "2"}}
-        (folder / "config.yaml").write_text(yaml.safe_dump(options))
-        (folder / "summary.json").write_text(json.dumps(summary))
-        (folder / "versions.json").write_text(json.dumps(versions))
+        for name, content in {"config.yaml": options, "summary.json": summary, "versions.json": versions}.items():
+            (folder / name).write_text(json.dumps(content))
         (folder / "command.txt").write_text(
             f"repair-hf {command} --output /home/ann/runs/{command} --model=/home/ann/clip "
             "--llm-base-url http://inside.example --editor_base_url=http://inside.example/v1 --seed 3\n"
@@ -83,20 +81,24 @@ def hostile(repaired) -> Dataset:
     return Dataset.from_list(rows, features=FEATURES)
 
 
+def failures(*reasons: tuple[str, str]) -> Dataset:
+    """Dropped failures, of a direction and a reason each."""
+    empty = dict.fromkeys(DROPPED_FEATURES) | {"q_id": "a", "error_types": []}
+    rows = [empty | {"direction": way, "reason": reason} for way, reason in reasons]
+    return Dataset.from_list(rows, features=DROPPED_FEATURES)
+
+
 @pytest.fixture
 def dropped() -> Dataset:
-    reasons = (("t2i", "no_op"), ("i2t", "gt_invalid"), ("i2t", "no_op"))
-    rows = [dict.fromkeys(DROPPED_FEATURES) | {"direction": way, "reason": reason} for way, reason in reasons]
-    return Dataset.from_list(rows, features=DROPPED_FEATURES)
+    return failures(("t2i", "no_op"), ("i2t", "gt_invalid"), ("i2t", "no_op"))
 
 
 @pytest.fixture
 def synthesis(hostile, dropped, stage_folder, tmp_path) -> Path:
     options = dict(pairs="/home/ann/photos", split="train", strict=False, llm="gemini/gemini-2.5-flash", drift=0.25)
     options |= dict(concurrency=7, llm_base_url="http://inside.example", pairs_fingerprint="abc")
-    options |= dict(output="/home/ann/runs/records")
-    paid = dict(stage="audit", direction="i2t", calls=1234, replayed=0, prompt_tokens=5000, completion_tokens=50)
-    paid |= dict(dollars=1.5, unpriced=0, dollars_saved=0.0)
+    options["output"] = "/home/ann/runs/records"
+    paid = dict(stage="audit", direction="i2t", calls=1234, prompt_tokens=5000, completion_tokens=50, dollars=1.5)
     folder = stage_folder(tmp_path / "records", "synthesize", options, {"paid": [paid]})
     entry = dict(key="k", text="t", finish="stop", prompt_tokens=1, completion_tokens=1, dollars=0.0, stage="audit")
     entry |= dict(direction="i2t", model="gemini/gemini-2.5-flash", answered_by="gemini-2.5-flash-002")
@@ -143,8 +145,7 @@ def push(client):
 
 @pytest.fixture(scope="session")
 def one_dropped() -> Dataset:
-    row = {"direction": "t2i", "reason": "no_op", "q_id": "a", "error_types": []}
-    return Dataset.from_list([dict.fromkeys(DROPPED_FEATURES) | row], features=DROPPED_FEATURES)
+    return failures(("t2i", "no_op"))
 
 
 @pytest.fixture(scope="session")

@@ -111,18 +111,14 @@ def test_a_mistake_is_one_clear_line(push, client, folder, token, words, message
 
 
 @pytest.mark.parametrize(
-    "number, pattern, status",
-    [
-        (1, "POST /api/repos/create", 500),
-        (2, "POST .*/commit/main", 500),
-        (3, "PUT /lfs/", "cut"),
-        (4, "POST .*/objects/batch", 503),
-    ],
+    "fault",
+    ["POST /api/repos/create=500", "POST .*/commit/main=500", "PUT /lfs/=cut", "POST .*/objects/batch=503"],
 )
-def test_what_fails_once_is_tried_again(hub, push, folder, number, pattern, status):
+def test_what_fails_once_is_tried_again(hub, push, folder, fault):
     hub.stored.clear()
-    hub.faults.append(Fault(pattern, status))
-    name = f"me/fault-{number}"
+    pattern, status = fault.split("=")
+    hub.faults.append(Fault(pattern, status if status == "cut" else int(status)))
+    name = f"me/{re.sub('[^a-z]+', '-', fault).strip('-')}"
     assert push(folder, name)[0] == 0
     assert not hub.faults[0].times and len(hub.repos["dataset", name].commits) == 2
 

@@ -15,7 +15,6 @@ from repair_hf.hub import record_card
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
-from repair_hf.runtime.run_folder import digest
 
 
 def card_of(folder: Path, records: Dataset, dropped: Dataset, **more):
@@ -76,6 +75,8 @@ def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, droppe
     assert card.text.count("**t2i**") == 2 and card.text.count("**i2t**") == 1
     assert set(card.pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
     assert all(f"]({name})" in card.text for name in card.pictures)
+    again = card_of(synthesis, hostile, dropped)  # equal folders give equal cards
+    assert again.text == card.text and again.pictures == card.pictures
 
 
 def test_a_sample_picture_tells_nothing_but_itself():
@@ -87,9 +88,8 @@ def test_a_sample_picture_tells_nothing_but_itself():
 
 def test_records_of_unknown_making_say_so(hostile, tmp_path):
     none = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    bare = hostile.map(
-        lambda row: {"prompt_digest": "of old", "error_types": [], "edit_similarity": None}, features=FEATURES
-    )
+    unknown = {"prompt_digest": "of old", "error_types": [], "edit_similarity": None}
+    bare = hostile.map(lambda row: unknown, features=FEATURES)
     save_records(tmp_path / "bare", bare, none)
     card = card_of(tmp_path / "bare", bare, none).text
     for text in (
@@ -111,18 +111,11 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
 def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "a-very-secret-value")
     monkeypatch.setenv("HF_TOKEN", "another-secret-value")
-    (synthesis / "command.txt").write_text(
-        "repair-hf synthesize --note a-very-secret-value --url http://ann:pass@host/x\n"
-    )
-    leaking = hostile.map(
-        lambda row: {"edit_instruction": "use hf_abcdefghijklmnopqrstuv and another-secret-value"}, features=FEATURES
-    )
+    command = "repair-hf synthesize --note a-very-secret-value --url http://ann:pass@host/x\n"
+    (synthesis / "command.txt").write_text(command)
+    leak = {"edit_instruction": "use hf_abcdefghijklmnopqrstuv and another-secret-value"}
+    leaking = hostile.map(lambda row: leak, features=FEATURES)
     card = card_of(synthesis, leaking, dropped).text
     for secret in ("a-very-secret-value", "another-secret-value", "hf_abcdefghijklmnopqrstuv", "ann:pass"):
         assert secret not in card
     assert "<hidden>" in card
-
-
-def test_equal_folders_give_equal_cards(synthesis, hostile, dropped):
-    one, two = (card_of(synthesis, hostile, dropped) for _ in range(2))
-    assert digest(one.text) == digest(two.text) and one.pictures == two.pictures

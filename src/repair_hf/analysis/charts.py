@@ -1,8 +1,5 @@
 """Charts: one look for all, one colour per direction, readable at the width of a column.
 
-In:  numbers.
-Out: matplotlib figures, and their files: PNG for pages, SVG for papers.
-
 The colours are Okabe and Ito's, which stay distinct for colour-blind readers. Bars of the two directions also differ
 in their hatching, so they stay distinct in grey print.
 """
@@ -84,14 +81,7 @@ def png(figure: Figure) -> bytes:
 
 
 def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure:
-    """Draw shares as horizontal bars with their numbers, one per label and direction.
-
-    Args:
-        labels: From the top.
-        shares: Direction -> a share per label; NaN has no bar.
-        what: Label of the axis.
-        height: Height of the figure in inches.
-    """
+    """Draw shares as horizontal bars with their numbers, one per label and direction; NaN has no bar."""
     thick = 0.8 / max(len(shares), 1)
     top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in shares.values()])
     with chart(height) as (figure, axes):

@@ -1,9 +1,4 @@
-"""Cost of a synthesis, estimated and paid, as rows of tables.
-
-In:  an `Estimate` before the run; the usage in the journals after it.
-Out: heads and rows for a terminal, with tokens in thousands; sentences on the time at given limits and on the paper's
-     own counting.
-"""
+"""Cost of a synthesis, estimated and paid, as rows of tables."""
 
 from __future__ import annotations
 
@@ -20,12 +15,7 @@ Row = tuple[str | int, ...]
 
 
 def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
-    """Build a row per stage and direction, and one for the sum.
-
-    Args:
-        estimate: The estimate.
-        mined: Number of triplets by direction.
-    """
+    """Build a row per stage and direction of the `mined` triplets, and one for the sum."""
     rows = [
         (stage.stage, stage.direction, mined[stage.direction], stage.llm_calls, stage.image_calls, *_estimated(stage))
         for stage in estimate.stages
@@ -36,11 +26,7 @@ def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
 
 
 def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
-    """Build rows as in the paper's table: each stage, each direction in all, both directions.
-
-    Args:
-        paid: Usage by stage and direction.
-    """
+    """Build rows as in the paper's table: each stage, each direction in all, both directions; tokens in thousands."""
     rows: list[Row] = []
     for direction in DIRECTIONS:
         found = [(stage, paid[stage, direction]) for stage in STAGES if (stage, direction) in paid]
@@ -60,14 +46,7 @@ def dollars(amount: float | None) -> str:
 def time_at_limits(
     estimate: Estimate, *, concurrency: int, requests_per_minute: int | None, tokens_per_minute: int | None
 ) -> str:
-    """Describe the time of the LLM calls if only the given limits slow them down.
-
-    Args:
-        estimate: The estimate.
-        concurrency: Requests in flight.
-        requests_per_minute: Rate limit, if there is one.
-        tokens_per_minute: Rate limit, if there is one.
-    """
+    """Describe the time of the LLM calls if only the given limits slow them down."""
     minutes = {}
     if requests_per_minute is not None:
         minutes[f"{requests_per_minute:,} requests"] = estimate.llm_calls / requests_per_minute
@@ -82,12 +61,7 @@ def time_at_limits(
 
 
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
-    """Describe the number of calls as the paper's cost table counts them, by retained samples.
-
-    Args:
-        mined: Number of triplets by direction.
-        candidates: Candidates per failure.
-    """
+    """Describe the number of calls as the paper's cost table counts them, by retained samples."""
     ours = estimate_cost(mined["i2t"], mined["t2i"], candidates=candidates)
     paper = estimate_cost(PAPER_RETAINED["i2t"], PAPER_RETAINED["t2i"])
     kept = " + ".join(f"{count // 1000}K {direction.upper()}" for direction, count in PAPER_RETAINED.items())

@@ -1,7 +1,6 @@
 """Distributions: edits per query, queries per false positive (hubs), and similarities of candidates.
 
-In:  the records of a run.
-Out: findings. The four distributions follow the paper's statistics:
+The four distributions follow the paper's statistics:
 
 - hard positives: edited captions per query image, edited images per query caption;
 - hard negatives: for how many queries an image, or a caption, is the false positive. (The paper counts negatives per
@@ -29,7 +28,6 @@ HUBS = 10  # listed, of each modality
 
 
 def distributions(data: RunData) -> list[Finding]:
-    """The four distributions, and the items that are most often false positives."""
     kept = data.kept
     counts = {title: kept[kept["direction"] == way][column].value_counts() for title, (way, column) in PANELS.items()}
     with chart(2.9, rows=2, columns=2) as (figure, panels):

@@ -1,8 +1,4 @@
-"""Error types: how frequent each is, and how similar its edits are to the false positive.
-
-In:  records; the error types that caption instructions name, and the labels of image instructions.
-Out: findings: the paper's tables of error types and of editing quality by type.
-"""
+"""Error types: how frequent each is, and how similar its edits are to the false positive."""
 
 from __future__ import annotations
 
@@ -21,11 +17,7 @@ DENSITY = "multi-label density"
 
 
 def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Select the records whose error types are known.
-
-    Args:
-        kept: All records. Caption instructions have named their error types.
-        labels: record_id -> error types of labelled image instructions.
+    """Select the records whose error types are known: from their caption instruction, or by a label of their id.
 
     Returns:
         `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`.
@@ -41,9 +33,6 @@ def error_shares(records: pd.DataFrame) -> pd.DataFrame:
     """Share of a direction's records that has each error type.
 
     A record may have several types, so the shares add up to the density, which may exceed 100%.
-
-    Args:
-        records: `direction` and `error_types`.
 
     Returns:
         `error`, one row per type by frequency and one for the density; a column per direction, NaN without records.
@@ -61,9 +50,6 @@ def error_shares(records: pd.DataFrame) -> pd.DataFrame:
 
 def similarity_by_error(records: pd.DataFrame) -> pd.DataFrame:
     """Cosine of edit and false positive by error type: the closer to 1, the less was changed.
-
-    Args:
-        records: `direction`, `error_types`, `edit_similarity`.
 
     Returns:
         `direction`, `error`, `mean`, `sd`, `median`, `n`; a record counts for each of its types.

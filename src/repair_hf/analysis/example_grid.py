@@ -1,8 +1,4 @@
-"""One 3x3 training grid with its cosines, as an example to draw.
-
-In:  pairs and records, the caption whose grid is wanted, an encoder.
-Out: the grid's images, captions and edit instructions; its cosines, and which of them are right.
-"""
+"""One 3x3 training grid with its cosines, as an example to draw."""
 
 from __future__ import annotations
 
@@ -22,27 +18,15 @@ from repair_hf.training.grids import SOURCES, Grids
 
 @dataclass(frozen=True)
 class ExampleGrid:
-    """A full grid.
+    """A full grid."""
 
-    Args:
-        images: The anchor's image, the match of the false positive caption, the false positive image.
-        texts: The anchor's caption, the false positive caption, the match of the false positive image.
-        instructions: Direction -> edit instruction of the anchor's record; empty if they are not to be drawn.
-    """
-
-    images: list[Image.Image]
-    texts: list[str]
-    instructions: Mapping[str, str | None] = field(default_factory=dict)
+    images: list[Image.Image]  # of the anchor, the match of the false positive caption, the false positive image
+    texts: list[str]  # the anchor's caption, the false positive caption, the match of the false positive image
+    instructions: Mapping[str, str | None] = field(default_factory=dict)  # of the anchor's records, by direction
 
 
 def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0) -> ExampleGrid:
     """Build the grid of a caption, or of the first caption whose grid holds two edits.
-
-    Args:
-        pairs: The pairs that the records were made from.
-        records: The records.
-        caption_id: Caption of the anchor.
-        seed: Seed of the draw among an anchor's records.
 
     Raises:
         UserError: If there is no such caption, or its grid is not full.

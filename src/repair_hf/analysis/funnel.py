@@ -1,9 +1,4 @@
-"""The funnel: how many failures passed each stage, and why the others were dropped.
-
-In:  the records and dropped failures of a run.
-Out: findings: the stages, the reasons, and how much each criterion of the audit rejects (the paper's table of QC
-     filtering).
-"""
+"""The funnel: how many failures passed each stage, and why the others were dropped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The live view of a synthesis: a page that shows a bad run early enough to stop it.
 
-In:  failures as the synthesis finishes them.
-Out: `live.html`, rewritten at most once a minute: progress, outcomes, pace, cost, and the last twelve edits. The
-     candidate to keep is chosen at the end; the page shows the first.
+The page is rewritten at most once a minute. The candidate to keep is chosen at the end; the page shows the first.
 """
 
 from __future__ import annotations
@@ -28,14 +26,9 @@ SHOWN = 6  # of each direction
 
 
 class LiveView:
-    """Count finished failures, and write the page when it is due.
+    """Count finished failures of `total`, and write the page when it is due.
 
-    Args:
-        folder: Folder of the synthesis.
-        builder: Looks up the captions and images of failures.
-        total: Failures of the run. With several processes, the page shows the share of the first.
-        spent: Returns the dollars of this run so far.
-        every: Seconds between two pages.
+    `spent` returns the dollars of this run so far. With several processes, the page shows the share of the first.
     """
 
     def __init__(
@@ -49,7 +42,6 @@ class LiveView:
         self._pace: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=WINDOW)
 
     def __call__(self, repair: RepairTask) -> None:
-        """Count a failure."""
         name = (repair.direction, repair.at["q"], repair.at["fp"])
         if name in self._seen:  # the main process passes over all failures again after the others
             return

@@ -1,8 +1,6 @@
 """Margins: whether queries prefer an edit to its false positive, before and after training.
 
-In:  records, two encoders.
-Out: a chart and its numbers. The margin of a query is cos(query, edit) - cos(query, false positive); above 0 the query
-     prefers the edit.
+The margin of a query is cos(query, edit) - cos(query, false positive); above 0 the query prefers the edit.
 """
 
 from __future__ import annotations
@@ -19,14 +17,7 @@ from repair_hf.runtime.options import UserError
 
 
 def margins(records: Dataset, encoder: DualEncoder) -> pd.DataFrame:
-    """Compute the margin of each record's query.
-
-    Args:
-        records: Records with their images.
-        encoder: The retriever.
-
-    Returns:
-        `record_id`, `direction`, `margin`.
+    """Compute the margin of each record's query, as columns `record_id`, `direction`, `margin`.
 
     Raises:
         UserError: If records lack images.

@@ -1,8 +1,5 @@
 """HTML pages in one file: images inside, every value escaped, nothing fetched, no script.
 
-In:  a template of `templates/` and its values; a sample of records.
-Out: HTML.
-
 `page.html` is the base of all pages. Its Content-Security-Policy forbids scripts and every request, so a value that
 escaped the escaping would still do nothing.
 """

@@ -1,8 +1,4 @@
-"""Pictures of records: a contact sheet, one record with what its edit changed, one 3x3 grid before and after training.
-
-In:  a sample of records; a record; a grid and its cosines from two encoders.
-Out: matplotlib figures, as wide as both columns of a paper. `charts.save` writes them as PNG or SVG.
-"""
+"""Pictures: a contact sheet, a record with what its edit changed, a 3x3 grid before and after training."""
 
 from __future__ import annotations
 
@@ -73,9 +69,6 @@ def contact_sheet(sample: RecordSample) -> Figure:
 def case_figure(record: dict[str, Any]) -> Figure:
     """Draw one record with what its edit changed: the words of a caption, or the pixels of an image.
 
-    Args:
-        record: A row of `load_records`, with its images.
-
     Raises:
         UserError: If the record lacks images.
     """
@@ -114,13 +107,8 @@ def changed_pixels(before: Image.Image, after: Image.Image) -> np.ndarray:
 def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Figure:
     """Draw a 3x3 grid with its cosines before and after training, and its edit instructions if it has any.
 
-    Args:
-        grid: The grid.
-        before: Cosines of captions (rows) and images (columns) before training; true pairs on the diagonal.
-        after: The same after training.
-
     Shape:
-        before, after: (3 texts, 3 images).
+        before, after: (3 texts, 3 images); true pairs on the diagonal.
     """
     if not (len(grid.images) == len(grid.texts) == 3 and before.shape == after.shape == (3, 3)):
         raise ValueError(

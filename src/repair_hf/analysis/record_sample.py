@@ -1,8 +1,4 @@
-"""A few records out of many, from both directions, to look at.
-
-In:  records, or dropped failures.
-Out: `RecordSample`: rows with their captions and images, and how many rows there were to draw from.
-"""
+"""A few records out of many, from both directions, to look at."""
 
 from __future__ import annotations
 
@@ -29,18 +25,12 @@ HEADLINES = {  # direction -> its name, what went wrong, what was done about it
 
 @dataclass(frozen=True)
 class RecordSample:
-    """Rows that were drawn.
-
-    Args:
-        rows: Columns -> cells, one direction after the other. Dropped failures have a `reason`, no edit and no image.
-        available: Direction -> how many rows there were to draw from.
-    """
+    """Rows that were drawn, one direction after the other. Dropped failures have a `reason`, no edit and no image."""
 
     rows: list[dict[str, Any]]
-    available: dict[str, int]
+    available: dict[str, int]  # direction -> how many rows there were to draw from
 
     def of(self, direction: str) -> list[dict[str, Any]]:
-        """The rows of a direction."""
         return [row for row in self.rows if row["direction"] == direction]
 
     @property
@@ -85,16 +75,9 @@ def sample_records(
     pairs: Pairs | None = None,
     seed: int = 0,
 ) -> RecordSample:
-    """Draw rows, the same number from each direction as far as possible.
+    """Draw `n` records or dropped failures, the same number from each direction as far as possible.
 
-    Args:
-        table: Records of `load_records`, or failures of `load_dropped`.
-        n: How many rows at most.
-        direction: Draw only from `t2i` or `i2t`.
-        error_type: Only rows whose instruction names this kind of error.
-        reason: Only failures that were dropped for this reason.
-        pairs: The pairs that the table was made from, to fill in missing images.
-        seed: Seed of the draw.
+    Rows can be limited to one direction, one type of error, or one reason; `pairs` fill in missing images.
 
     Raises:
         UserError: If there is nothing to draw, or `pairs` lack an image that the table names.

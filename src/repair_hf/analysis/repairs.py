@@ -1,9 +1,4 @@
-"""Repairs: ranks of the queries before and after training, by error type, and R@1 round by round.
-
-In:  folders of `repair-hf evaluate` below a run's folder; the records of the run.
-Out: findings: ranks before and after; queries repaired and broken, also by error type if the queries of the records
-     were evaluated; the curve of the rounds.
-"""
+"""Repairs: ranks of the queries before and after training, by error type, and R@1 round by round."""
 
 from __future__ import annotations
 
@@ -72,10 +67,6 @@ def rank_findings(data: RunData) -> list[Finding]:
 
 def changes_by_error(queries: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame | None:
     """Count repaired and broken queries of records, by error type.
-
-    Args:
-        queries: `model`, `direction`, `q_id`, `change`.
-        records: `direction`, `q_id`, `error_types`.
 
     Returns:
         `model`, `direction`, `error`, `queries`, the share of each change; None if no query of a record was evaluated.

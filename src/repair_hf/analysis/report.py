@@ -1,8 +1,4 @@
-"""A report: findings with their tables and charts, on one page and as files.
-
-In:  findings; records to show below them.
-Out: `report.html`, and a `NAME.csv` and `NAME.png` for each finding that has a table and a figure.
-"""
+"""A report: findings with their tables and charts, on one page and as files."""
 
 from __future__ import annotations
 
@@ -27,23 +23,14 @@ SHOWN = 40  # rows of a table on the page; its CSV has all
 
 @dataclass(frozen=True)
 class Finding:
-    """One section of a report.
+    """One section of a report."""
 
-    Args:
-        name: Stem of its files.
-        title: Heading.
-        told: What the numbers are and how to read them, or why there are none.
-        table: The numbers, if there are any.
-        figure: The same as a chart.
-        data: What the CSV holds if it holds more than the table.
-    """
-
-    name: str
+    name: str  # stem of its files
     title: str
-    told: str
+    told: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
     figure: Figure | None = None
-    data: pd.DataFrame | None = None
+    data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
 
     def save(self, folder: Path) -> bytes | None:
         """Write the files, and return the chart as PNG."""
@@ -58,14 +45,7 @@ class Finding:
 
 
 def write_report(data: RunData, folder: Path, findings: Sequence[Finding], *, seed: int = 0) -> Path:
-    """Write the report of a run, and return the path of its page.
-
-    Args:
-        data: The run.
-        folder: Folder of the report.
-        findings: The sections.
-        seed: Seed of the draw of the records that are shown.
-    """
+    """Write `report.html` with some records, and the findings' files beside it; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     sections = [_section(finding, finding.save(folder)) for finding in findings]
     rows = sample_records(data.records, n=SAMPLES, seed=seed).rows if len(data.records) else []

@@ -1,9 +1,4 @@
-"""The data of a run for analysis: its records, its dropped failures, the options of its synthesis.
-
-In:  the folder of a run (of `repair-hf demo`, `run` or `synthesize`), or a Hub dataset of records.
-Out: `RunData`: records with their images, and tables of records and dropped failures without images, which fit in
-     memory.
-"""
+"""The data of a run for analysis: its records, its dropped failures, the options of its synthesis."""
 
 from __future__ import annotations
 
@@ -26,23 +21,14 @@ LABELS = "error_types.jsonl"  # error types of image instructions, in the folder
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of a run.
+    """The data of a run."""
 
-    Args:
-        name: Title: last two parts of the run's folder, or its Hub id.
-        root: The run's folder; None for a Hub dataset.
-        folders: Folders of records, one per round; none for a Hub dataset.
-        records: The records of all rounds, with their images.
-        kept: The same without images, one row per record, in the same order.
-        dropped: Dropped failures.
-    """
-
-    name: str
-    root: Path | None
-    folders: Sequence[Path]
-    records: Dataset
-    kept: pd.DataFrame
-    dropped: pd.DataFrame
+    name: str  # last two parts of the run's folder, or its Hub id
+    root: Path | None  # None for a Hub dataset
+    folders: Sequence[Path]  # of records, one per round; none for a Hub dataset
+    records: Dataset  # of all rounds, with their images
+    kept: pd.DataFrame  # the records without images, in the same order
+    dropped: pd.DataFrame  # failures
 
     @property
     def dataset(self) -> str:
@@ -120,13 +106,11 @@ def synthesis_folders(root: Path) -> list[Path]:
 
 
 def _stage_of(folder: Path) -> str | None:
-    """The command that wrote a folder; None if no stage did."""
     path = folder / "versions.json"
     return json.loads(path.read_text(encoding="utf-8"))["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:
-    """Concatenate the columns without images of all tables."""
     names = [name for name in columns if not name.endswith("_image")]
     frames = [table.select_columns(names).with_format("arrow")[:].to_pandas() for table in tables]
     return pd.concat(frames, ignore_index=True)

@@ -1,8 +1,4 @@
-"""All findings of a run: funnel, judgements, costs, error types, distributions, grids, ranks, rounds.
-
-In:  the data of a run; the pairs that its records were made from.
-Out: the sections of its report.
-"""
+"""All findings of a run: funnel, judgements, costs, error types, distributions, grids, ranks, rounds."""
 
 from __future__ import annotations
 
@@ -28,12 +24,7 @@ SLOTS = {"image": "images, slot 2", "caption": "captions, slot 3"}
 
 
 def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
-    """Collect the findings of a run, in the order of its stages.
-
-    Args:
-        data: The run.
-        pairs: What its records were made from; found by the run's own options by default.
-    """
+    """Collect the findings of a run, in the order of its stages; `pairs` are those of its options by default."""
     rounds = round_finding(data.root)
     return [
         funnel(data),

@@ -1,8 +1,4 @@
-"""A sheet of paper: a matplotlib figure that is drawn on in points, from its upper left corner.
-
-In:  words, images, boxes.
-Out: a figure.
-"""
+"""A sheet of paper: a matplotlib figure that is drawn on in points, from its upper left corner."""
 
 from __future__ import annotations
 

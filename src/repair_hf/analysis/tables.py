@@ -1,7 +1,6 @@
 """Tables of metrics: methods side by side, and models with confidence intervals.
 
-In:  metrics as `metrics.json` has them; differences and counts of `evaluation.comparison`.
-Out: rich Tables and Markdown. Shares are percent with one decimal, MRR has three decimals.
+Shares are percent with one decimal, MRR has three decimals.
 """
 
 from __future__ import annotations
@@ -106,11 +105,7 @@ def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:
 
 
 def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the table of `repair-hf evaluate`: a row per metric with an interval, a column per model.
-
-    Args:
-        measured: Short name of a model -> its metrics, with their bounds in `intervals`.
-    """
+    """Build the table of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
     return _intervals(["", *measured], {label(name): cells for name, cells in interval_cells(measured).items()})
 
 
@@ -132,8 +127,8 @@ def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], re
     """Build the table of paired differences to a reference; a star marks an interval without 0.
 
     Args:
-        found: Short name of a model -> metric -> `difference`, `low`, `high`.
-        reference: Short name of the reference.
+        found: Model -> metric -> `difference`, `low`, `high`.
+        reference: Name of the reference model.
     """
     names = list(dict.fromkeys(name for one in found.values() for name in one))
     rows = {label(name): [_difference(name, one.get(name)) for one in found.values()] for name in names}
@@ -141,11 +136,7 @@ def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], re
 
 
 def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:
-    """Build the table of repaired and broken queries, by model and direction.
-
-    Args:
-        counts: Short name of a model -> direction -> change -> how many queries.
-    """
+    """Build the table of repaired and broken queries: model -> direction -> change -> count."""
     kinds = list(next(iter(next(iter(counts.values())).values())))
     rows = {
         f"{model} {SIDES[direction]}": [f"{found[kind]:,}" for kind in kinds]

@@ -1,8 +1,4 @@
-"""Captions as words with a look, broken into lines, and the words that an edit changed.
-
-In:  texts; a font size and a width, both in points.
-Out: lines of words that fit, for pictures; runs of kept, removed and added words, for pages too.
-"""
+"""Captions as words with a look, broken into lines, and the words that an edit changed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Evaluations on a model card: this model, its base and other models, all measured on the same pairs.
 
-In:  the folder of the training, and folders of `repair-hf evaluate`.
-Out: tables and sentences in Markdown, and the results for the card's header. A model is recognized by the digest of
-     its weights, never by the name of a folder.
+A model is recognized by the digest of its weights, never by the name of a folder.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ CASES = "_n_cases"  # ends the metric that holds the number of cases of a benchm
 
 
 def load_evaluations(stage: Stage, results: Sequence[str | Path]) -> dict[str, Stage]:
-    """Load evaluations by a name: the base, this model, then the others by their folder.
-
-    Args:
-        stage: The training.
-        results: Folders of `repair-hf evaluate`.
+    """Load folders of `repair-hf evaluate` by a name: the base, the others by their folder, then this model.
 
     Raises:
         UserError: If a folder holds no evaluation, two are of one model, none is of this model, or pairs differ.
@@ -92,7 +86,6 @@ def eval_results(runs: Mapping[str, Stage]) -> list[EvalResult] | None:
 
 
 def _trained(run: Stage) -> Stage:
-    """The training of an evaluated model, if the model's folder is here."""
     return Stage.of(str(run.options["model"]))
 
 

@@ -1,8 +1,4 @@
-"""The files of a push: a parcel for a repository of the Hub, with its card.
-
-In:  a folder of `repair-hf synthesize` or `repair-hf train`, and the id of a repository.
-Out: a parcel: each file by its path in the repository.
-"""
+"""The files of a push: a parcel for a repository of the Hub, with its card."""
 
 from __future__ import annotations
 
@@ -29,17 +25,11 @@ RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
 
 @dataclass(frozen=True)
 class Parcel:
-    """The files of a push.
-
-    Args:
-        kind: Type of the repository.
-        files: Path in the repository -> file, or its content.
-        replaces: Patterns of files from earlier pushes; matching files that are not sent again are deleted.
-    """
+    """The files of a push."""
 
     kind: Literal["dataset", "model", "space"]
-    files: dict[str, Path | bytes]
-    replaces: Sequence[str]
+    files: dict[str, Path | bytes]  # path in the repository -> file, or its content
+    replaces: Sequence[str]  # patterns; files of earlier pushes that match and are not sent again are deleted
 
     @property
     def card(self) -> str:
@@ -48,7 +38,6 @@ class Parcel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of each file in bytes."""
         return {
             path: len(content) if isinstance(content, bytes) else content.stat().st_size
             for path, content in self.files.items()

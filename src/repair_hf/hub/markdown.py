@@ -1,8 +1,5 @@
 """Markdown from untrusted values.
 
-In:  captions, file names, answers of a model, options, numbers.
-Out: code spans, fences and tables in which no value is read as Markdown, HTML, a link or a mention.
-
 Inside a code span, renderers of Markdown interpret nothing: no tag, no emphasis, no address.
 """
 
@@ -36,13 +33,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1) -> str:
-    """Write a table. Strings are Markdown: put untrusted text through `code` first.
-
-    Args:
-        heads: Heads of the columns.
-        rows: Cells: numbers, strings or None.
-        labels: Number of columns, from the left, that hold words.
-    """
+    """Write a table, with words in the first `labels` columns. Put untrusted text through `code` first."""
     rule = ["---" if place < labels else "---:" for place in range(len(heads))]
     lines = [heads, rule, *(map(_cell, cells) for cells in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,8 +1,4 @@
-"""The card of a trained encoder: use, results, training, limits.
-
-In:  the folder of a training, and folders of evaluations.
-Out: Markdown with its header.
-"""
+"""The card of a trained encoder: use, results, training, limits."""
 
 from __future__ import annotations
 
@@ -57,14 +53,7 @@ def model_card(
     license: str | None = None,
     has_open_clip: bool = False,
 ) -> str:
-    """Write the card of a model.
-
-    Args:
-        folder: Folder of the training.
-        repo: Id of the model.
-        results: Folders of `repair-hf evaluate`, all on the same pairs.
-        license: License identifier of the Hub.
-        has_open_clip: Whether the repository also holds the model in open_clip's format.
+    """Write the card of the model in the `folder` of a training; `results` are folders of `repair-hf evaluate`.
 
     Raises:
         UserError: If `results` do not fit the model; see `load_evaluations`.

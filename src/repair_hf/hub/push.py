@@ -1,8 +1,5 @@
 """Pushes of records, models and annotation pages to the Hugging Face Hub.
 
-In:  a folder of `repair-hf synthesize`, `train` or `annotate`, and the id of a repository.
-Out: one new revision of that repository, with a card.
-
 A push is one commit, so readers see the old revision until it is complete. After a failure the same command resumes:
 uploaded files are not sent again. Without changes there is no commit.
 """

@@ -1,8 +1,4 @@
-"""The card of records: what they are, outcomes of the failures, models and cost, known faults.
-
-In:  records and dropped failures, and the folder of the synthesis that made them.
-Out: Markdown with its header, and the images that it shows.
-"""
+"""The card of records: what they are, outcomes of the failures, models and cost, known faults."""
 
 from __future__ import annotations
 
@@ -54,16 +50,7 @@ class RecordsCard:
 def dataset_card(
     folder: str | Path, data: str | Path, repo: str, records: Dataset, dropped: Dataset, *, license: str | None = None
 ) -> RecordsCard:
-    """Write the card of records.
-
-    Args:
-        folder: Folder of the synthesis.
-        data: Folder of `save_records` that is pushed: the same, or one without source images.
-        repo: Id of the dataset.
-        records: Records of `data`.
-        dropped: Dropped failures of `data`.
-        license: License identifier of the Hub.
-    """
+    """Write the card of the records in `data`: the `folder` of the synthesis, or one without source images."""
     stage = Stage.of(folder)
     samples, pictures = _samples(records)
     values = {

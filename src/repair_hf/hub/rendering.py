@@ -1,8 +1,4 @@
-"""What both cards share: the records that a stage left in its folder, and the templates.
-
-In:  a folder with `config.yaml`, `command.txt`, `versions.json`, `summary.json`, or without; a template's values.
-Out: a card, without keys or anything that looks like one.
-"""
+"""What both cards share: the records that a stage left in its folder, and the templates."""
 
 from __future__ import annotations
 
@@ -116,12 +112,9 @@ def template(name: str) -> str:
 
 
 def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
-    """Fill a template; a missing value is an error.
+    """Fill a template, and hide anything that looks like a key; a missing value is an error.
 
-    Args:
-        name: Name of the template.
-        card_data: The header.
-        values: Markdown; put untrusted text through `code`, `fenced` or `table` first.
+    Values are Markdown: put untrusted text through `code`, `fenced` or `table` first.
     """
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -130,7 +123,6 @@ def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
 
 
 def two_columns(head: str, rows: Mapping[str, str]) -> str:
-    """A table of names and one value of each."""
     return table(("", head), rows.items(), labels=2)
 
 

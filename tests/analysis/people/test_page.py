@@ -41,8 +41,8 @@ EVIL = [
 ]
 
 
-def lay(folder: Path, task: str, count: int) -> Path:
-    """A task's folder with captions that try to break in, in front of the others."""
+def lay(folder: Path, task: str, count: int) -> None:
+    """Write a task's folder with captions that try to break in, in front of the others."""
     (folder / "shown" / "pictures").mkdir(parents=True)
     Image.new("RGB", (40, 30), "#cc2200").save(folder / "shown" / "pictures" / "p.webp", "WEBP")
     captions = [*EVIL, *(f"caption number {k}" for k in range(count - len(EVIL)))]
@@ -53,15 +53,17 @@ def lay(folder: Path, task: str, count: int) -> Path:
         lines.append(json.dumps({"item": f"item-{number}", "direction": "i2t", "cells": cells}))
     (folder / "shown" / "items.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "task.json").write_text(json.dumps({"task": task, "size": count, "seed": 0}))
-    return folder
 
 
 @pytest.fixture
 def served(tmp_path):
-    """Serves task folders, each by a process of its own; gives back the address and the process."""
+    """Serves a task by a process of its own; gives back its folder, the address and the process."""
     processes = []
 
-    def serve(folder: Path) -> tuple[str, subprocess.Popen]:
+    def serve(task: str, count: int) -> tuple[Path, str, subprocess.Popen]:
+        folder = tmp_path / task
+        if not folder.exists():
+            lay(folder, task, count)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -71,7 +73,7 @@ def served(tmp_path):
         for _ in range(1800):
             try:
                 urllib.request.urlopen(url, timeout=2)
-                return url, processes[-1]
+                return folder, url, processes[-1]
             except OSError:
                 time.sleep(0.1)
         raise TimeoutError("the page did not come up within three minutes")
@@ -88,14 +90,15 @@ def browser():
     with playwright.sync_playwright() as driver:
         opened = []
 
-        def open_page(url: str, script: str = ""):
-            opened.append(
-                driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", MARK], timeout=PATIENCE)
-            )
+        def open_page(url: str, *, script: str = "", item: int | None = None):
+            options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", MARK], "timeout": PATIENCE}
+            opened.append(driver.chromium.launch(**options))
             page = opened[-1].new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(PATIENCE)
             page.add_init_script(script)
             page.goto(url)
+            if item is not None:
+                wait_for_item(page, item)
             return page
 
         yield open_page
@@ -111,32 +114,42 @@ def kill_browser() -> None:
         os.kill(int(path.parent.name), signal.SIGKILL)
 
 
-def turn(page) -> str:
-    return page.locator(".item").get_attribute("data-turn")
+def wait_for_item(page, number: int) -> None:
+    page.wait_for_selector(f".item[data-item='item-{number}']")
+
+
+def sign_in(page) -> None:
+    page.locator("#name textarea, #name input").fill("Bob")
+    page.locator("#start").click()
+    wait_for_item(page, 0)
+
+
+def told(folder: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The criteria that each edit fails, and the failure modes."""
+    answers = read_answers(folder).set_index("item").sort_index()
+    failed = {item: [name for name in CRITERIA if not row[name]] for item, row in answers.iterrows()}
+    return failed, answers["mode"].dropna().to_dict()
 
 
 def press(page, *keys: str) -> None:
     """Press keys; the last one ends the item, so wait for the next."""
-    before = turn(page)
+    before = page.locator(".item").get_attribute("data-turn")
     for key in keys:
         page.keyboard.press(key)
     page.wait_for_function("before => document.querySelector('.item').dataset.turn !== before", arg=before)
 
 
-def test_twenty_failures_with_the_browser_and_the_server_killed_half_way(tmp_path, served, browser):
-    folder = lay(tmp_path / "qc", "qc", 20)
-    url, server = served(folder)
-    page = browser(f"{url}?annotator=ann")
-    page.wait_for_selector(".item[data-item='item-0']")
+def test_twenty_failures_with_the_browser_and_the_server_killed_half_way(served, browser):
+    folder, url, server = served("qc", 20)
+    page = browser(f"{url}?annotator=ann", item=0)
     for number in range(11):
         press(page, "123"[number % 3])
     kill_browser()
     os.killpg(server.pid, signal.SIGKILL)  # and so is the server, while it was writing
     with (folder / "answers" / "ann.jsonl").open("ab") as file:
         file.write(b'{"annotator": "ann", "item": "item-1')
-    url, _ = served(folder)
-    page = browser(f"{url}?annotator=ann")
-    page.wait_for_selector(".item[data-item='item-11']")
+    _, url, _ = served("qc", 20)
+    page = browser(f"{url}?annotator=ann", item=11)
     for number in range(11, 20):
         press(page, "123"[number % 3])
     page.wait_for_selector("text=All 20 are done")
@@ -146,24 +159,21 @@ def test_twenty_failures_with_the_browser_and_the_server_killed_half_way(tmp_pat
     assert read_answers(folder)["verdict"].tolist() == [verdicts[k % 3] for k in range(20)]
 
 
-def test_a_caption_that_is_a_script_does_nothing(tmp_path, served, browser):
-    url, _ = served(lay(tmp_path / "qc", "qc", 4))
+def test_a_caption_that_is_a_script_does_nothing(served, browser):
+    _, url, _ = served("qc", 4)
     page = browser(f"{url}?annotator=eve")
     for number, caption in enumerate(EVIL):
-        page.wait_for_selector(f".item[data-item='item-{number}']")
+        wait_for_item(page, number)
         assert page.locator(".item p").nth(0).inner_text() == caption
         page.wait_for_timeout(300)  # what should not happen gets the time to
         assert page.title() == "repair_hf: judge"
         press(page, "1")
 
 
-def test_edits_by_criteria_and_failure_mode_and_back(tmp_path, served, browser):
-    folder = lay(tmp_path / "edits", "edits", 4)
-    url, _ = served(folder)
+def test_edits_by_criteria_and_failure_mode_and_back(served, browser):
+    folder, url, _ = served("edits", 4)
     page = browser(url)
-    page.locator("#name textarea, #name input").fill("Bob")
-    page.locator("#start").click()
-    page.wait_for_selector(".item[data-item='item-0']")
+    sign_in(page)
     page.locator("body").click(position={"x": 5, "y": 5})  # out of the field, so that keys are answers
     press(page, "Enter")  # all criteria are met
     press(page, "3", "5", "Enter")  # two fail: the mode is missing
@@ -175,17 +185,13 @@ def test_edits_by_criteria_and_failure_mode_and_back(tmp_path, served, browser):
     press(page, "Enter")
     press(page, "Enter")
     page.wait_for_selector("text=All 4 are done")
-    told = read_answers(folder).set_index("item").sort_index()
-    failed = {item: [name for name in CRITERIA if not row[name]] for item, row in told.iterrows()}
-    assert failed == {"item-0": [], "item-1": ["edit_minimal", "valid_contrast"], "item-2": [], "item-3": []}
-    assert told["mode"].dropna().to_dict() == {"item-1": "semantic_mismatch"}
+    failed = {"item-0": [], "item-1": ["edit_minimal", "valid_contrast"], "item-2": [], "item-3": []}
+    assert told(folder) == (failed, {"item-1": "semantic_mismatch"})
 
 
-def test_keys_do_not_overtake_each_other_on_their_way(tmp_path, served, browser):
-    folder = lay(tmp_path / "edits", "edits", 4)
-    url, _ = served(folder)
-    page = browser(f"{url}?annotator=ann")
-    page.wait_for_selector(".item[data-item='item-0']")
+def test_keys_do_not_overtake_each_other_on_their_way(served, browser):
+    folder, url, _ = served("edits", 4)
+    page = browser(f"{url}?annotator=ann", item=0)
     page.evaluate(HOLD)
     page.keyboard.press("3")
     page.wait_for_function("() => Boolean(window.release)")
@@ -193,39 +199,30 @@ def test_keys_do_not_overtake_each_other_on_their_way(tmp_path, served, browser)
         page.keyboard.press(key)
     page.wait_for_timeout(500)  # in which later keys could arrive first
     page.evaluate("() => window.release()")
-    page.wait_for_selector(".item[data-item='item-1']")
+    wait_for_item(page, 1)
     press(page, "Enter")
-    told = read_answers(folder).set_index("item")
-    failed = {item: [name for name in CRITERIA if not row[name]] for item, row in told.iterrows()}
-    assert failed == {"item-0": ["scaffold_kept", "valid_contrast"], "item-1": []}
-    assert told["mode"].dropna().to_dict() == {"item-0": "semantic_mismatch"}
+    assert told(folder) == (
+        {"item-0": ["scaffold_kept", "valid_contrast"], "item-1": []}, {"item-0": "semantic_mismatch"}
+    )  # fmt: skip
 
 
-def test_nobody_is_asked_for_a_name_before_the_page_listens(tmp_path, served, browser):
-    url, _ = served(lay(tmp_path / "qc", "qc", 4))
-    page = browser(url, HOLD)
+def test_nobody_is_asked_for_a_name_before_the_page_listens(served, browser):
+    _, url, _ = served("qc", 4)
+    page = browser(url, script=HOLD)
     page.wait_for_function("() => Boolean(window.release)")
     assert page.locator("text=Loading").is_visible() and not page.locator("#start").is_visible()
     page.evaluate("() => window.release()")
-    page.locator("#name textarea, #name input").fill("Bob")
-    page.locator("#start").click()
-    page.wait_for_selector(".item[data-item='item-0']")
+    sign_in(page)
     page.wait_for_timeout(500)  # nothing that comes late takes it away again
     press(page, "1")
 
 
-def test_annotators_do_not_see_each_other(tmp_path, served, browser):
-    folder = lay(tmp_path / "qc", "qc", 5)
-    url, _ = served(folder)
-    one = browser(f"{url}?annotator=one")
-    one.wait_for_selector(".item[data-item='item-0']")
+def test_annotators_do_not_see_each_other(served, browser):
+    folder, url, _ = served("qc", 5)
+    one = browser(f"{url}?annotator=one", item=0)
     for _ in range(5):
         press(one, "2")
-    one.close()
-    other = one.context.browser.new_page()
-    other.set_default_timeout(PATIENCE)
-    other.goto(f"{url}?annotator=other")
-    other.wait_for_selector(".item[data-item='item-0']")
+    other = browser(f"{url}?annotator=other", item=0)
     assert not {"gt_invalid", "accepted", "rejected"} & set(other.content().replace('"', " ").split())
     press(other, "1")
     assert read_answers(folder).groupby("annotator").size().to_dict() == {"one": 5, "other": 1}

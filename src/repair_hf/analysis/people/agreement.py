@@ -1,12 +1,9 @@
 """Agreement of people with the audit and with each other, and their view of the edits.
 
-In:  items and answers of `repair-hf annotate`, as `repair_hf.records.answers` reads them.
-Out: tables with 95% intervals.
-
-Items are drawn from strata of different sizes: as many rejected as accepted failures, though most were accepted.
-Counts are those of the sample, as in the paper. Shares and metrics are those of the whole run: each stratum is
-weighted by its `population`. Each share within a stratum has Jeffreys' prior, Beta(1/2, 1/2); an interval holds 95% of
-the posterior.
+Items and answers are tables of `repair_hf.records.answers`. Items are drawn from strata of different sizes: as many
+rejected as accepted failures, though most were accepted. Counts are those of the sample, as in the paper. Shares and
+metrics are those of the whole run: each stratum is weighted by its `population`. Each share within a stratum has
+Jeffreys' prior, Beta(1/2, 1/2); an interval holds 95% of the posterior.
 """
 
 from __future__ import annotations
@@ -33,11 +30,8 @@ QC_CELLS = ("accepted, genuine", "accepted, not", "rejected, genuine", "rejected
 def qc_metrics(cells: npt.ArrayLike) -> dict[str, np.ndarray]:
     """Compute how well the audit finds genuine failures, from the counts (or weights) of 2x2 tables.
 
-    Args:
-        cells: Accepted and genuine; accepted, not genuine; rejected, genuine; rejected, not genuine.
-
     Shape:
-        cells: (..., 4). Returns arrays of (...).
+        cells: (..., 4), as `QC_CELLS`. Returns arrays of (...).
 
     Returns:
         `precision` (genuine among the accepted), `recall` (accepted among the genuine), `accuracy`, Cohen's `kappa`.
@@ -57,11 +51,6 @@ def qc_metrics(cells: npt.ArrayLike) -> dict[str, np.ndarray]:
 
 def qc_agreement(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """Compare the audit with people: overall, by direction, and by dataset if there are several.
-
-    Args:
-        items: `item`, `folder`, `dataset`, `direction`, `accepted`, `population`.
-        answers: `annotator`, `item`, `verdict`.
-        seed: Seed of the draws behind the intervals.
 
     Returns:
         `group`; `items` and the four counts of the sample; each metric with `_low` and `_high`.
@@ -93,11 +82,6 @@ def _qc_row(name: str, items: pd.DataFrame, seed: int) -> dict[str, Any]:
 def edit_quality(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """Count the edits that meet each criterion: overall, by direction, and by dataset if there are several.
 
-    Args:
-        items: `item`, `folder`, `dataset`, `direction`, `population`.
-        answers: `annotator`, `item`, and the criteria.
-        seed: Seed of the draws behind the intervals.
-
     Returns:
         `group`, `criterion`, `items`, `met` (of the sample), `share` (of all records) with `low` and `high`.
     """
@@ -114,16 +98,7 @@ def edit_quality(items: pd.DataFrame, answers: pd.DataFrame, *, seed: int = 0) -
 
 
 def share_of(items: pd.DataFrame, column: str, *, seed: int = 0) -> dict[str, float]:
-    """Estimate a share of all records from a stratified sample, with its interval.
-
-    Args:
-        items: `folder`, `dataset`, `direction`, `population`, and `column` (bool).
-        column: What is counted.
-        seed: Seed of the draws.
-
-    Returns:
-        `share`, `low`, `high`.
-    """
+    """Estimate the share of all records with `column` from a stratified sample: `share`, `low`, `high`."""
     rng, share, drawn, total = np.random.default_rng(seed), 0.0, np.zeros(DRAWS), 0.0
     for _, stratum in items.groupby(STRATA):
         yes, n, weight = int(stratum[column].sum()), len(stratum), float(stratum["population"].iloc[0])
@@ -151,10 +126,6 @@ def failure_modes(items: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
 
 def annotator_agreement(answers: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Compare each two annotators on the items that both have answered.
-
-    Args:
-        answers: `annotator`, `item` and the columns.
-        columns: What was asked.
 
     Returns:
         `question`, `annotators`, `items`, `agreement` (share of equal answers), Cohen's `kappa` (NaN if both gave

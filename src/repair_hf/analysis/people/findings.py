@@ -1,8 +1,4 @@
-"""People's answers as findings of a report.
-
-In:  folders of records whose failures or edits people have judged.
-Out: findings: the audit against people, the criteria that edits meet, failure modes, agreement of the annotators.
-"""
+"""People's answers as findings of a report."""
 
 from __future__ import annotations
 

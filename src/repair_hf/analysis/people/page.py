@@ -1,8 +1,7 @@
 """A Gradio page on which people judge failures and edits by keyboard.
 
-In:  a folder as `repair_hf.analysis.people.sampling` lays it out: `shown/items.jsonl`, `shown/pictures/`, `task.json`.
-Out: `answers/NAME.jsonl`, a line per answer, on disk before the next item is shown. An annotator sees neither other
-     answers nor the audit's verdict. The same name resumes where it stopped; the last answer to an item counts.
+An answer is on disk, in `answers/NAME.jsonl`, before the next item is shown. An annotator sees neither other answers
+nor the audit's verdict. The same name resumes where it stopped; the last answer to an item counts.
 
 This file imports nothing of `repair_hf`, because it is copied into a Space as `app.py`.
 """
@@ -45,15 +44,16 @@ STYLE = """
 .item { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 14px; }
 .item h3 { margin: 0 0 6px; font-size: 15px; }
 .item img { width: 100%; max-height: 340px; object-fit: contain; image-rendering: auto; }
-.item p { font-size: 19px; overflow-wrap: anywhere; white-space: pre-line; margin: 0; padding: 12px; border-left: 4px solid #5c6773; }
+.item p { font-size: 19px; overflow-wrap: anywhere; white-space: pre-line; margin: 0; padding: 12px;
+  border-left: 4px solid #5c6773; }
 .choices { list-style: none; padding: 0; font-size: 16px; line-height: 1.75; }
 .choices .off { color: #b34700; font-weight: 700; }
 .choices .chosen { font-weight: 700; }
 kbd { border: 1px solid #5c6773; border-radius: 4px; padding: 0 7px; margin-right: 8px; }
 """
-# A key presses the button of its name. One waits until what the one before it did is shown, for on their way to the server they
-# might overtake each other. One that was meant for another item than the one that stands there is dropped, so that nobody answers
-# what they have not seen. `setTimeout`: in the very moment in which an item appears Gradio still passes over the button that brought it.
+# A key presses the button of its name. Each key waits for the result of the one before, because requests may overtake
+# each other. A key that was meant for another item is dropped, so that nobody answers what they have not seen.
+# `setTimeout`: while an item appears, Gradio still ignores the button that brought it.
 SCRIPT = """<script>
 let keys = [], sent = null;
 const button = key => document.querySelector("#key-" + CSS.escape(key));
@@ -66,7 +66,8 @@ function next() {
   button(keys.shift().name).click();
 }
 document.addEventListener("keydown", event => {
-  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (/^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
   const name = {Enter: "enter", Backspace: "back"}[event.key] || event.key.toLowerCase();
   const item = document.querySelector(".item");
   if (!item || !button(name)) return;
@@ -81,25 +82,21 @@ _lock = threading.Lock()
 
 
 class Answers:
-    """The answers of one task, a file per annotator.
-
-    Args:
-        folder: Gets the files.
-    """
+    """The answers of one task, a file per annotator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, annotator: str) -> dict[str, dict[str, Any]]:
-        """Item -> the annotator's last answer. A last line that was not finished does not count."""
+        """Read the annotator's last answer to each item; an unfinished last line does not count."""
         path = self.folder / f"{annotator}.jsonl"
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
         return {row["item"]: row for row in rows}
 
     def write(self, annotator: str, item: str, answer: dict[str, Any]) -> None:
-        """Append an answer; when this returns it is on disk."""
+        """Append an answer, and return when it is on disk."""
         row = {"annotator": annotator, "item": item, **answer, "time": round(time.time(), 3)}
         path = self.folder / f"{annotator}.jsonl"
         with _lock, path.open("ab+") as file:
@@ -114,12 +111,7 @@ class Answers:
 
 
 class Sheet:
-    """One task: its items, and how they are shown and answered.
-
-    Args:
-        folder: Of the task.
-        answers: Where the answers go; `answers` in that folder by default.
-    """
+    """One task: its items, and how they are shown and answered. Answers go to `answers` in its folder by default."""
 
     def __init__(self, folder: str | Path, answers: Path | None = None) -> None:
         self.folder = Path(folder)
@@ -129,7 +121,7 @@ class Sheet:
         self.answers = Answers(answers or self.folder / "answers")
 
     def begin(self, name: str) -> dict[str, Any] | None:
-        """Where an annotator stands; None if the name is none."""
+        """Return the state of an annotator; None if the name is invalid."""
         name = name.strip().lower()
         if not re.fullmatch(r"[a-z0-9_-]{1,32}", name):
             return None
@@ -138,10 +130,10 @@ class Sheet:
         return self._at({"name": name, "turn": 0, "presses": 0}, next(left, len(self.items)))
 
     def press(self, state: dict[str, Any] | None, key: str) -> dict[str, Any] | None:
-        """What a key does; keys that mean nothing here do nothing."""
+        """Return the state after a key; a key without a meaning changes nothing."""
         if state is None:
             return None
-        state = {**state, "presses": state["presses"] + 1}  # by which the page tells that a key has come
+        state = {**state, "presses": state["presses"] + 1}  # the page waits for a change of it
         if key == "back":
             return self._at(state, max(state["place"] - 1, 0))
         if state["place"] >= len(self.items):
@@ -161,7 +153,7 @@ class Sheet:
         return self._answer(state, met | {"mode": MODES[state["mode"]][0] if state["mode"] else None})
 
     def show(self, state: dict[str, Any] | None) -> str:
-        """The item as HTML. Whatever a stranger wrote is escaped."""
+        """Return the item as HTML, with every text escaped."""
         if state is None:
             return "<p>A name of letters, digits, - and _, please.</p>"
         stand = f'data-turn="{state["turn"]}" data-presses="{state["presses"]}"'
@@ -175,14 +167,8 @@ class Sheet:
         )
 
     def _at(self, state: dict[str, Any], place: int) -> dict[str, Any]:
-        return {
-            **state,
-            "place": place,
-            "turn": state["turn"] + 1,
-            "failed": frozenset(),
-            "mode": None,
-            "complaint": "",
-        }
+        fresh: dict[str, Any] = {"failed": frozenset(), "mode": None, "complaint": ""}
+        return {**state, "place": place, "turn": state["turn"] + 1, **fresh}
 
     def _answer(self, state: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
         self.answers.write(state["name"], self.items[state["place"]]["item"], answer)
@@ -198,22 +184,24 @@ class Sheet:
         if self.task == "qc":
             lines = [f"<li><kbd>{key}</kbd>{told}</li>" for key, (_, told) in VERDICTS.items()]
             return f'<ul class="choices">{"".join(lines)}</ul><p><kbd>backspace</kbd>the one before</p>'
-        lines = [
-            f'<li class="{"off" if key in state["failed"] else ""}"><kbd>{key}</kbd>{"✗" if key in state["failed"] else "✓"} {told}</li>'
-            for key, (_, told) in CRITERIA.items()
-        ]
+        lines = []
+        for key, (_, told) in CRITERIA.items():
+            look, mark = ("off", "✗") if key in state["failed"] else ("", "✓")
+            lines.append(f'<li class="{look}"><kbd>{key}</kbd>{mark} {told}</li>')
         modes = [
             f'<li class="{"chosen" if state["mode"] == key else ""}"><kbd>{key}</kbd>{told}</li>'
             for key, (_, told) in MODES.items()
         ]
         return (
-            f'<ul class="choices">{"".join(lines)}</ul>Where a criterion fails, what failed:<ul class="choices">{"".join(modes)}</ul>'
-            f'<p><kbd>enter</kbd>keep and go on <kbd>backspace</kbd>the one before <b class="off">{state["complaint"]}</b></p>'
+            f'<ul class="choices">{"".join(lines)}</ul>'
+            f'Where a criterion fails, what failed:<ul class="choices">{"".join(modes)}</ul>'
+            "<p><kbd>enter</kbd>keep and go on <kbd>backspace</kbd>the one before "
+            f'<b class="off">{state["complaint"]}</b></p>'
         )
 
 
 def build(sheet: Sheet) -> gr.Blocks:
-    """The page of a task."""
+    """Build the page of a task."""
     with gr.Blocks(title="repair_hf: judge", analytics_enabled=False) as page:
         state = gr.State(None)
         shown = gr.HTML("<p>Loading …</p>")
@@ -240,29 +228,17 @@ def build(sheet: Sheet) -> gr.Blocks:
 
         gr.on([start.click, name.submit], begin, name, [state, shown, door], show_progress="hidden")
         page.load(arrive, None, [state, shown, door], show_progress="hidden")
-        one_by_one = {
-            "concurrency_id": "keys",
-            "concurrency_limit": 1,
-        }  # else a quick hand's second key would see the old state
+        one_by_one = {"concurrency_id": "keys", "concurrency_limit": 1}  # else a quick second key sees the old state
         for key, button in buttons.items():
             button.click(press(key), state, [state, shown], show_progress="hidden", **one_by_one)
     return page
 
 
 def serve(sheet: Sheet, *, host: str = "127.0.0.1", port: int = 7860) -> None:
-    """Show the page until interrupted.
-
-    Args:
-        sheet: The task.
-        host: Address to listen on; 0.0.0.0 lets others in.
-        port: Where to listen.
-    """
-    look = {
-        "css": STYLE,
-        "head": SCRIPT,
-        "theme": gr.themes.Base(font=["system-ui", "sans-serif"]),
-    }  # no font from elsewhere
-    build(sheet).launch(server_name=host, server_port=port, quiet=True, ssr_mode=False, footer_links=[], **look)
+    """Show the page until interrupted; the host 0.0.0.0 lets other machines in."""
+    theme = gr.themes.Base(font=["system-ui", "sans-serif"])  # no font from elsewhere
+    look = {"css": STYLE, "head": SCRIPT, "theme": theme, "footer_links": []}
+    build(sheet).launch(server_name=host, server_port=port, quiet=True, ssr_mode=False, **look)
 
 
 if __name__ == "__main__":  # a Space; /data is its persistent storage, where it has one

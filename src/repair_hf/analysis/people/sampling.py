@@ -1,7 +1,6 @@
 """The items that people judge: a stratified, seeded sample of a run, laid out in a folder for the page.
 
-In:  the failures and records of a run, and the pairs that they were made from.
-Out: a folder per task, `RECORDS/people/qc` or `RECORDS/people/edits`:
+A task has a folder, `RECORDS/people/qc` or `RECORDS/people/edits`:
 
     items.csv              the sample, the size of each stratum, and the audit's verdict; the page never reads it
     shown/items.jsonl      what annotators see, in a shuffled order, without a verdict or a reason
@@ -38,13 +37,7 @@ ROLES = {"qc": ("q", "gt", "fp"), "edits": ("q", "gt", "fp", "edit")}
 
 
 def draw(data: RunData, task: Task, *, size: int, seed: int) -> pd.DataFrame:
-    """Draw the items of a task.
-
-    Args:
-        data: The data of one synthesis.
-        task: `qc` draws accepted and rejected failures, `edits` records of each direction.
-        size: Items per stratum; all of a smaller stratum are drawn.
-        seed: Seed of the draw.
+    """Draw the items of a task: at most `size` per verdict of the audit (`qc`) or per direction (`edits`).
 
     Returns:
         The rows of failures or records in a shuffled order, with `place` (in `records`; -1 for a dropped failure),
@@ -75,13 +68,7 @@ def draw(data: RunData, task: Task, *, size: int, seed: int) -> pd.DataFrame:
 def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pairs: Callable[[], Pairs]) -> int:
     """Write the folder of a task, and return the number of its items. An existing folder keeps its items.
 
-    Args:
-        data: The data of one synthesis.
-        task: The task.
-        folder: Folder of the records.
-        size: Items per stratum.
-        seed: Seed of the draw.
-        pairs: Loads the pairs. Images that the records lack come from there, such as those of rejected failures.
+    Images that the records in `folder` lack, such as those of rejected failures, come from the `pairs`.
 
     Raises:
         UserError: If the folder was made with another size or seed.

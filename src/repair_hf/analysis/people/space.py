@@ -1,8 +1,4 @@
-"""The annotation page as a Hugging Face Space, with the same file and the same items.
-
-In:  the folder of a task.
-Out: the files of a Space, without the audit's verdicts and without anybody's answers.
-"""
+"""The annotation page as a Hugging Face Space, without the audit's verdicts and without anybody's answers."""
 
 from __future__ import annotations
 
