@@ -50,16 +50,7 @@ GRACE = 60.0  # seconds that images on their way get to arrive when a run stops;
 class HostedEditor:
     """An image editor at a provider, such as `gemini/gemini-2.5-flash-image` or `openai/gpt-image-1`.
 
-    Use it in one event loop at a time.
-
-    Args:
-        model: LiteLLM model id.
-        base_url: Endpoint of a server with the same protocol; None for the provider's own.
-        size: Images are sent and kept at no more than the area of a square with this side.
-        timeout: Seconds until a request counts as failed.
-        limits: Requests at once and per minute.
-        circuit: Stops the run when too many requests fail.
-        retries: How long to keep retrying a failing provider.
+    Use it in one event loop at a time. Images are sent and kept at no more than the area of a square of side `size`.
 
     Raises:
         UserError: If the model id names no provider that LiteLLM knows, or one whose images do not come with its
@@ -102,13 +93,7 @@ class HostedEditor:
     async def edit(
         self, source: bytes, instruction: str, budget: Budget, journal: Journal | None = None
     ) -> Reply | None:
-        """Ask for one edited image.
-
-        Args:
-            source: An image file.
-            instruction: What to change in it.
-            budget: Pays.
-            journal: Records images that may be billed though they did not arrive.
+        """Ask for one edited image. The journal records images that may be billed though they did not arrive.
 
         Returns:
             A reply whose text is the image file in base 64, or empty; `finish` then gives the reason. None if every
