@@ -72,12 +72,8 @@ def record_id(row: dict[str, Any], edit: str | bytes) -> str:
 def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embed_source_images: bool = True) -> None:
     """Write both configs as Parquet with the images inside, and the README.md that declares them.
 
-    Args:
-        folder: Gets `records/*.parquet`, `dropped/*.parquet` and `README.md`.
-        records: As `build` makes them.
-        dropped: The same with `DROPPED_FEATURES`.
-        embed_source_images: False leaves out the images of q, gt and fp, if they may not be redistributed.
-            `load_records(…, pairs=…)` restores them by id.
+    `embed_source_images=False` leaves out the images of q, gt and fp, if they may not be redistributed;
+    `load_records(…, pairs=…)` restores them by id.
     """
     check(records)
     folder = Path(folder)

@@ -144,7 +144,7 @@ class Candidates:
         await asyncio.to_thread(save_candidate, path, image, reply.finish)
         if self._journal is not None:
             self._note(self._journal, reply, editor.model, made_from | {"file": path.name})
-        editor.judge(reply, is_of_use=image is not None)
+        editor.circuit.note(f"no image: {reply.finish}" if image is None else None)  # now that the reply is on disk
 
     def _note(self, journal: Journal, reply: Reply, model: str, made_from: dict[str, Any]) -> None:
         times = 0  # above 0 if an image that was paid for has been deleted

@@ -54,14 +54,8 @@ def estimate_run(
 ) -> Estimate:
     """Estimate what a synthesis will take. Without a measurement every failure counts as passing the audit.
 
-    Args:
-        pairs: What the failures were mined from.
-        failures: `direction`, `q` and `fp` of mined failures.
-        model: The LLM; images are counted by the rules of its provider.
-        options: How the failures will be repaired.
-        price: US dollars per prompt token and per answered token; None if unknown.
-        image_price: US dollars per edited image; None if unknown.
-        measured: What was answered in the same folder before, by (stage, direction).
+    Prices are in US dollars, per prompt token and answered token and per edited image; None if unknown. `measured` is
+    what was answered in the same folder before, by (stage, direction).
     """
     mined = Counter(row["direction"] for row in failures)
     rehearsed, triplets = _rehearse(pairs, failures, model, options)

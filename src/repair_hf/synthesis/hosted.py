@@ -83,7 +83,7 @@ class HostedEditor:
             )
         self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
         self.id = f"{model}?size={size}"
-        self._limits, self._circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
+        self._limits, self.circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
         self._retries = retries or Retries()
         self._highest_bill = 0.0  # of the bills so far
         self._has_served, self._is_draining = False, False
@@ -126,14 +126,6 @@ class HostedEditor:
             return None
         return self._shrunk(picture)
 
-    def judge(self, reply: Reply, *, is_of_use: bool) -> None:
-        """Count a reply for the error rate. Call it when the reply is on disk.
-
-        Raises:
-            RunStopped: If too many replies were unusable.
-        """
-        self._circuit.note(None if is_of_use else f"no image: {reply.finish}")
-
     async def drain(self) -> None:
         """Wait until the images on their way are saved, and cancel requests that were not sent yet."""
         pending = list(self._pending)
@@ -162,11 +154,11 @@ class HostedEditor:
                 return reply
         except PassingFailure as failure:
             if not failure.is_rate_limit:  # the limits handle those
-                self._circuit.note(str(failure))
+                self.circuit.note(str(failure))
             raise
 
     def _may_drop(self) -> bool:
-        return self._has_served or self._circuit.max_error_rate == 1
+        return self._has_served or self.circuit.max_error_rate == 1
 
     def _lose(self, journal: Journal | None, dollars: float | None) -> None:
         if journal is not None:

@@ -66,13 +66,9 @@ def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:
 
 
 def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Make a table of rounds; the first is the base, before any repair.
+    """Column heads and rows of a table of rounds; the first is the base. Deltas are in points against the row above.
 
-    Args:
-        rounds: Each with `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
-
-    Returns:
-        Column heads, and rows of cells. Deltas are in points against the row above.
+    Each round has `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
     """
     heads = ["round"]
     heads += [f"{side} {what}" for side in SIDES.values() for what in ("new", "in all")]
