@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets import Dataset
+from datasets import Dataset, Image
 from pyarrow.parquet import read_table
 
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -15,6 +16,7 @@ from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.records.dataset import save_records
 from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -54,6 +56,13 @@ class World(NamedTuple):
         self.failures.to_parquet(failures)
         return ["synthesize", "--pairs", str(self.folder), "--failures", str(failures), "--model", str(model)]
 
+    def with_broken_images(self, folder: Path, *names: str) -> World:
+        """A copy in `folder`, whose images of these names broke after the pairs were loaded."""
+        copy = self._replace(pairs=load_pairs(shutil.copytree(self.folder, folder)))
+        for name in names:
+            (folder / "images" / name).write_bytes(b"no image any more")
+        return copy
+
     def of(self, direction: str, count: int | None = None) -> Dataset:
         """The first failures of a direction."""
         return Dataset.from_list([row for row in self.failures if row["direction"] == direction][:count])
@@ -65,6 +74,12 @@ class World(NamedTuple):
         synthesizer = Synthesizer(self.pairs, self.encoder, chat, Editor(), **options)
         save_records(folder, *synthesizer.run(self.failures if failures is None else failures, folder))
         return saved(folder)
+
+
+def sources_of(*paths: Path) -> SourceImages:
+    """Image files as the images of pairs."""
+    rows = Dataset.from_dict({"image": list(map(str, paths))})
+    return SourceImages(rows.cast_column("image", Image()))
 
 
 def saved(folder: Path) -> tuple[list[dict], list[dict]]:

@@ -75,16 +75,20 @@ def same(image: Image.Image, other: Image.Image) -> bool:
     return image.convert("RGB").tobytes() == other.convert("RGB").tobytes()
 
 
+@pytest.fixture
+def out(records, dropped, tmp_path) -> Path:
+    save_records(tmp_path / "out", records, dropped)
+    return tmp_path / "out"
+
+
 def test_columns_are_those_of_the_design():
     assert list(FEATURES) == DESIGN
     assert {"reason", "detail", "q_id", "gt_reason", "fp_reason", "edit_instruction"} <= set(DROPPED_FEATURES)
 
 
-def test_saved_records_stand_on_their_own(records, dropped, pairs, edited, tmp_path):
-    folder = tmp_path / "out"
-    save_records(folder, records, dropped)
+def test_saved_records_stand_on_their_own(out, records, pairs, edited):
     edited.unlink()  # images are inside the Parquet file
-    loaded = load_records(folder)
+    loaded = load_records(out)
     assert loaded.features == FEATURES and loaded["record_id"] == records["record_id"]
     assert same(loaded[0]["edit_image"], Image.new("RGB", (8, 8), "purple"))
     assert same(loaded[0]["gt_image"], pairs.images[0]["image"])
@@ -95,22 +99,21 @@ def test_saved_records_stand_on_their_own(records, dropped, pairs, edited, tmp_p
     assert raw["path"] == "edited.png"  # not a path of this machine
 
 
-def test_the_folder_is_a_dataset_with_two_configs(records, dropped, tmp_path):
-    folder = tmp_path / "two-configs"
-    save_records(folder, records, dropped)
-    assert load_dataset(str(folder), "records", split="train").to_list() == load_records(folder).to_list()
-    assert load_dataset(str(folder), split="train")["record_id"] == records["record_id"]  # the default
-    left = load_dataset(str(folder), "dropped", split="train")
+def test_the_folder_is_a_dataset_with_two_configs_and_a_readme(out, records, tmp_path):
+    assert load_dataset(str(out), "records", split="train").to_list() == load_records(out).to_list()
+    assert load_dataset(str(out), split="train")["record_id"] == records["record_id"]  # the default
+    left = load_dataset(str(out), "dropped", split="train")
     assert list(zip(left["direction"], left["reason"], strict=True)) == DROPPED and left.features == DROPPED_FEATURES
+    text = (out / "README.md").read_text()
+    assert all(f"| `{name}` | " in text for name in (*FEATURES, *REASONS))
+    assert "{" not in text.split("---")[2] and json.dumps(str(tmp_path)) not in text
 
 
-def test_saving_again_replaces_what_is_loaded(records, dropped, tmp_path):
-    folder = tmp_path / "again"
-    save_records(folder, records, dropped)
-    assert len(load_records(folder)) == 4
-    save_records(folder, records.select([2]), dropped)
-    assert load_records(folder)["record_id"] == records.select([2])["record_id"]
-    assert len(list((folder / "records").iterdir())) == 1
+def test_saving_again_replaces_what_is_loaded(out, records, dropped):
+    assert len(load_records(out)) == 4
+    save_records(out, records.select([2]), dropped)
+    assert load_records(out)["record_id"] == records.select([2])["record_id"]
+    assert len(list((out / "records").iterdir())) == 1
 
 
 def test_a_folder_may_be_called_like_a_reader_of_datasets(records, dropped, tmp_path, monkeypatch):
@@ -120,12 +123,10 @@ def test_a_folder_may_be_called_like_a_reader_of_datasets(records, dropped, tmp_
     assert len(load_dropped("parquet")) == len(dropped)
 
 
-def test_equal_records_give_equal_files(records, dropped, pairs, edited, tmp_path):
-    save_records(tmp_path / "one", records, dropped)
+def test_equal_records_give_equal_files(out, dropped, pairs, edited, tmp_path):
     save_records(tmp_path / "two", build(rows_of(pairs, edited), tmp_path / "again.arrow"), dropped)
-    one, two = (
-        {path.name: path.read_bytes() for path in (tmp_path / name / "records").iterdir()} for name in ("one", "two")
-    )
+    folders = out / "records", tmp_path / "two" / "records"
+    one, two = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
     assert one == two
 
 
@@ -145,50 +146,29 @@ def test_no_records_at_all_are_told_as_such(dropped, tmp_path):
     assert len(load_dataset(str(tmp_path / "none"), "dropped", split="train")) == len(DROPPED)
 
 
-def test_where_nothing_was_dropped_there_is_no_such_config_and_we_load_no_rows(records, dropped, tmp_path):
+def test_where_nothing_was_dropped_there_is_no_such_config_and_we_load_no_rows(out, records, dropped, tmp_path):
     save_records(tmp_path / "whole", records, build([], tmp_path / "empty.arrow", DROPPED_FEATURES))
     left = load_dropped(tmp_path / "whole")
     assert len(left) == 0 and left.features == DROPPED_FEATURES
     assert get_dataset_config_names(str(tmp_path / "whole")) == ["records"]
     assert '"dropped", split' not in (tmp_path / "whole" / "README.md").read_text()
-    save_records(tmp_path / "some", records, dropped)
-    assert load_dropped(tmp_path / "some").to_list() == dropped.to_list()
+    assert load_dropped(out).to_list() == dropped.to_list()
     with pytest.raises(UserError, match="holds no records"):
         load_dropped(tmp_path)
 
 
-def test_a_similarity_that_is_not_there_is_not_averaged(records, dropped):
-    halved = records.map(
-        lambda row, place: {"edit_similarity": None if place < 2 else 0.5}, with_indices=True, features=FEATURES
-    )
-    assert summarize(halved, dropped)["t2i"]["edit_similarity"] == 0.5
-    none = records.map(lambda row: {"edit_similarity": None}, features=FEATURES)
-    assert summarize(none, dropped)["t2i"]["edit_similarity"] is None
-
-
-def test_source_images_can_be_left_out_and_joined_back(records, dropped, pairs, tmp_path):
+def test_source_images_can_be_left_out_and_joined_back(out, records, dropped, pairs, tmp_path):
     folder = tmp_path / "light"
     save_records(folder, records, dropped, embed_source_images=False)
     bare = load_records(folder)
     assert bare[0]["gt_image"] is bare[0]["fp_image"] is bare[1]["q_image"] is None
     assert bare[0]["edit_image"] is not None
-    joined, whole = load_records(folder, pairs=pairs), load_records_of(records, dropped, tmp_path / "whole")
-    for row, other in zip(joined, whole, strict=True):
+    for row, other in zip(load_records(folder, pairs=pairs), load_records(out), strict=True):
         for cell in ("q_image", "gt_image", "fp_image", "edit_image"):
             assert (row[cell] is None) == (other[cell] is None)
             assert row[cell] is None or same(row[cell], other[cell])
-
-
-def load_records_of(records: Dataset, dropped: Dataset, folder: Path) -> Dataset:
-    save_records(folder, records, dropped)
-    return load_records(folder)
-
-
-def test_other_pairs_cannot_be_joined(records, dropped, pairs, tmp_path):
-    save_records(tmp_path / "light2", records, dropped, embed_source_images=False)
-    others = Pairs(pairs.images.select([5]), pairs.captions)
     with pytest.raises(UserError, match="which `pairs` do not have"):
-        load_records(tmp_path / "light2", pairs=others)
+        load_records(folder, pairs=Pairs(pairs.images.select([5]), pairs.captions))
 
 
 @pytest.mark.parametrize("path", ["no/such-records", "/no/such/folder", "here"])
@@ -234,17 +214,8 @@ def test_summarizes_by_direction(records, dropped):
     assert found["t2i"] == t2i
     assert found["i2t"]["mined"] == 5 and found["i2t"]["dropped"] == {"fp_too_similar": 1, "no_op": 2}
     assert found["i2t"]["error_types"] == {"Count": 1.0, "Object": 1.0}
-
-
-def test_summarizes_nothing():
+    for similarities, mean in (([None, None, 0.5, 0.5], 0.5), ([None] * 4, None)):  # what is not there is not averaged
+        some = records.map(lambda row, at: {"edit_similarity": similarities[at]}, with_indices=True, features=FEATURES)  # noqa: B023
+        assert summarize(some, dropped)["t2i"]["edit_similarity"] == mean
     empty = {"mined": 0, "kept": 0, "dropped": {}, "error_types": {}, "edit_similarity": None}
-    none = Dataset.from_dict({name: [] for name in FEATURES}, features=FEATURES)
-    left = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    assert summarize(none, left) == {"t2i": empty, "i2t": empty}
-
-
-def test_the_readme_explains_every_column_and_reason(records, dropped, tmp_path):
-    save_records(tmp_path / "out", records, dropped)
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert all(f"| `{name}` | " in text for name in (*FEATURES, *REASONS))
-    assert "{" not in text.split("---")[2] and json.dumps(str(tmp_path)) not in text
+    assert summarize(records.select([]), dropped.select([])) == {"t2i": empty, "i2t": empty}

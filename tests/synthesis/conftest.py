@@ -1,13 +1,22 @@
-"""What the tests of the synthesis share: an encoder, and the pictures of `pairs_folder`."""
+"""What the tests of the synthesis share: keys, an encoder, pictures, a world and its command line."""
 
 from __future__ import annotations
 
-import datasets
 import pytest
-from small_world import World
+from provider_server import KEY, KEYS
+from small_world import World, sources_of
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.synthesis.sources import SourceImages
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keys():
+    """A key for each provider: LiteLLM requires one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in KEYS.values():
+            patch.setenv(name, KEY)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +26,7 @@ def encoder(clip_folder) -> DualEncoder:
 
 @pytest.fixture(scope="session")
 def sources(pairs_folder) -> SourceImages:
-    paths = sorted(map(str, pairs_folder.glob("*.png")))
-    return SourceImages(datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image()))
+    return sources_of(*sorted(pairs_folder.glob("*.png")))
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +34,9 @@ def world(encoder, tmp_path_factory) -> World:
     """Sixteen images; failures of all of them, and of every eighth caption."""
     folder = tmp_path_factory.mktemp("world") / "world"
     return World.build(folder, encoder, 16, keep=lambda row: row["direction"] == "i2t" or row["q"] % 8 == 0)
+
+
+@pytest.fixture(scope="session")
+def words(world, clip_folder) -> list[str]:
+    """The words of `repair-hf synthesize` for this world, without LLM, editor and output."""
+    return world.command(clip_folder)

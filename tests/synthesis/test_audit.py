@@ -18,14 +18,13 @@ from repair_hf.synthesis.audit import Verdict, audit, audit_group, group_verdict
 from repair_hf.toyworld import captions, oracle, renderer, scenes
 
 SCENE = scenes.Scene(scenes.Thing("circle", "red", 3, "small", "running"), None, None, "day")
-FPS = [
-    "three red circles",
-    "two red circles",
-    "a trio of tiny red balls",
-    "three blue circles",
-    "three red balls at night",
-]
-BENIGN = [True, False, True, False, False]
+FPS = {
+    "three red circles": True,
+    "two red circles": False,
+    "a trio of tiny red balls": True,
+    "three blue circles": False,
+    "three red balls at night": False,
+}  # caption -> whether it is too similar
 
 GROUP = {"gt_reason": "r", "gt_valid": True, "caption_1": {"fp_reason": "a", "fp_too_similar": False},
          "caption_2": {"fp_reason": "b", "fp_too_similar": True}}  # fmt: skip
@@ -58,15 +57,12 @@ def ask(tmp_path):
 
 def test_a_group_gets_the_verdicts_that_each_would_get_alone(ask):
     q, gt, asked = url(SCENE), "three running circles", []
-    together = ask(audit_group, q=q, gt=gt, fps=FPS, asked=asked)
+    together = ask(audit_group, q=q, gt=gt, fps=list(FPS), asked=asked)
     assert together == [ask(audit, "i2t", q=q, gt=gt, fp=fp) for fp in FPS]
-    assert [verdict.fp_too_similar for verdict in together] == BENIGN
+    assert [verdict.fp_too_similar for verdict in together] == list(FPS.values())
     assert len(asked) == 1
     assert json.dumps(asked[0]["messages"]).count("image_url") == 2  # the part, and the address in it
-
-
-def test_a_ground_truth_that_does_not_hold_condemns_the_group(ask):
-    verdicts = ask(audit_group, q=url(SCENE), gt="three blue circles", fps=FPS)
+    verdicts = ask(audit_group, q=url(SCENE), gt="three blue circles", fps=list(FPS))
     assert {verdict.drop_reason for verdict in verdicts} == {"gt_invalid"}
 
 
@@ -103,17 +99,12 @@ def test_a_refused_group_is_left_to_single_audits(ask):
         ask(audit, "i2t", q=url(SCENE), gt="g", fp="a", texts=["Yes.", "Yes."])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_noise_turns_single_verdicts_of_a_group(seed):
-    rng, right, noisy = random.Random(seed), [], []
+def test_noise_turns_single_verdicts_of_a_group():
+    rng, right, noisy = random.Random(0), [], []
     for _ in range(60):
         scene = scenes.sample(rng)
-        fps = [captions.write(scenes.sample(rng), rng) for _ in range(5)]
-        shown = {
-            "query_image": url(scene),
-            "ground_truth_caption": captions.write(scene, rng),
-            "false_positive_captions": fps,
-        }
+        shown = {"query_image": url(scene), "ground_truth_caption": captions.write(scene, rng)}
+        shown["false_positive_captions"] = [captions.write(scenes.sample(rng), rng) for _ in range(5)]
         messages = prompts.chat("audit_i2t_grouped", **shown)
         for found, rate in ((right, 0.0), (noisy, 0.3)):
             said = json.loads(oracle.answer(messages, 0, verdict_noise=rate))

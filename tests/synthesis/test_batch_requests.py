@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from provider_server import KEY
 
 from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
@@ -19,11 +20,6 @@ from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.server import ChatServer, Response
 
 QUICK = Retries(attempts=3, first_wait=0.01)
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
 
 
 def request(number: int = 0) -> dict:
@@ -138,18 +134,22 @@ def test_a_batch_that_an_earlier_version_handed_in_is_collected(tmp_path):
             assert journal.get("key-0").text == "fine"
 
 
-def test_batches_of_another_model_are_collected_first(tmp_path):
+def test_what_stops_a_run_of_batches(tmp_path, monkeypatch):
+    denied = Response(401, {"error": {"message": "Incorrect API key provided."}})
+    with pytest.raises(ProviderError, match="Incorrect API key"):
+        one_by_one(tmp_path / "denied", lambda body: denied, requests=3)
     with ChatServer(lambda body: "fine") as server:
-        asyncio.run(deferred(tmp_path, server.base_url).submit())
+        asyncio.run(deferred(tmp_path / "others", server.base_url).submit())
         with pytest.raises(UserError, match="submitted batches of openai/gpt-4o.*Give --llm openai/gpt-4o"):
-            Batches("openai/gpt-4o-mini", tmp_path, base_url=server.base_url)
-
-
-def test_a_batch_that_is_refused_stops_the_run_and_is_handed_in_again(tmp_path, monkeypatch):
+            Batches("openai/gpt-4o-mini", tmp_path / "others", base_url=server.base_url)
+    with pytest.raises(ProviderError, match="failed 3 times in a row"):  # nobody is there any more
+        asyncio.run(deferred(tmp_path / "alone", server.base_url).submit())
+    again = Batches("openai/gpt-4o", tmp_path / "alone", base_url=server.base_url, retries=QUICK)
+    assert again.waiting == 1  # whether the provider has it is not known until it can be asked
     monkeypatch.setattr("repair_hf.llm.batch_api.ENDPOINT", "/v1/embeddings")
     with pytest.raises(ProviderError, match="did not accept a batch: Not a request"):
-        one_by_one(tmp_path, lambda body: "fine")
-    assert Batches("openai/gpt-4o", tmp_path).waiting == 0
+        one_by_one(tmp_path / "refused", lambda body: "fine")
+    assert Batches("openai/gpt-4o", tmp_path / "refused").waiting == 0
 
 
 def test_signs_that_break_lines_elsewhere_may_stand_in_an_answer(tmp_path):
@@ -187,21 +187,6 @@ def test_a_batch_at_vertex_is_found_by_its_file(tmp_path, monkeypatch):
     assert [asyncio.run(api.find(f"gs://bucket/file-{number}")) for number in (1, 3, 4)] == ["1", "3", None]
 
 
-def test_a_wrong_key_stops_the_run(tmp_path):
-    denied = Response(401, {"error": {"message": "Incorrect API key provided."}})
-    with pytest.raises(ProviderError, match="Incorrect API key"):
-        one_by_one(tmp_path, lambda body: denied, requests=3)
-
-
-def test_nobody_at_home(tmp_path):
-    with ChatServer(lambda body: "fine") as server:
-        base_url = server.base_url
-    with pytest.raises(ProviderError, match="failed 3 times in a row"):
-        asyncio.run(deferred(tmp_path, base_url).submit())
-    again = Batches("openai/gpt-4o", tmp_path, base_url=base_url, retries=QUICK)
-    assert again.waiting == 1  # whether the provider has it is not known until it can be asked
-
-
 def test_large_batches_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(batches_module, "MOST_REQUESTS", 4)
     kept, _ = one_by_one(tmp_path, lambda body: "fine", requests=10)
@@ -218,22 +203,15 @@ def test_a_provider_without_batches_is_named(model, tmp_path):
         Batches(model, tmp_path)
 
 
-def test_batches_that_are_out_are_not_asked_again_in_another_way(tmp_path):
+def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key(tmp_path):
     refuse_if_waiting(tmp_path)
-    with ChatServer(lambda body: "fine") as server:
-        batches = deferred(tmp_path, server.base_url)
-        refuse_if_waiting(tmp_path)
-        asyncio.run(batches.submit())
-    with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
-        refuse_if_waiting(tmp_path)
-
-
-def test_no_key_is_written_down(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdef")
     with ChatServer(lambda body: "fine") as server:
         server.batches.delay = 3600
         batches = deferred(tmp_path, server.base_url)
-        assert not any(b"planted" in path.read_bytes() for path in tmp_path.iterdir())
+        refuse_if_waiting(tmp_path)
+        assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
         asyncio.run(batches.submit())
-    files = list(tmp_path.iterdir())
-    assert len(files) == 1 and b"planted" not in files[0].read_bytes()
+    with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
+        refuse_if_waiting(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert KEY.encode() not in file.read_bytes()

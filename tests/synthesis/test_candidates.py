@@ -11,16 +11,16 @@ import textwrap
 import time
 from pathlib import Path
 
-import datasets
 import pytest
 from PIL import Image
+from small_world import sources_of
 
 from repair_hf.llm.budget import Budget
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.sources import SourceImages, open_picture
+from repair_hf.synthesis.sources import open_picture
 
 
 class Painter:
@@ -65,12 +65,6 @@ def test_makes_m_different_files_that_keep_their_notes(own_process, sources, tmp
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_hands_images_over_in_batches(sources, tmp_path):
-    editor = Painter(batch_size=2)
-    make(editor, sources, tmp_path, [(at, "red") for at in range(5)])
-    assert sum(map(len, editor.calls)) == 5 and max(map(len, editor.calls)) == 2
-
-
 def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
     async def one_after_another(candidates, start: int) -> None:
         for step in range(6):
@@ -87,13 +81,13 @@ def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
 def test_batches_hold_images_of_one_shape(tmp_path):
     for at in range(8):
         Image.new("RGB", (64, 48) if at % 2 else (48, 64), (at, 0, 0)).save(tmp_path / f"{at}.png")
-    rows = datasets.Dataset.from_dict({"image": sorted(map(str, tmp_path.glob("*.png")))})
-    sources = SourceImages(rows.cast_column("image", datasets.Image()))
+    sources = sources_of(*sorted(tmp_path.glob("*.png")))
     editor, shapes = Painter(batch_size=4), []
     paint = editor.edit
     editor.edit = lambda images, *rest: shapes.append({image.size for image in images}) or paint(images, *rest)
     make(editor, sources, tmp_path / "c", [(at, "red") for at in range(8)])
-    assert all(len(sizes) == 1 for sizes in shapes) and max(map(len, editor.calls)) > 1
+    assert all(len(sizes) == 1 for sizes in shapes)
+    assert sum(map(len, editor.calls)) == 8 and 1 < max(map(len, editor.calls)) <= 4
 
 
 def test_a_budget_needs_a_price(sources, tmp_path):
@@ -102,19 +96,19 @@ def test_a_budget_needs_a_price(sources, tmp_path):
         Candidates(editor, sources, tmp_path, count=1, seed=0, budget=Budget(max_usd=1))
 
 
-def test_makes_nothing_twice(sources, tmp_path):
-    first, *_ = make(Painter(), sources, tmp_path, [(0, "red"), (1, "red")])
+def test_makes_only_what_is_missing(sources, tmp_path):
+    jobs = [(0, "red"), (1, "nothing")]  # the second is refused
+    first, made, _ = make(Painter(), sources, tmp_path, jobs)
+    assert first[1] == [None] * 3 and None not in first[0] and made == 3
     editor = Painter()
-    again, made, found = make(editor, sources, tmp_path, [(0, "red"), (1, "red")])
-    assert again == first and (made, found) == (0, 6) and editor.calls == []
-
-
-def test_makes_again_only_what_is_missing(sources, tmp_path):
-    ((paths,), *_) = make(Painter(), sources, tmp_path, [(0, "red")])
-    before = paths[1].read_bytes()
+    again, made, found = make(editor, sources, tmp_path, jobs)
+    assert again == first and (made, found) == (0, 3) and editor.calls == []
+    (paths, _), before = first, first[0][1].read_bytes()
     paths[1].unlink()
-    ((again,), made, found) = make(Painter(), sources, tmp_path, [(0, "red")])
+    (again, *_), made, found = make(Painter(), sources, tmp_path, jobs)
     assert again == paths and (made, found) == (1, 2) and paths[1].read_bytes() == before
+    ((more,), made, _) = make(Painter(), sources, tmp_path, jobs[:1], count=5)
+    assert more[:3] == paths and made == 2
 
 
 @pytest.mark.parametrize(
@@ -125,20 +119,6 @@ def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
     ((paths,), *_) = make(sources=sources, folder=tmp_path, **given)
     ((others,), *_) = make(sources=sources, folder=tmp_path, **given | change)
     assert not set(paths) & set(others)
-
-
-def test_more_candidates_keep_those_that_are_there(sources, tmp_path):
-    ((three,), *_) = make(Painter(), sources, tmp_path, [(0, "red")], count=3)
-    ((five,), made, _) = make(Painter(), sources, tmp_path, [(0, "red")], count=5)
-    assert five[:3] == three and made == 2
-
-
-def test_an_editor_may_refuse(sources, tmp_path):
-    ((refused, painted), made, _) = make(Painter(), sources, tmp_path, [(0, "nothing"), (1, "red")])
-    assert refused == [None] * 3 and None not in painted and made == 3
-    editor = Painter()
-    ((refused, _), made, found) = make(editor, sources, tmp_path, [(0, "nothing"), (1, "red")])
-    assert refused == [None] * 3 and (made, found) == (0, 3) and editor.calls == []  # as in the first run
 
 
 class Dying(Painter):

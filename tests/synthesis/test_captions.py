@@ -13,7 +13,6 @@ SOURCE = "One dog runs."
 @pytest.mark.parametrize(
     ("answer", "caption"),
     [
-        ("Two dogs run.", "Two dogs run."),
         ("  Two dogs\n run.\n", "Two dogs run."),
         ('"Two dogs run."', "Two dogs run."),
         ("“Two dogs run.”", "Two dogs run."),
@@ -25,7 +24,6 @@ SOURCE = "One dog runs."
         ('```text\n"Two dogs run."\n```', "Two dogs run."),
         ("[Two] dogs run.", "[Two] dogs run."),
         ("{Two} dogs run.", "{Two} dogs run."),
-        ("两只狗在跑。", "两只狗在跑。"),
         ('"', '"'),
         ("**Two dogs run.**", "Two dogs run."),
         ("Corrected caption: Two dogs run.", "Two dogs run."),
@@ -40,6 +38,8 @@ SOURCE = "One dog runs."
         ('"Two dogs run."\n\n(Changed the number.)', "Two dogs run."),
         ("Two dogs run.\n\nNote: the number was wrong.\nNow it is right.", "Two dogs run."),
         ("Two dogs run.\n**Changes made:**\n- One to two", "Two dogs run."),
+        ("A sign that reads:\nstop", "A sign that reads: stop"),
+        ("Two dogs\n(one brown) run.", "Two dogs (one brown) run."),
     ],
 )
 def test_takes_a_caption_out_of_its_wrapping(answer, caption):
@@ -76,11 +76,6 @@ def test_leaves_a_caption_as_it_is(caption):
     assert clean(caption, SOURCE) == clean(caption, caption) == caption
 
 
-def test_leaves_a_caption_of_two_lines_whole():
-    assert clean("A sign that reads:\nstop", SOURCE) == "A sign that reads: stop"
-    assert clean("Two dogs\n(one brown) run.", SOURCE) == "Two dogs (one brown) run."
-
-
 @pytest.mark.parametrize(
     ("source", "edit"),
     [
@@ -93,37 +88,27 @@ def test_what_the_source_says_too_is_part_of_the_caption(source, edit):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("error", "answer"),
     [
-        "I'm sorry, but I can't help with that.",
-        "I’m sorry, I can’t assist with this request.",
-        "Sorry, but I cannot edit this caption.",
-        "I cannot fulfil this request.",
-        "I am unable to carry out the instruction.",
-        "I won't do that.",
-        "I apologize, but the instruction is unclear.",
-        "As an AI language model, I can't provide that.",
-        "I'm sorry, but I can't help with that.\n\nIs there something else?",
+        (RefusedAnswer, "I'm sorry, but I can't help with that."),
+        (RefusedAnswer, "I’m sorry, I can’t assist with this request."),
+        (RefusedAnswer, "Sorry, but I cannot edit this caption."),
+        (RefusedAnswer, "I cannot fulfil this request."),
+        (RefusedAnswer, "I am unable to carry out the instruction."),
+        (RefusedAnswer, "I won't do that."),
+        (RefusedAnswer, "I apologize, but the instruction is unclear."),
+        (RefusedAnswer, "As an AI language model, I can't provide that."),
+        (RefusedAnswer, "I'm sorry, but I can't help with that.\n\nIs there something else?"),
+        (UnparsedAnswer, '{"caption": "Two dogs run."}'),
+        (UnparsedAnswer, "Two dogs run.\n\nThree dogs run."),
+        (UnparsedAnswer, '""'),
+        (UnparsedAnswer, "  \n "),
+        (UnparsedAnswer, "Corrected caption:"),
+        (UnparsedAnswer, '```\n""\n```'),
     ],
 )
-def test_a_refusal_is_no_caption(answer):
-    with pytest.raises(RefusedAnswer, match="declined"):
-        clean(answer, SOURCE)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        '{"caption": "Two dogs run."}',
-        "Two dogs run.\n\nThree dogs run.",
-        '""',
-        "  \n ",
-        "Corrected caption:",
-        '```\n""\n```',
-    ],
-)
-def test_what_holds_no_caption_cannot_be_used(answer):
-    with pytest.raises(UnparsedAnswer, match="no caption"):
+def test_what_holds_no_caption_cannot_be_used(error, answer):
+    with pytest.raises(error, match="declined" if error is RefusedAnswer else "no caption"):
         clean(answer, SOURCE)
 
 

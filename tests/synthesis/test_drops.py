@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from datasets import Dataset
 from scripted import Scripted, synthesize
 from small_world import Editor
 
 from repair_hf.llm.provider import Reply
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import save_records
 from repair_hf.runtime.options import UserError
 
@@ -28,26 +25,13 @@ SOUND = {
         ("t2i", "audit", AUDITED | {"gt_valid": False}, "gt_invalid", None),
         ("i2t", "audit", AUDITED | {"fp_too_similar": True}, "fp_too_similar", None),
         ("i2t", "audit", AUDITED | {"gt_valid": False, "fp_too_similar": True}, "gt_invalid", None),
-        ("i2t", "audit", AUDITED | {"gt_valid": "yes"}, "llm_unparsed", "gt_valid"),
         ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
         ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
         ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "square brackets"),
         ("t2i", "instruct", {"edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
-        (
-            "i2t",
-            "instruct",
-            {"edit_instruction": "[No Error]: The caption fits the image."},
-            "no_op",
-            "nothing to change",
-        ),
+        ("i2t", "instruct", {"edit_instruction": "[No Error]: It fits."}, "no_op", "nothing to change"),
         ("t2i", "instruct", {"edit_instruction": "No change."}, "no_op", "nothing to change"),
-        (
-            "t2i",
-            "instruct",
-            {"edit_instruction": "Do something that this editor cannot read."},
-            "no_op",
-            "no candidate differs",
-        ),
+        ("t2i", "instruct", {"edit_instruction": "Do what no editor can read."}, "no_op", "no candidate differs"),
         ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
         ("i2t", "edit", '""', "llm_unparsed", "no caption"),
         ("i2t", "edit", "I'm sorry, but I can't help with that.", "llm_refused", "declined"),
@@ -83,15 +67,12 @@ def test_an_editor_that_gives_nothing_costs_the_row(world, tmp_path):
 
 
 def test_a_broken_image_costs_its_own_rows_only(world, tmp_path):
-    """It was whole when the pairs were loaded and broke afterwards."""
-    folder = shutil.copytree(world.folder, tmp_path / "world")
-    pairs = load_pairs(folder)
-    (folder / "images" / "train-00003.png").write_bytes(b"no image any more")
-    (folder / "images" / "train-00007.png").unlink()
-    records, dropped, _ = synthesize(world._replace(pairs=pairs), tmp_path / "out")
     broken = {"train-00003.png", "train-00007.png"}
+    copy = world.with_broken_images(tmp_path / "world", *broken)
+    (tmp_path / "world" / "images" / "train-00007.png").unlink()
+    records, dropped, _ = synthesize(copy, tmp_path / "out")
     lost = [row for row in dropped if row["reason"] == "unreadable_image"]
-    touched = [row for row in world.of("i2t") if pairs.images["image_id"][row["q"]] in broken]
+    touched = [row for row in world.of("i2t") if copy.pairs.images["image_id"][row["q"]] in broken]
     assert len([row for row in lost if row["direction"] == "i2t"]) == len(touched) > 0
     assert all({row[role].split("#")[0] for role in ("q_id", "gt_id", "fp_id")} & broken for row in lost)
     assert not {row["q_id"] for row in records} & broken and len(records) + len(dropped) == len(world.failures)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from small_world import World
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import Journal
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.synthesis.estimate import estimate_run
 from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import oracle
@@ -106,7 +103,5 @@ def test_one_direction_alone(world):
 
 
 def test_failures_whose_images_are_broken_are_not_sampled(world, tmp_path):
-    folder = shutil.copytree(world.folder, tmp_path / "world")
-    broken, whole = world._replace(pairs=load_pairs(folder)), calls(estimated(world))
-    (folder / "images" / "train-00003.png").write_bytes(b"no image any more")
-    assert calls(estimated(broken)) == whole
+    broken = world.with_broken_images(tmp_path / "world", "train-00003.png")
+    assert calls(estimated(broken)) == calls(estimated(world))

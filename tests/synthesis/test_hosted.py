@@ -12,10 +12,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import datasets
 import pytest
 from PIL import Image
-from provider_server import ImageServer, edited, png
+from provider_server import KEY, ImageServer, edited, png
+from small_world import sources_of
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
@@ -25,11 +25,10 @@ from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.sources import SourceImages, open_picture
+from repair_hf.synthesis.sources import open_picture
 from repair_hf.synthesis.workers import work_through
 from repair_hf.toyworld.server import ChatServer, Response
 
-KEY = "planted-key-0123456789"
 MODELS = {"openai": "openai/gpt-image-1", "gemini": "gemini/gemini-2.5-flash-image"}
 PRICES = {"openai": 0.01383, "gemini": 0.038781}  # of what `provider_server.edited` says it used
 SOON = Retries(attempts=4, first_wait=0.01, longest_wait=0.02)
@@ -44,12 +43,6 @@ def sent(data: bytes) -> tuple[bytes, str]:
     fields = dict(re.findall(rb'name="([^"]+)"[^\n]*\r\n(?:Content-Type[^\n]*\r\n)?\r\n(.*?)\r\n--', data, re.DOTALL))
     assert set(fields) == {b"model", b"prompt", b"image[]"}  # OpenAI refuses what it does not know
     return fields[b"image[]"], fields[b"prompt"].decode()
-
-
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch):
-    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY"):
-        monkeypatch.setenv(name, KEY)
 
 
 @pytest.fixture
@@ -96,9 +89,10 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
     exif = photograph.getexif()
     exif[0x010E] = "a house at a secret place"
     photograph.save(tmp_path / "p.jpg", exif=exif, comment="secret")
-    rows = datasets.Dataset.from_dict({"image": [str(tmp_path / "p.jpg")]}).cast_column("image", datasets.Image())
     server = serve(lambda n: png((1024, 1024)))
-    ((path,),), _ = make(server, shape, SourceImages(rows), tmp_path, [(0, "paint it blue")], count=1, size=256)
+    ((path,),), _ = make(
+        server, shape, sources_of(tmp_path / "p.jpg"), tmp_path, [(0, "paint it blue")], count=1, size=256
+    )
     (where, headers, body) = server.asked[0]
     image, prompt = sent(body)
     assert "paint it blue" in prompt and b"secret" not in body
@@ -137,11 +131,16 @@ def test_a_missing_key_ends_the_run_at_once(serve, sources, tmp_path, monkeypatc
     assert server.asked == []
 
 
-def test_one_request_that_is_not_accepted_costs_only_its_own_candidate(serve, sources, tmp_path):
-    server = serve(lambda n: (400, {"error": {"message": "not this one"}}, {}) if n == 2 else png())
-    (paths,), _ = make(server, "openai", sources, tmp_path, [(0, "red")], limits=Limits(1))
-    assert [path.is_file() for path in paths if path] == [True]  # which of the two comes first is left to chance
-    assert len(list(tmp_path.rglob("*.none"))) == 1 and len(server.asked) == 2
+@pytest.mark.parametrize(("status", "attempts", "made_later"), [(400, 1, 0), (500, SOON.attempts, 1)])
+def test_one_request_that_fails_costs_only_its_own_candidate(status, attempts, made_later, serve, sources, tmp_path):
+    """What the provider rejects is not asked for again; what always failed is, in the next run."""
+    server = serve(lambda n: png() if n == 1 else (status, {"error": {"message": "not this one"}}, {}))
+    (paths,), images = make(server, "openai", sources, tmp_path, [(0, "red")], limits=Limits(1))
+    assert [path.is_file() for path in paths if path] == [True] and images.made == 1  # whichever came first
+    assert len(server.asked) == 1 + attempts and len(list(tmp_path.rglob("*.none"))) == 1 - made_later
+    server.script = lambda n: png()
+    _, images = make(server, "openai", sources, tmp_path, [(0, "red")])
+    assert (images.made, images.found) == (made_later, 1)
 
 
 @pytest.mark.parametrize(
@@ -188,16 +187,6 @@ def test_an_image_whose_price_the_provider_does_not_tell_counts_as_the_most_it_m
         assert journal.dollars == pytest.approx(3 * bound)
 
 
-def test_one_request_that_always_fails_costs_only_its_own_candidate(serve, sources, tmp_path):
-    server = serve(lambda n: png() if n == 1 else (500, {"error": {"message": "boom"}}, {}))
-    (paths,), images = make(server, "openai", sources, tmp_path, [(0, "red")], limits=Limits(1))
-    assert [path.is_file() for path in paths if path] == [True] and images.made == 1  # whichever came first
-    assert len(server.asked) == 1 + SOON.attempts and not list(tmp_path.rglob("*.none"))
-    server.script = lambda n: png()
-    (paths,), images = make(server, "openai", sources, tmp_path, [(0, "red")])
-    assert all(path.is_file() for path in paths) and (images.made, images.found) == (1, 1)  # it was not for ever
-
-
 def test_where_none_is_served_a_failure_stops_the_run_unless_it_is_put_up_with(serve, sources, tmp_path):
     server = serve(lambda n: (500, {"error": {"message": "boom"}}, {}))
     with pytest.raises(ProviderError, match="boom.*To leave out what fails, give --max-error-rate 1"):
@@ -215,11 +204,10 @@ def test_an_image_that_is_there_is_not_paid_again(serve, sources, tmp_path):
 
 
 def test_one_picture_under_two_names_is_edited_once(serve, sources, tmp_path):
-    path = str(tmp_path / "picture.png")
+    path = tmp_path / "picture.png"
     Image.new("RGB", (64, 48), "green").save(path)
-    twins = SourceImages(datasets.Dataset.from_dict({"image": [path, path]}).cast_column("image", datasets.Image()))
     server = serve(lambda n: png(colour=(n, 0, 0)))
-    (one, other), _ = make(server, "openai", twins, tmp_path, [(0, "red"), (1, "red")])
+    (one, other), _ = make(server, "openai", sources_of(path, path), tmp_path, [(0, "red"), (1, "red")])
     assert one == other and len(server.asked) == len(bills(tmp_path)) == 2
 
 

@@ -73,16 +73,12 @@ def test_gives_one_image_per_seed_whatever_else_is_asked(editor, photographs):
     both = list(editor.edit(photographs, ["make it red", "make it blue"], [SEEDS, [5]]))
     assert [len(row) for row in both] == [3, 1]
     assert len({image.tobytes() for image in both[0]}) == 3
+    (wide, *_), (tall,) = both
+    assert wide.width > wide.height and tall.width < tall.height
     ((second,),) = editor.edit(photographs[:1], ["make it red"], [[SEEDS[1]]])
     assert near(second, both[0][1])
     ((other,),) = editor.edit(photographs[1:], ["make it blue"], [[5]])
     assert near(other, both[1][0])
-
-
-def test_keeps_the_proportions(editor, photographs):
-    wide, tall = editor.edit(photographs, ["x", "y"], [[1], [1]])
-    assert wide[0].size == (80, 64) or wide[0].size[0] > wide[0].size[1]
-    assert tall[0].size[0] < tall[0].size[1]
 
 
 def test_is_quiet(editor, photographs, caplog):
@@ -99,29 +95,18 @@ def test_a_sliver_cannot_be_edited(editor):
     assert list(editor.edit([Image.new("RGB", (900, 100))], ["make it red"], [SEEDS])) == [[None] * 3]
 
 
-def test_a_blacked_out_image_is_none(pix2pix_folder, photographs, monkeypatch):
+def test_a_black_image_is_none(pix2pix_folder, photographs, monkeypatch):
+    """Either the safety checker blacked it out, or numbers overflowed in half precision."""
     editor = load_editor(str(pix2pix_folder), steps=1, size=64, device="cpu")
     flags = [False, True, False]
-    monkeypatch.setattr(editor.pipeline, "run_safety_checker", lambda image, *_: (image, flags))
-    (row,) = editor.edit(photographs[:1], ["make it red"], [SEEDS])
-    assert [image is None for image in row] == flags
-
-
-def test_an_image_that_came_out_black_is_none(pix2pix_folder, photographs, monkeypatch):
-    editor = load_editor(str(pix2pix_folder), steps=1, size=64, device="cpu")
-    monkeypatch.setattr(editor.pipeline, "image_processor", Blackener(editor.pipeline.image_processor))
+    with monkeypatch.context() as patch:
+        patch.setattr(editor.pipeline, "run_safety_checker", lambda image, *_: (image, flags))
+        (row,) = editor.edit(photographs[:1], ["make it red"], [SEEDS])
+        assert [image is None for image in row] == flags
+    draw = editor.pipeline.image_processor.postprocess
+    black = lambda *args, **kwargs: [Image.new("RGB", image.size) for image in draw(*args, **kwargs)]  # noqa: E731
+    monkeypatch.setattr(editor.pipeline.image_processor, "postprocess", black)
     assert list(editor.edit(photographs[:1], ["make it red"], [[1, 2]])) == [[None, None]]
-
-
-class Blackener:
-    """What overflows in half precision becomes black."""
-
-    def __init__(self, processor) -> None:
-        self.preprocess, self._processor = processor.preprocess, processor
-
-    def postprocess(self, *args, **kwargs):
-        images = self._processor.postprocess(*args, **kwargs)
-        return [Image.new("RGB", image.size) for image in images]
 
 
 @pytest.mark.parametrize("folder", ["flux_folder", "pix2pix_folder"])
@@ -165,12 +150,6 @@ def test_a_folder_edits_images_for_the_command(folder, request, encoder, clip_fo
     records = load_records(tmp_path / "out")
     assert len(records) > 0 and all(row["edit_image"].size == (64, 64) for row in records)
     assert all(row["editor"].startswith(f"{editor.name}@") for row in records)
-
-
-@pytest.mark.parametrize("id", ["no/such-pipeline", "/no/such/folder"])
-def test_an_unknown_pipeline_is_the_users_mistake(id):
-    with pytest.raises(UserError, match="--editor .*no diffusers pipeline.*FLUX.2-klein"):
-        load_editor(id)
 
 
 def test_a_pipeline_that_takes_no_image_is_refused():

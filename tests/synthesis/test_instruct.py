@@ -46,6 +46,11 @@ def test_refuses_an_instruction_without_known_types(text):
         CaptionInstruction(edit_instruction=text)
 
 
+def test_an_image_instruction_says_something():
+    with pytest.raises(ValidationError):
+        ImageInstruction(edit_instruction="  \n")
+
+
 def test_types_named_later_in_the_text_do_not_count():
     assert error_types("[Count Error]: two, not [Object Error]. Therefore, remove '[x]'.") == ["Count"]
 
@@ -88,9 +93,3 @@ def test_an_image_may_need_no_change(text):
 )
 def test_a_change_among_what_stays_is_a_change(text):
     assert not is_no_change("t2i", text)
-
-
-@pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_image_instruction_says_something(text):
-    with pytest.raises(ValidationError):
-        ImageInstruction(edit_instruction=text)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from zlib import crc32
 
 import pytest
 from datasets import Dataset
-from datasets import Image as ImageFeature
+from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
 from small_world import Editor
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import FailedRequest, ProviderError
 from repair_hf.llm.journal import Journal
-from repair_hf.llm.limits import Limits
 from repair_hf.llm.prompts import prompt_digest
 from repair_hf.llm.provider import Reply
-from repair_hf.llm.sending import RequestOptions
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.pipeline import Synthesizer
@@ -27,17 +24,9 @@ from repair_hf.toyworld import captions as world_captions
 from repair_hf.toyworld import renderer, scenes
 
 
-def rows(records: Dataset) -> list[dict]:
+def rows(dataset: Dataset) -> list[dict]:
     """Comparable rows: images as bytes, whatever folder they lie in."""
-    for name, kind in records.features.items():
-        if isinstance(kind, ImageFeature):
-            records = records.cast_column(name, ImageFeature(decode=False))
-    listed = records.to_list()
-    for row in listed:
-        for name, value in row.items():
-            if isinstance(value, dict):
-                row[name] = value["bytes"] or Path(value["path"]).read_bytes()
-    return listed
+    return embed_table_storage(dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)).to_pylist()
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +52,9 @@ def test_every_failure_becomes_a_record_or_is_dropped_with_a_reason(whole, world
     counts = summarize(records, dropped)
     assert {way: table["mined"] for way, table in counts.items()} == Counter(world.failures["direction"])
     assert all(counts[way]["kept"] > 5 for way in counts)
-    captions, images = world.pairs.captions["caption_id"], world.pairs.images["image_id"]
+    captions, images = world.pairs.captions["caption_id"][:], world.pairs.images["image_id"][:]
     ids = {"t2i": (captions, images), "i2t": (images, captions)}
-    mined = []
-    for row in world.failures:
-        queries, answers = ids[row["direction"]]
-        mined.append((row["direction"], queries[row["q"]], answers[row["fp"]]))
+    mined = [(way := row["direction"], ids[way][0][row["q"]], ids[way][1][row["fp"]]) for row in world.failures]
     assert len(set(mined)) == len(mined)
     for saved in (records, dropped):
         keys = list(zip(saved["direction"], saved["q_id"], saved["fp_id"], strict=True))
@@ -101,17 +87,15 @@ def test_a_record_holds_what_its_ids_name(whole, world):
         best = max(score for score in similarities if score is not None)
         assert row["edit_similarity"] == similarities[row["candidate"]] == best
         assert row["gt_reason"] and row["fp_reason"] and row["edit_instruction"]
+        scene = renderer.read_scene(row["edit_image"] or row["q_image"])  # the edit fits its query
+        assert not scenes.differences(world_captions.parse(row["q_text"] or row["edit_text"]), scene)
 
 
-def test_an_edit_fits_its_query(whole):
-    for row in whole[0]:
-        caption = row["q_text"] or row["edit_text"]
-        scene = renderer.read_scene(row["edit_image"] or row["q_image"])
-        assert not scenes.differences(world_captions.parse(caption), scene)
+def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, tmp_path):
+    async def notebook():  # its own event loop is running
+        return synthesize(world, tmp_path)
 
-
-def test_a_second_run_asks_and_draws_nothing(world, assert_same, tmp_path):
-    assert_same(synthesize(world, tmp_path))
+    assert_same(asyncio.run(notebook()))
     asked = Scripted()
     again = synthesize(world, tmp_path, asked)
     assert asked.requests == [] and again[2].images_made == 0 and again[2].images_found > 0
@@ -206,18 +190,9 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
     assert rows(Dataset.from_file(str(tmp_path / "records.arrow"))) == rows(whole[0])
 
 
-def test_runs_inside_a_running_event_loop(world, assert_same, tmp_path):
-    async def notebook():
-        return synthesize(world, tmp_path)
-
-    assert_same(asyncio.run(notebook()))
-
-
 def test_one_chat_model_serves_several_runs(world, assert_same, tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel(
-            "world/oracle", journal=journal, provider=Scripted(), options=RequestOptions(limits=Limits(2))
-        )
+        chat = ChatModel("world/oracle", journal=journal, provider=Scripted())
         synthesizer = Synthesizer(world.pairs, world.encoder, chat, Editor())
         synthesizer.run(world.failures.select(range(20)), tmp_path / "first")
         assert_same(synthesizer.run(world.failures, tmp_path / "second"))

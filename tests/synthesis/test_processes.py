@@ -9,38 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_world import World, saved
+from small_world import saved
 
 from repair_hf.cli.main import main
 from repair_hf.runtime.processes import Processes, processes
 
 CEILING = 40  # calls, after which some runs stop
-
-
-@pytest.fixture(scope="module")
-def words(encoder, clip_folder, tmp_path_factory) -> list[str]:
-    """The command line but for the output."""
-    folder = tmp_path_factory.mktemp("processes") / "world"
-    world = World.build(folder, encoder, 12, keep=lambda row: row["direction"] == "i2t" or row["q"] % 3 == 0)
-    options = "--llm world/oracle --editor world --verdict-noise 0.2 --malformed-rate 0.1"
-    return [*world.command(clip_folder), *options.split()]
+NOISY = "--llm world/oracle --editor world --verdict-noise 0.2 --malformed-rate 0.1".split()
 
 
 @pytest.fixture(scope="module")
 def one(words, tmp_path_factory) -> Path:
     """What one process makes."""
     folder = tmp_path_factory.mktemp("one") / "run"
-    assert main([*words, "--output", str(folder)]) == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def grown(words, tmp_path_factory) -> Path:
-    """Begun by one process, ended by two."""
-    folder = tmp_path_factory.mktemp("grown") / "run"
-    assert main([*words, "--output", str(folder), "--max-calls", str(CEILING)]) == 1
-    launch([*words, "--output", str(folder)])
-    assert (folder / "summary.json").is_file()
+    assert main([*words, *NOISY, "--output", str(folder)]) == 0
     return folder
 
 
@@ -70,28 +52,23 @@ def candidates(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "candidates").rglob("*") if path.is_file()}
 
 
-def same_records(folder: Path, one: Path) -> bool:
-    return saved(folder) == saved(one) and min(map(len, saved(one))) > 5
-
-
-def nothing_twice(folder: Path, one: Path) -> bool:
+def assert_same(folder: Path, one: Path) -> None:
+    """The same records as those of one process, and nothing asked or drawn twice."""
+    assert saved(folder) == saved(one) and min(map(len, saved(one))) > 5
     asked = [key for keys in journaled(folder).values() for key in keys]
     assert len(asked) == len(set(asked)) and set(asked) == set(journaled(one)["journal.jsonl"])
-    return candidates(folder) == candidates(one) != {}
+    assert candidates(folder) == candidates(one) != {}
 
 
-def test_two_processes_end_what_one_began(grown, one):
-    assert same_records(grown, one) and nothing_twice(grown, one)
-
-
-def test_each_process_has_a_journal_of_its_own(grown):
+def test_two_processes_end_what_one_began(words, one, tmp_path):
+    grown = tmp_path / "grown"
+    assert main([*words, *NOISY, "--output", str(grown), "--max-calls", str(CEILING)]) == 1
+    launch([*words, *NOISY, "--output", str(grown)])
+    assert_same(grown, one)
     shards = journaled(grown)
     assert len(shards.pop("journal.jsonl")) == CEILING  # the first run's
     assert set(shards) == {"journal-0.jsonl", "journal-1.jsonl"}
     assert min(map(len, shards.values())) > 0.2 * sum(map(len, shards.values()))
-
-
-def test_the_summary_adds_up(grown, one):
     whole, later = (json.loads((run / "summary.json").read_text()) for run in (one, grown))
     assert whole["directions"] == later["directions"] and whole["paid"] == later["paid"]
     assert sum(whole["images"].values()) == sum(later["images"].values())
@@ -102,11 +79,11 @@ def test_the_summary_adds_up(grown, one):
 @pytest.mark.slow
 def test_one_process_ends_what_two_began_under_a_ceiling_for_both(words, one, tmp_path):
     folder = tmp_path / "shrunk"
-    told = launch([*words, "--output", str(folder), "--max-calls", str(CEILING)])
+    told = launch([*words, *NOISY, "--output", str(folder), "--max-calls", str(CEILING)])
     assert "2 of 2 processes stopped. process 0: --max-calls 40" in told and not (folder / "summary.json").exists()
     assert [len(keys) for _, keys in sorted(journaled(folder).items())] == [CEILING / 2, CEILING / 2]
-    assert main([*words, "--output", str(folder)]) == 0
-    assert same_records(folder, one) and nothing_twice(folder, one)
+    assert main([*words, *NOISY, "--output", str(folder)]) == 0
+    assert_same(folder, one)
 
 
 def test_every_name_belongs_to_one_process():

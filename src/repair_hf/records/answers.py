@@ -34,14 +34,11 @@ VERDICTS = ("genuine", "gt_invalid", "fp_too_similar")
 
 
 def read_answers(folder: Path) -> pd.DataFrame:
-    """Read every annotator's last answer to each item.
-
-    Args:
-        folder: Of one task, such as `RECORDS/people/edits`.
+    """Read every annotator's last answer to each item of one task, such as `RECORDS/people/edits`.
 
     Returns:
-        `annotator`, `item`, and the task's columns: `verdict`, or `CRITERIA` (bool) and `mode`. Without rows if nobody
-        has answered.
+        `annotator`, `item`, and the task's columns: `verdict`, or `CRITERIA` (bool) and `mode`. No rows if nobody has
+        answered.
     """
     rows = []
     for path in sorted((folder / "answers").glob("*.jsonl")):
@@ -64,15 +61,7 @@ def read_items(folder: Path) -> pd.DataFrame:
 
 
 def majority(answers: pd.DataFrame, column: str) -> pd.Series:
-    """The answer of most annotators to each item, without ties.
-
-    Args:
-        answers: As `read_answers` gives them.
-        column: The question.
-
-    Returns:
-        item -> value.
-    """
+    """The answer of most annotators to each item (item -> value), without ties."""
     counts = answers.groupby("item")[column].value_counts().unstack(fill_value=0)
     best = counts.max(axis=1)
     is_clear = counts.eq(best, axis=0).sum(axis=1) == 1
@@ -81,9 +70,6 @@ def majority(answers: pd.DataFrame, column: str) -> pd.Series:
 
 def good_records(folder: str | Path) -> set[str]:
     """Ids of the records that annotators found to be valid hard contrasts.
-
-    Args:
-        folder: Of records.
 
     Raises:
         UserError: If there are no annotations.

@@ -82,12 +82,8 @@ DROPPED_FEATURES = Features({name: kind for name, (kind, _) in DROPPED_COLUMNS.i
 def readme(records: int, dropped: int, files: dict[str, str]) -> str:
     """Write the README.md of a folder of records, for `load_dataset`, the Hub's viewer and readers.
 
-    If nothing was dropped there is no config `dropped`: `datasets` and the viewer fail for a split without rows.
-
-    Args:
-        records: Number of records.
-        dropped: Number of dropped failures.
-        files: Config -> pattern of its files.
+    `files` maps a config to the pattern of its files. If nothing was dropped there is no config `dropped`: `datasets`
+    and the viewer fail for a split without rows.
     """
     table = "\n".join(f"| `{name}` | {meaning} |" for name, (_, meaning) in RECORD_COLUMNS.items())
     reasons = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in REASONS.items())

@@ -43,12 +43,9 @@ class NoRecords(UserError):
 
 
 def build(rows: Iterable[dict[str, Any]], path: Path, features: Features = FEATURES) -> Dataset:
-    """Write rows to an Arrow file as they come, and open it as a dataset on disk.
+    """Write rows atomically to an Arrow file as they come, and open it as a dataset on disk.
 
-    Args:
-        rows: Dicts of columns; missing columns are null. Images as {"bytes": …, "path": …}.
-        path: The file, written atomically.
-        features: `FEATURES` or `DROPPED_FEATURES`.
+    Columns that a row lacks are null; images are {"bytes": …, "path": …}.
     """
     draft = path.with_name(f".{path.name}.tmp")
     empty = dict.fromkeys(features)
@@ -63,9 +60,8 @@ def build(rows: Iterable[dict[str, Any]], path: Path, features: Features = FEATU
 def record_id(row: dict[str, Any], edit: str | bytes) -> str:
     """Name a record by its content: equal content has an equal id in any run, on any machine.
 
-    Args:
-        row: Needs `direction`, the three ids, the texts of its direction and `edit_instruction`.
-        edit: The edited caption, or the bytes of the edited image's file.
+    `row` needs `direction`, the three ids, the texts of its direction and `edit_instruction`; `edit` is the edited
+    caption, or the bytes of the edited image's file.
     """
     ids, texts = ([row.get(f"{role}_{kind}") for role in SOURCES] for kind in ("id", "text"))
     name = hashlib.sha256(json.dumps([row["direction"], *ids, *texts, row["edit_instruction"]]).encode())
@@ -76,12 +72,8 @@ def record_id(row: dict[str, Any], edit: str | bytes) -> str:
 def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embed_source_images: bool = True) -> None:
     """Write both configs as Parquet with the images inside, and the README.md that declares them.
 
-    Args:
-        folder: Gets `records/*.parquet`, `dropped/*.parquet` and `README.md`.
-        records: As `build` makes them.
-        dropped: The same with `DROPPED_FEATURES`.
-        embed_source_images: False leaves out the images of q, gt and fp, if they may not be redistributed.
-            `load_records(…, pairs=…)` restores them by id.
+    `embed_source_images=False` leaves out the images of q, gt and fp, if they may not be redistributed;
+    `load_records(…, pairs=…)` restores them by id.
     """
     check(records)
     folder = Path(folder)
@@ -135,28 +127,12 @@ def load_records(
 
 
 def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `records` config without checks, even if it has no rows.
-
-    Args:
-        path_or_repo: What `save_records` wrote, or where it was pushed.
-        revision: Tag, branch or commit of a Hub dataset; its newest by default.
-
-    Raises:
-        UserError: If there is no such dataset.
-    """
+    """Load the `records` config without checks, even if it has no rows."""
     return _load(path_or_repo, "records", FEATURES, revision)
 
 
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `dropped` config; it has no rows if every failure was repaired.
-
-    Args:
-        path_or_repo: What `save_records` wrote, or where it was pushed.
-        revision: Tag, branch or commit of a Hub dataset; its newest by default.
-
-    Raises:
-        UserError: If there are no records there.
-    """
+    """Load the `dropped` config; it has no rows if every failure was repaired."""
     return _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
 
 

@@ -14,11 +14,7 @@ BATCH_SIZE = 100  # records
 
 
 def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
-    """Fill in missing images of q, gt and fp by id; images that are there stay.
-
-    Args:
-        records: As `load_records` gives them.
-        pairs: What they were made from.
+    """Fill in missing images of q, gt and fp by id, from the pairs of the records; images that are there stay.
 
     Raises:
         UserError: If `pairs` lack an image that a record names.

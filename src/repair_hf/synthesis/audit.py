@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, create_model
 
 from repair_hf.llm import prompts
 from repair_hf.llm.client import AnswerError, ChatModel
@@ -22,8 +22,6 @@ MORE_TOKENS = 128  # for each further caption of a group
 
 class Verdict(BaseModel):
     """The auditor's answer. Reasons come first: a model that writes them first decides better."""
-
-    model_config = ConfigDict(strict=True, frozen=True)  # "yes" or 1 is no verdict
 
     gt_reason: str
     gt_valid: bool
@@ -49,11 +47,10 @@ async def audit(chat: ChatModel, direction: str, *, q: str, gt: str, fp: str) ->
 
 
 async def audit_group(chat: ChatModel, *, q: str, gt: str, fps: Sequence[str]) -> list[Verdict] | None:
-    """Audit all false-positive captions of one query image in one request.
+    """Audit all false-positive captions of one query image in one request, in their order.
 
-    Returns:
-        One verdict per caption, in their order. None if the answer is unusable; the caller then audits the captions
-        one by one, so that one refused caption does not drop the others.
+    None if the answer is unusable; the caller then audits the captions one by one, so that one refused caption does
+    not drop the others.
     """
     messages = prompts.chat(
         "audit_i2t_grouped", query_image=q, ground_truth_caption=gt, false_positive_captions=list(fps)
@@ -70,13 +67,11 @@ async def audit_group(chat: ChatModel, *, q: str, gt: str, fps: Sequence[str]) -
         return None
     said = answer.model_dump()
     shared = {"gt_reason": said["gt_reason"], "gt_valid": said["gt_valid"]}
-    return [Verdict(**shared, **said[_name(number)]) for number in range(1, len(fps) + 1)]
+    return [Verdict(**shared, **said[f"caption_{number}"]) for number in range(1, len(fps) + 1)]
 
 
 class CaptionVerdict(BaseModel):
     """The auditor's answer on one caption of a group."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     fp_reason: str
     fp_too_similar: bool
@@ -85,10 +80,5 @@ class CaptionVerdict(BaseModel):
 @cache
 def group_verdict(count: int) -> type[BaseModel]:
     """The schema of an answer on `count` captions. Each has its own field, so none can be left out or swapped."""
-    captions: Any = {_name(number): (CaptionVerdict, ...) for number in range(1, count + 1)}
-    config = ConfigDict(strict=True, frozen=True)
-    return create_model("GroupVerdict", __config__=config, gt_reason=(str, ...), gt_valid=(bool, ...), **captions)
-
-
-def _name(number: int) -> str:
-    return f"caption_{number}"
+    captions: Any = {f"caption_{number}": (CaptionVerdict, ...) for number in range(1, count + 1)}
+    return create_model("GroupVerdict", gt_reason=(str, ...), gt_valid=(bool, ...), **captions)

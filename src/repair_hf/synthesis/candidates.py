@@ -14,7 +14,7 @@ from typing import Any
 
 from repair_hf.llm.budget import Budget
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import Entry, Journal, request_key
+from repair_hf.llm.journal import Entry, Journal, open_journal, request_key
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
@@ -24,21 +24,33 @@ from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.sources import SourceImages
 
 
+def open_image_journal(
+    editor: ImageEditor | HostedEditor | None,
+    folder: Path,
+    budget: Budget,
+    counted: set[Path],
+    *,
+    process: int = 0,
+    processes: int = 1,
+) -> Journal | nullcontext[None]:
+    """Open the journal of paid images of an editor at a provider. What it holds counts once as spent."""
+    if not isinstance(editor, HostedEditor):
+        return nullcontext()
+    journal = open_journal(folder, "images", process=process, processes=processes)
+    if journal.path not in counted:
+        counted.add(journal.path)
+        budget.count(journal.dollars)
+    return journal
+
+
 class Candidates:
     """Make and keep the candidate images of a run.
 
-    Args:
-        editor: The image editor.
-        sources: The pairs' images.
-        folder: Where the files go.
-        count: M, how many candidates to make of each image.
-        seed: Fixes the editor's draws. An editor at a provider takes no seed; there it only separates runs.
-        budget: Pays an editor at a provider.
-        journal: Records those payments.
+    `seed` fixes the editor's draws; an editor at a provider takes none, there it only separates runs. `budget` and
+    `journal` pay and record the images of such an editor.
 
     Attributes:
-        made: How many candidates this run has made.
-        found: How many were there.
+        made: How many candidates this run has made; `found` were there.
         usage: What this run has paid a provider.
 
     Raises:
@@ -132,7 +144,7 @@ class Candidates:
         await asyncio.to_thread(save_candidate, path, image, reply.finish)
         if self._journal is not None:
             self._note(self._journal, reply, editor.model, made_from | {"file": path.name})
-        editor.judge(reply, is_of_use=image is not None)
+        editor.circuit.note(f"no image: {reply.finish}" if image is None else None)  # now that the reply is on disk
 
     def _note(self, journal: Journal, reply: Reply, model: str, made_from: dict[str, Any]) -> None:
         times = 0  # above 0 if an image that was paid for has been deleted

@@ -55,16 +55,9 @@ async def edit_caption(
     image: str | None = None,
     together: bool = False,
 ) -> list[str | None]:
-    """Ask for M edited captions.
+    """Ask for edits of a false-positive caption; `image` is the query image as a data URL, to show to the LLM.
 
-    Args:
-        chat: The LLM.
-        caption: The false positive.
-        instruction: What to change in it.
-        candidates: M, how many edits to ask for.
-        seed: Fixes the draws.
-        image: The query image as a data URL, to show to the LLM.
-        together: Ask for all M in one request, where the provider can; the prompt is then paid for once.
+    With `together` all are asked for in one request, where the provider can; the prompt is then paid for once.
 
     Raises:
         AnswerError: If no answer is usable; the error of the first one.
@@ -86,11 +79,7 @@ async def edit_caption(
 
 
 def read_captions(answers: Sequence[str | AnswerError], source: str) -> list[str | None]:
-    """Read the captions in several answers; None where there is none.
-
-    Args:
-        answers: Texts, or errors of unusable answers.
-        source: The caption that they were made from.
+    """Read the captions in several answers to an edit of `source`; None where there is none.
 
     Raises:
         AnswerError: If no answer holds a caption; the error of the first one.
@@ -113,10 +102,7 @@ def read_captions(answers: Sequence[str | AnswerError], source: str) -> list[str
 def clean(answer: str, source: str) -> str:
     """Take the caption out of an answer, on one line and without quotation marks, fence, label or remark.
 
-    Args:
-        answer: The LLM's answer.
-        source: The caption before the edit. What looks like a label or a refusal, and stands there too, is part of the
-            caption.
+    What looks like a label or a refusal, and stands in `source` (the caption before the edit) too, is kept.
 
     Raises:
         RefusedAnswer: If the model declines, in English.

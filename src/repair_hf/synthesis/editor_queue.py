@@ -64,11 +64,17 @@ class EditorQueue:
     async def _serve(self, executor: Executor) -> None:
         while True:
             batch = await self._next_batch()
-            jobs, failure = [edit.job for edit in batch], None
+            jobs = [edit.job for edit in batch]
+            failure: Exception | None = None
             try:
                 await asyncio.get_running_loop().run_in_executor(executor, _edit_and_save, self.editor, jobs)
+            except BrokenProcessPool:
+                failure = RunStopped(
+                    "The image editor's process ended: killed, out of memory, or unable to start because the calling "
+                    "script lacks `if __name__ == '__main__':`. The same command continues from here."
+                )
             except Exception as error:  # any error ends the run; those who wait must learn of it
-                failure = _explain(error)
+                failure = error
             for edit in batch:
                 if not edit.done.done():  # it may have been cancelled meanwhile
                     edit.done.set_result(failure)
@@ -150,15 +156,6 @@ def _shape(source: bytes) -> tuple[int, int] | None:
             return fit(image.size, SHAPE_SIDE)
     except UNDECODABLE:
         return None
-
-
-def _explain(error: Exception) -> Exception:
-    if not isinstance(error, BrokenProcessPool):
-        return error
-    return RunStopped(
-        "The image editor's process ended: killed, out of memory, or unable to start because the calling script "
-        "lacks `if __name__ == '__main__':`. The same command continues from here."
-    )
 
 
 def _follow_parent() -> None:

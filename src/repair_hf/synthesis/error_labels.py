@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from tqdm.auto import tqdm
 
 from repair_hf.llm import prompts
@@ -28,21 +28,11 @@ MAX_TOKENS = 256
 class ErrorTypes(BaseModel):
     """What is wrong in an image."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
     error_types: Annotated[list[ErrorType], Field(min_length=1)]
 
 
 def label_images(chat: ChatModel, records: Iterable[Mapping[str, str]], path: Path) -> int:
-    """Ask for the error types of records, and write them as JSON lines.
-
-    Args:
-        chat: The LLM, with the journal that keeps its answers.
-        records: `record_id`, `q_text`, `edit_instruction` of t2i records.
-        path: The file of labels; it is rewritten.
-
-    Returns:
-        How many records got no label, because no answer was usable.
+    """Ask for the error types of t2i records, rewrite `path` as JSON lines, and count those without a usable answer.
 
     Raises:
         RunStopped: If the provider failed or the budget is spent; the same call continues from there.

@@ -54,14 +54,8 @@ def estimate_run(
 ) -> Estimate:
     """Estimate what a synthesis will take. Without a measurement every failure counts as passing the audit.
 
-    Args:
-        pairs: What the failures were mined from.
-        failures: `direction`, `q` and `fp` of mined failures.
-        model: The LLM; images are counted by the rules of its provider.
-        options: How the failures will be repaired.
-        price: US dollars per prompt token and per answered token; None if unknown.
-        image_price: US dollars per edited image; None if unknown.
-        measured: What was answered in the same folder before, by (stage, direction).
+    Prices are in US dollars, per prompt token and answered token and per edited image; None if unknown. `measured` is
+    what was answered in the same folder before, by (stage, direction).
     """
     mined = Counter(row["direction"] for row in failures)
     rehearsed, triplets = _rehearse(pairs, failures, model, options)
@@ -78,7 +72,7 @@ def estimate_run(
             typical = measured.get((stage, direction), use)
             answered = max(typical.calls, 1)
             tokens = calls * typical.prompt_tokens / answered, calls * typical.completion_tokens / answered
-            dollars = _sum(_price(tokens, price), _price((images,), None if image_price is None else (image_price,)))
+            dollars = _price((*tokens, images), (*(price or (None, None)), image_price))
             stages.append(StageCost(stage, direction, calls, images, *tokens, dollars))
     return Estimate(tuple(stages))
 
@@ -103,15 +97,10 @@ def _share_kept(
     return min(1.0, measured["instruct", direction].calls / audited)
 
 
-def _price(amounts: tuple[float, ...], prices: tuple[float, ...] | None) -> float | None:
-    if not any(amounts):
-        return 0.0
-    return None if prices is None else sum(amount * price for amount, price in zip(amounts, prices, strict=True))
-
-
-def _sum(*dollars: float | None) -> float | None:
-    known = [each for each in dollars if each is not None]
-    return sum(known) if len(known) == len(dollars) else None
+def _price(amounts: tuple[float, ...], prices: tuple[float | None, ...]) -> float | None:
+    """Sum up amounts at their prices; None if the price of any is unknown."""
+    dollars = [price and amount * price for amount, price in zip(amounts, prices, strict=True) if amount]
+    return None if None in dollars else sum(filter(None, dollars), 0.0)
 
 
 def _rehearse(

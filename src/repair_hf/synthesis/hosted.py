@@ -50,16 +50,7 @@ GRACE = 60.0  # seconds that images on their way get to arrive when a run stops;
 class HostedEditor:
     """An image editor at a provider, such as `gemini/gemini-2.5-flash-image` or `openai/gpt-image-1`.
 
-    Use it in one event loop at a time.
-
-    Args:
-        model: LiteLLM model id.
-        base_url: Endpoint of a server with the same protocol; None for the provider's own.
-        size: Images are sent and kept at no more than the area of a square with this side.
-        timeout: Seconds until a request counts as failed.
-        limits: Requests at once and per minute.
-        circuit: Stops the run when too many requests fail.
-        retries: How long to keep retrying a failing provider.
+    Use it in one event loop at a time. Images are sent and kept at no more than the area of a square of side `size`.
 
     Raises:
         UserError: If the model id names no provider that LiteLLM knows, or one whose images do not come with its
@@ -92,7 +83,7 @@ class HostedEditor:
             )
         self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
         self.id = f"{model}?size={size}"
-        self._limits, self._circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
+        self._limits, self.circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
         self._retries = retries or Retries()
         self._highest_bill = 0.0  # of the bills so far
         self._has_served, self._is_draining = False, False
@@ -102,13 +93,7 @@ class HostedEditor:
     async def edit(
         self, source: bytes, instruction: str, budget: Budget, journal: Journal | None = None
     ) -> Reply | None:
-        """Ask for one edited image.
-
-        Args:
-            source: An image file.
-            instruction: What to change in it.
-            budget: Pays.
-            journal: Records images that may be billed though they did not arrive.
+        """Ask for one edited image. The journal records images that may be billed though they did not arrive.
 
         Returns:
             A reply whose text is the image file in base 64, or empty; `finish` then gives the reason. None if every
@@ -141,14 +126,6 @@ class HostedEditor:
             return None
         return self._shrunk(picture)
 
-    def judge(self, reply: Reply, *, is_of_use: bool) -> None:
-        """Count a reply for the error rate. Call it when the reply is on disk.
-
-        Raises:
-            RunStopped: If too many replies were unusable.
-        """
-        self._circuit.note(None if is_of_use else f"no image: {reply.finish}")
-
     async def drain(self) -> None:
         """Wait until the images on their way are saved, and cancel requests that were not sent yet."""
         pending = list(self._pending)
@@ -177,11 +154,11 @@ class HostedEditor:
                 return reply
         except PassingFailure as failure:
             if not failure.is_rate_limit:  # the limits handle those
-                self._circuit.note(str(failure))
+                self.circuit.note(str(failure))
             raise
 
     def _may_drop(self) -> bool:
-        return self._has_served or self._circuit.max_error_rate == 1
+        return self._has_served or self.circuit.max_error_rate == 1
 
     def _lose(self, journal: Journal | None, dollars: float | None) -> None:
         if journal is not None:

@@ -62,16 +62,9 @@ def load_editor(
 ) -> ImageEditor:
     """Load an image editor by Hub id or folder.
 
-    Args:
-        id: A `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-9B` or
-            `timbrooks/instruct-pix2pix`. `diffusers:` in front is allowed.
-        steps: Denoising steps per image.
-        size: Images are edited at the area of a square with this side, in their own proportions.
-        batch_size: Images edited at once, where the pipeline can.
-        dtype: Of the weights; `auto` is bfloat16 on an accelerator and float32 on the CPU.
-        offload: What is kept in main memory until it is needed: nothing, whole models, or layers. Saves GPU memory,
-            costs time.
-        device: Default: this process's accelerator, if there is one.
+    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-9B`;
+    `diffusers:` in front is allowed. The settings are those of `models.EditorOptions`. The device is this process's
+    accelerator by default, if there is one.
 
     Raises:
         UserError: If there is no such pipeline, it cannot edit images, or it cannot be offloaded here.
@@ -121,13 +114,6 @@ class DiffusersEditor:
     All candidates of an image come from one call, each with its own random generator, so a candidate depends only on
     its seed. Several images share a call only if they have one size and the pipeline pairs images with prompts. Most
     pipelines treat a list of images as one scene seen several times, and others scale all to the size of the first.
-
-    Args:
-        pipeline: Takes `image` and `prompt`.
-        name: Its name in the records.
-        steps: Denoising steps per image.
-        size: Side of the square whose area the edited images have.
-        batch_size: Images edited at once, where the pipeline can.
     """
 
     own_process = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, StringConstraints
 
 from repair_hf.llm import prompts
 from repair_hf.llm.client import ChatModel
@@ -34,10 +34,7 @@ _SEPARATOR = re.compile(r"[\[\],;/|+&]|\band\b")
 
 
 def error_types(instruction: str) -> list[str]:
-    """The error types in the brackets at the beginning of a caption instruction, each once.
-
-    Returns:
-        Names out of `ERROR_TYPES`; none for `[No Error]`.
+    """The error types in the brackets at the beginning of a caption instruction, each once; none for `[No Error]`.
 
     Raises:
         ValueError: If there are no brackets, or they hold something other than `ERROR_TYPES`.
@@ -73,15 +70,11 @@ Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length
 class CaptionInstruction(BaseModel):
     """How to correct a caption."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
     edit_instruction: Annotated[Instruction, AfterValidator(_with_error_types)]
 
 
 class ImageInstruction(BaseModel):
     """How to correct an image."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     edit_instruction: Instruction
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from repair_hf.runtime.options import check_bounds, opt
 
@@ -36,3 +36,18 @@ class SynthesisOptions:
     def is_grouped(self, direction: str) -> bool:
         """Whether the false positives of one query are audited in one request."""
         return self.audited and self.grouped_audit and direction == "i2t"
+
+
+class SynthesisKeywords(TypedDict, total=False):
+    """The fields of `SynthesisOptions`, as keywords of `Synthesizer`."""
+
+    candidates: int
+    select: Select
+    audited: bool
+    seed: int
+    attach_image: bool
+    grouped_audit: bool
+    candidates_in_one_request: bool
+    image_side: int
+    round: int
+    workers: int

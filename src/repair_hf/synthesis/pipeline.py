@@ -11,11 +11,11 @@ builds the records. The number of processes may change between runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -23,17 +23,17 @@ from tqdm.auto import tqdm
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import Journal, open_journal, shards
+from repair_hf.llm.journal import shards
 from repair_hf.llm.prompts import prompt_digest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.candidates import Candidates, open_image_journal
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.options import SynthesisKeywords, SynthesisOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
@@ -63,7 +63,12 @@ class Synthesizer:
     """
 
     def __init__(
-        self, pairs: Pairs, encoder: DualEncoder, chat: ChatModel, editor: ImageEditor | HostedEditor, **options: Any
+        self,
+        pairs: Pairs,
+        encoder: DualEncoder,
+        chat: ChatModel,
+        editor: ImageEditor | HostedEditor,
+        **options: Unpack[SynthesisKeywords],
     ) -> None:
         self.options = SynthesisOptions(**options)
         self.encoder, self.chat, self.editor = encoder, chat, editor
@@ -108,8 +113,7 @@ class Synthesizer:
         """Finish this process's own tasks; then the main process goes through all of them and finds them done."""
         everyone, stopped = processes(), None
         own = [task for task in tasks if everyone.count == 1 or everyone.owns(self._work_name(task))]
-        with self._image_journal(folder) as journal:
-            images = self._candidates(folder, journal)
+        with self._candidates(folder) as images:
             everyone.gather(None)  # all know what earlier runs have paid before one of them pays more
             try:
                 _run(self._work(own, images))
@@ -129,8 +133,7 @@ class Synthesizer:
         """Fill in what the other processes found. What failed with them is asked once more."""
         replayed = {place: (use.replayed, use.dollars_saved) for place, use in self.chat.usage.items()}
         self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
-        with self._image_journal(folder) as journal:
-            images = self._candidates(folder, journal)
+        with self._candidates(folder) as images:
             _run(self._work(tasks, images))
         self.images_made += images.made
         for place, use in self.chat.usage.items():  # answers of another process do not come from an earlier run
@@ -195,29 +198,22 @@ class Synthesizer:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
 
-    def _candidates(self, folder: Path, journal: Journal | None) -> Candidates:
-        images = Candidates(
-            self.editor,
-            self.builder.sources,
-            folder / "candidates",
-            count=self.options.candidates,
-            seed=self.options.seed,
-            budget=self.chat.budget,
-            journal=journal,
-        )
-        self._image_bills.append(images.usage)
-        return images
-
-    def _image_journal(self, folder: Path) -> Journal | nullcontext[None]:
-        """Open the journal of paid images; what stands there counts as spent."""
-        if not isinstance(self.editor, HostedEditor):
-            return nullcontext()
-        everyone = processes()
-        journal = open_journal(folder, "images", process=everyone.index, processes=everyone.count)
-        if journal.path not in self._counted:
-            self._counted.add(journal.path)
-            self.chat.budget.count(journal.dollars)
-        return journal
+    @contextmanager
+    def _candidates(self, folder: Path) -> Iterator[Candidates]:
+        everyone, budget = processes(), self.chat.budget
+        share = {"process": everyone.index, "processes": everyone.count}
+        with open_image_journal(self.editor, folder, budget, self._counted, **share) as journal:
+            images = Candidates(
+                self.editor,
+                self.builder.sources,
+                folder / "candidates",
+                count=self.options.candidates,
+                seed=self.options.seed,
+                budget=budget,
+                journal=journal,
+            )
+            self._image_bills.append(images.usage)
+            yield images
 
 
 def _sum(uses: Iterable[Usage]) -> Usage:

@@ -22,15 +22,10 @@ SCORES = ("fp_score", "fp_rank", "gt_score", "gt_rank")
 
 @dataclass
 class RepairTask:
-    """One failure on its way to a record.
-
-    Args:
-        row: The mined failure.
-        at: Role (`q`, `gt`, `fp`) -> row in the pairs' captions or images.
-    """
+    """One failure on its way to a record."""
 
     row: Mapping[str, Any]
-    at: dict[str, int]
+    at: dict[str, int]  # role (`q`, `gt`, `fp`) -> row in the pairs' captions or images
     verdict: Verdict | None = None
     instruction: str | None = None
     error_types: list[str] = field(default_factory=list)
@@ -49,12 +44,7 @@ class RepairTask:
 
 
 class RecordBuilder:
-    """Look up the captions and images of failures, and build their rows.
-
-    Args:
-        pairs: What the failures were mined from.
-        sources: The images of `pairs`.
-    """
+    """Look up the captions and images of failures mined from `pairs`, and build their rows."""
 
     def __init__(self, pairs: Pairs, sources: SourceImages) -> None:
         self.pairs, self.sources = pairs, sources

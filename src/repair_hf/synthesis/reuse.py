@@ -13,16 +13,10 @@ INHERITED = "-inherited-"  # in the name of a journal copied from another folder
 
 
 def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bool:
-    """Start a new folder with copies of others' journals and candidate images.
+    """Start a new folder with copies of others' journals and candidate images; False if there is nothing to do.
 
-    Args:
-        sources: Folders to copy from. Those without a journal are skipped; what they inherited themselves is not
-            copied again.
-        folder: The new folder; left alone if it exists.
-        images: Copy images too.
-
-    Returns:
-        Whether the folder was made.
+    Sources without a journal are skipped, and what they inherited themselves is not copied again. A folder that exists
+    is left alone.
     """
     sources = [source for source in sources if any(not is_inherited(path) for path in shards(source))]
     if not sources or folder.exists():

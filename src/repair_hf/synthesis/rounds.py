@@ -17,10 +17,7 @@ SIDES = {"i2t": "I2T", "t2i": "T2I"}
 
 
 class EarlierRounds:
-    """The failures of earlier rounds, repaired or dropped.
-
-    Args:
-        folders: Folders or Hub ids of records; none before the first round.
+    """The failures of earlier rounds, repaired or dropped, read from folders or Hub ids of records.
 
     Attributes:
         failures: (direction, q_id, fp_id) of each.
@@ -57,13 +54,7 @@ def paid_by(rounds: Iterable[Path]) -> tuple[float, int]:
 
 
 def remaining_ceilings(max_usd: float | None, max_calls: int | None, others: Sequence[Path]) -> dict[str, float | int]:
-    """What the other rounds leave of ceilings for all rounds together.
-
-    Args:
-        max_usd: Dollars at most; None for no ceiling.
-        max_calls: LLM answers at most; None for no ceiling.
-        others: Folders of records of the other rounds. A round counts what its own folder has paid by itself.
-    """
+    """What the other rounds leave of ceilings for all rounds together. A round counts its own payments by itself."""
     ceilings = {"max_usd": max_usd, "max_calls": max_calls}
     paid = dict(zip(ceilings, paid_by(others), strict=True))
     return {name: max(most - paid[name], 0) for name, most in ceilings.items() if most is not None}
@@ -75,13 +66,9 @@ def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:
 
 
 def round_rows(rounds: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Make a table of rounds; the first is the base, before any repair.
+    """Column heads and rows of a table of rounds; the first is the base. Deltas are in points against the row above.
 
-    Args:
-        rounds: Each with `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
-
-    Returns:
-        Column heads, and rows of cells. Deltas are in points against the row above.
+    Each round has `round`, `metrics` and `records` (direction -> number of new records; ignored for the base).
     """
     heads = ["round"]
     heads += [f"{side} {what}" for side in SIDES.values() for what in ("new", "in all")]

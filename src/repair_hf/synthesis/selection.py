@@ -27,15 +27,10 @@ MAX_OPENED = 64  # images opened together; a few such batches are in memory
 
 @dataclass(frozen=True)
 class Selection:
-    """Which candidate was selected, and how similar each is to the false positive.
+    """Which candidate was selected, and how similar each is to the false positive."""
 
-    Args:
-        candidate: Its place among the M, from 0; None if no candidate changed anything.
-        similarities: One cosine per candidate; None for those that were left out.
-    """
-
-    candidate: int | None
-    similarities: tuple[float | None, ...]
+    candidate: int | None  # its place among the M, from 0; None if no candidate changed anything
+    similarities: tuple[float | None, ...]  # one cosine per candidate; None for those that were left out
 
     @property
     def similarity(self) -> float | None:

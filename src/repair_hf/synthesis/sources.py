@@ -30,12 +30,7 @@ class UnreadableImage(Exception):
 
 
 class SourceImages:
-    """Access by row to the images of the pairs.
-
-    Args:
-        images: Their `images`.
-        longest_side: Most pixels on a side of a data URL's image. Providers bill by size.
-    """
+    """Access by row to the images of the pairs. `longest_side` limits data URLs: providers bill by size."""
 
     def __init__(self, images: datasets.Dataset, *, longest_side: int = LONGEST_SIDE) -> None:
         self.longest_side = longest_side
@@ -68,8 +63,20 @@ class SourceImages:
         return hashlib.sha256(self.file(index)).hexdigest()
 
     def _url(self, index: int) -> str:
-        kind, data = redrawn(self.file(index), self.longest_side)
-        return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+        """Encode the image again without metadata, scaled down: a small PNG as PNG, anything else as JPEG."""
+        data, buffer = self.file(index), io.BytesIO()
+        picture = open_picture(data)
+        is_small_png = data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= SMALL_PNG
+        picture.thumbnail((self.longest_side, self.longest_side))
+        if is_small_png:
+            notes = PngInfo()
+            if SCENE in picture.info:
+                notes.add_text(SCENE, picture.info[SCENE])
+            picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
+        else:
+            picture.save(buffer, "JPEG", quality=90)
+        kind = "png" if is_small_png else "jpeg"
+        return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def open_picture(data: bytes) -> Image.Image:
@@ -88,30 +95,3 @@ def open_picture(data: bytes) -> Image.Image:
     # Pillow would write some of `info` (comments, colour profiles) into any file saved from the picture
     picture.info = {SCENE: scene} if isinstance(scene, str) else {}
     return picture
-
-
-def redrawn(data: bytes, longest_side: int) -> tuple[str, bytes]:
-    """Encode the picture again without metadata: a small PNG as PNG, anything else as JPEG.
-
-    Args:
-        data: An image file.
-        longest_side: Most pixels on a side; larger pictures are scaled down.
-
-    Returns:
-        `png` or `jpeg`, and the file.
-
-    Raises:
-        UnreadableImage: If the file cannot be opened.
-    """
-    picture = open_picture(data)
-    is_small_png = data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= SMALL_PNG
-    picture.thumbnail((longest_side, longest_side))
-    buffer = io.BytesIO()
-    if is_small_png:
-        notes = PngInfo()
-        if SCENE in picture.info:
-            notes.add_text(SCENE, picture.info[SCENE])
-        picture.save(buffer, "PNG", pnginfo=notes, compress_level=1)  # small anyway
-        return "png", buffer.getvalue()
-    picture.save(buffer, "JPEG", quality=90)
-    return "jpeg", buffer.getvalue()

@@ -28,19 +28,7 @@ GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops
 
 
 class RepairWorkers:
-    """Audit, instruct and edit many failures at once.
-
-    Args:
-        chat: The LLM.
-        images: Makes the edited images.
-        builder: Looks up captions and images.
-        options: How failures are repaired.
-        bar: Progress bar.
-        watch: Called with every failure that is finished.
-
-    Attributes:
-        waiting: How many failures wait for answers of a batch.
-    """
+    """Audit, instruct and edit many failures at once; `watch` is called with every failure that is finished."""
 
     def __init__(
         self,
@@ -55,7 +43,7 @@ class RepairWorkers:
         self.chat, self.images, self.builder, self.options = chat, images, builder, options
         self.bar, self.watch = bar, watch
         self.outcomes: Counter[str] = Counter()
-        self.waiting = 0
+        self.waiting = 0  # failures that wait for answers of a batch
 
     async def run(self, tasks: Iterable[RepairTask]) -> None:
         """Finish all tasks.
@@ -150,13 +138,7 @@ class RepairWorkers:
 
 
 async def work_through(chat: ChatModel, workers: Sequence[Coroutine], *images: Candidates) -> None:
-    """Run workers until all are done or one fails; then send nothing new and let answers on their way arrive.
-
-    Args:
-        chat: The LLM that the workers ask.
-        workers: Coroutines that share the work.
-        images: Makers of images that the workers use.
-    """
+    """Run workers until all are done or one fails; then send nothing new and let answers on their way arrive."""
     tasks = [asyncio.create_task(worker) for worker in workers]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +22,12 @@ from tqdm.auto import tqdm
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm import prompts
 from repair_hf.llm.client import AnswerError, ChatModel
-from repair_hf.llm.journal import Journal, open_journal
+from repair_hf.llm.journal import Journal
 from repair_hf.llm.prompts import draw_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.candidates import Candidates
+from repair_hf.synthesis.candidates import Candidates, open_image_journal
 from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, read_captions
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
@@ -115,7 +115,7 @@ class MakerContext:
             edits: Number of candidates that `edit` makes; 0 if it is not called.
             draws: Whether `draw` is called.
         """
-        with self._image_journal() as journal:
+        with open_image_journal(self.editor, self.folder, self.chat.budget, set()) as journal:
             if edits:
                 self._images = self._candidates(self.sources, edits, journal)
             if draws:
@@ -229,14 +229,6 @@ class MakerContext:
         if path is None:
             raise NoSample("editor_failed", "the editor gave no image")
         return path
-
-    def _image_journal(self) -> Journal | nullcontext[None]:
-        """Open the journal of paid images, and count what it holds as spent."""
-        if not isinstance(self.editor, HostedEditor):
-            return nullcontext()
-        journal = open_journal(self.folder, "images")
-        self.chat.budget.count(journal.dollars)
-        return journal
 
     def _candidates(self, sources: SourceImages, count: int, journal: Journal | None) -> Candidates:
         assert self.editor is not None, "images need an editor"
