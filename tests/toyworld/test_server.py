@@ -60,7 +60,7 @@ def test_one_connection_serves_many_requests_without_delay():
         assert post(connection)[0] == 200
         first = connection.sock
         assert post(connection)[0] == 200 and connection.sock is first
-        [accepted] = running._http.connections
+        [accepted] = running.connections
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no delayed acknowledgements
         connection.close()
 

@@ -54,13 +54,7 @@ class Corpus:
 
 
 class Estimator:
-    """Estimates methods.
-
-    Args:
-        setting: The study's setting.
-        corpus: Size of the training data.
-        sample: Some of the training pairs, or all.
-    """
+    """Estimates methods by a sample of the training pairs, which may be all of them."""
 
     def __init__(self, setting: Setting, corpus: Corpus, sample: Pairs) -> None:
         self.setting, self.corpus, self.sample = setting, corpus, sample
@@ -77,12 +71,10 @@ class Estimator:
         and the first of several rounds is RePair's own.
         """
         found: dict[str, Requests] = {}
-        is_repaired = any(
-            isinstance(method, RepairVariant) and method.product == "repair" and method.records for method in methods
-        )
+        has_repair = any("repair" in self.parts(method) for method in methods)
         for method in methods:
             for name, requests in self.parts(method).items():
-                if is_repaired and isinstance(method, RepairVariant) and name != "repair":
+                if has_repair and isinstance(method, RepairVariant) and name != "repair":
                     requests = self._new(method, requests)
                 both = found.get(name, Requests()), requests
                 found[name] = max(both, key=lambda one: one.llm_calls + one.image_calls)

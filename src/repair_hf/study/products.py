@@ -36,11 +36,7 @@ SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 
 
 class Products:
-    """The products of a study, each made on first use.
-
-    Args:
-        setting: The study's setting.
-    """
+    """The products of a study, each made on first use."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.folder = setting, setting.output / "products"
@@ -50,9 +46,7 @@ class Products:
     def of(self, method: Method, knobs: Knobs) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
 
-        Args:
-            method: The method.
-            knobs: Its hyperparameters. The retriever between two rounds of repair is trained with them.
+        The retriever between two rounds of repair is trained with `knobs`.
 
         Raises:
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.

@@ -20,18 +20,16 @@ FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 
 
 def write_report(results: Results, differences: tables.Differences, paper: str | None = None) -> list[Finding]:
-    """Write all sections and return them.
+    """Write all sections and return them. Published figures of the dataset `paper` get columns of their own.
 
-    Args:
-        results: All results so far.
-        differences: Differences between cells; it caches resamples, so use one instance for all reports of a study.
-        paper: Dataset whose published figures get columns of their own.
+    `differences` caches resamples, so use one instance for all reports of a study.
     """
     setting = differences.setting
     retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
     took = cost_tables.overhead(results, paper)
+    reasons = " ".join(f"`{name}`: {why}" for name, why in results.left_out.items())
     found = [
-        left_out(results),
+        Finding("left_out", "Left out", reasons) if reasons else None,
         tables.regime(results, differences),
         tables.summary(retrieval, gained, took),
         retrieval,
@@ -52,22 +50,8 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
     return sections
 
 
-def left_out(results: Results) -> Finding | None:
-    """List the methods without rows in the tables, with the reason."""
-    if not results.left_out:
-        return None
-    return Finding("left_out", "Left out", " ".join(f"`{name}`: {why}" for name, why in results.left_out.items()))
-
-
 def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, caveat: str | None = None) -> None:
-    """Write `study.md` and the files of each section.
-
-    Args:
-        sections: The sections in order.
-        output: Folder of the files.
-        is_toy: Whether the numbers are the toy world's.
-        caveat: A warning at the top.
-    """
+    """Write `study.md` and the files of each section, with warnings at the top."""
     lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else []), *([caveat, ""] if caveat else [])]
     for each in sections:
         each.save(output)

@@ -48,12 +48,7 @@ class Tuned:
 def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate: Evaluate | None) -> Tuned:
     """Choose the hyperparameters of a method, or those of the method that it is tuned as.
 
-    Args:
-        methods: All methods by name.
-        name: The method.
-        space: The values to try.
-        evaluate: Trains a method with some hyperparameters and evaluates it on the validation split; None takes the
-            first of each value.
+    `evaluate` trains a method and evaluates it on the validation split; without it, the first of each value is taken.
     """
     method = methods[methods[name].tuned_as]
     best = space.start(method)

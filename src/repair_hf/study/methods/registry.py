@@ -6,17 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods import (
-    alia,
-    coco_cf,
-    laclip,
-    negclip,
-    repair,
-    simclr,
-    stablerep,
-    sugarcrepe,
-    tripletclip,
-)
+from repair_hf.study.methods import alia, coco_cf, laclip, negclip, repair, simclr, stablerep, sugarcrepe, tripletclip
 from repair_hf.study.methods.method import Baseline, Maker, Method
 
 
