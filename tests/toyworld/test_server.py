@@ -54,7 +54,7 @@ def test_several_choices_are_billed_for_one_prompt(connect):
     assert (status, reply["usage"]) == (200, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
 
 
-def test_one_connection_serves_many_requests_without_delay():
+def test_one_connection_serves_many_requests_without_delay_until_the_end():
     with ChatServer(lambda body: "yes") as running:
         connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         assert post(connection)[0] == 200
@@ -62,28 +62,25 @@ def test_one_connection_serves_many_requests_without_delay():
         assert post(connection)[0] == 200 and connection.sock is first
         [accepted] = running.connections
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no delayed acknowledgements
-        connection.close()
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        post(connection)
 
 
-def test_whole_responses(connect):
-    status, headers, reply = post(connect(lambda body: Response(429, {"error": "slow"}, {"Retry-After": "7"})))
+def test_answers_that_are_no_text(connect):
+    """A whole response, an error of the client, and a connection that is closed."""
+
+    def answer(body):
+        if body["n"] == 1:
+            return Response(429, {"error": "slow"}, {"Retry-After": "7"})
+        raise ValueError("no picture") if body["n"] == 2 else Hangup
+
+    connection = connect(answer)
+    status, headers, reply = post(connection, {**BODY, "n": 1})
     assert (status, headers["Retry-After"], reply) == (429, "7", {"error": "slow"})
-
-
-def test_hangup(connect):
-    def answer(body):
-        raise Hangup
-
-    with pytest.raises(http.client.RemoteDisconnected):
-        post(connect(answer))
-
-
-def test_a_value_error_is_the_clients_fault(connect):
-    def answer(body):
-        raise ValueError("no picture")
-
-    status, _, reply = post(connect(answer))
+    status, _, reply = post(connection, {**BODY, "n": 2})
     assert status == 400 and reply["error"]["message"] == "no picture"
+    with pytest.raises(http.client.RemoteDisconnected):
+        post(connection, {**BODY, "n": 3})
 
 
 @pytest.mark.parametrize("body", [b"not JSON", [], {"model": "m"}])
@@ -137,14 +134,6 @@ def test_connections_are_served_side_by_side():
         for thread in clients:
             thread.join()
     assert statuses == [200] * 8
-
-
-def test_after_the_end_nobody_answers():
-    with ChatServer(lambda body: "yes") as running:
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
-        post(connection)
-    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        post(connection)
 
 
 def test_a_port_that_is_taken():

@@ -47,7 +47,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
         if self.knobs is None:
             return f"{self.method}--{self.split}"
         share = f"--share{self.share:g}" if self.share < 1 else ""
@@ -67,7 +66,6 @@ class Measured:
 
     @property
     def knobs(self) -> Knobs:
-        """Its hyperparameters."""
         assert self.cell.knobs is not None, "the base is not trained"
         return self.cell.knobs
 

@@ -61,7 +61,6 @@ class Estimator:
         self.sources = SourceImages(sample.images)
 
     def of(self, method: Method) -> Requests:
-        """Estimate a method alone."""
         return sum(self.parts(method).values(), Requests())
 
     def of_all(self, methods: Sequence[Method]) -> Requests:
@@ -118,7 +117,6 @@ class Estimator:
         return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Requests())
 
     def _triplets(self, variant: RepairVariant) -> dict[str, int]:
-        """The most failures of each direction."""
         mine, most = self.setting.mine, self.setting.mine["max_queries"] or self.corpus.captions
         i2t, t2i = min(self.corpus.images, most) * mine["d_i2t"], min(self.corpus.captions, most) * mine["d_t2i"]
         if variant.reciprocal:  # the captions' failures become the images'

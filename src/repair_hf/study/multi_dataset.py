@@ -25,11 +25,7 @@ COLUMNS = (*map(label, R1), *(f"{label(name)}, equal steps" for name in R1))
 
 
 def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the command line of each dataset's own study, from all options of the command.
-
-    Raises:
-        UserError: If a dataset's name is no folder name, or it has options of the whole study.
-    """
+    """Return the command line of each dataset's own study, from all options of the command."""
     found = {}
     for name, own in (options.datasets or {}).items():
         if not re.fullmatch(r"\w[\w.-]*", name):

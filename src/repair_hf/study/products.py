@@ -99,7 +99,6 @@ class Products:
         return self.setting.sharing.lock("products")
 
     def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        """Make samples and return their summary."""
         with self._lock():
             if summary := finished(folder, resolved):  # another process made them meanwhile
                 return summary
@@ -160,7 +159,6 @@ class Products:
 
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
-    """Run a maker with the image editor open."""
     async with context.open(edits=maker.edits, draws=maker.draws):
         return await maker.make(context)
 

@@ -27,9 +27,8 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
     setting = differences.setting
     retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
     took = cost_tables.overhead(results, paper)
-    reasons = " ".join(f"`{name}`: {why}" for name, why in results.left_out.items())
     found = [
-        Finding("left_out", "Left out", reasons) if reasons else None,
+        left_out(results),
         tables.regime(results, differences),
         tables.summary(retrieval, gained, took),
         retrieval,
@@ -48,6 +47,13 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
     with setting.sharing.lock("report"):
         write_page(sections, setting.output, is_toy=setting.is_toy, caveat=caveat)
     return sections
+
+
+def left_out(results: Results) -> Finding | None:
+    """List the methods without rows in the tables, with the reason."""
+    if not results.left_out:
+        return None
+    return Finding("left_out", "Left out", " ".join(f"`{name}`: {why}" for name, why in results.left_out.items()))
 
 
 def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, caveat: str | None = None) -> None:

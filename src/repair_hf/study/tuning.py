@@ -26,7 +26,6 @@ class SearchSpace:
     grid_weights: Sequence[float]  # for RePair and its variants
 
     def start(self, method: Method) -> Knobs:
-        """Return the first of each value."""
         return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)
 
     def rounds(self, method: Method) -> list[tuple[str, Sequence[float]]]:
@@ -65,10 +64,8 @@ def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate:
 
 
 def mean_r1(measured: Measured) -> float:
-    """Return R@1, the mean of both directions."""
     return (measured.metrics["i2t_R@1"] + measured.metrics["t2i_R@1"]) / 2
 
 
 def has_grids(method: Method) -> bool:
-    """Return whether a method uses lambda."""
     return isinstance(method, RepairVariant) and method.records and method.train.get("negatives") != "batch"

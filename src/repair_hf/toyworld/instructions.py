@@ -107,11 +107,7 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
 
 
 def image_errors(instruction: str) -> list[str]:
-    """Return the error types that an instruction of `image_instruction` corrects, each once, in order.
-
-    Raises:
-        ValueError: If it names no change.
-    """
+    """Return the error types that an instruction of `image_instruction` corrects; none raises a ValueError."""
     kinds = []
     for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
         said = parse_thing(new)
@@ -179,7 +175,6 @@ def _definite(thing: Thing) -> str:
 
 
 def _take_liberty(caption: str, rng: random.Random) -> str:
-    """Replace one phrase of the caption by a synonym."""
     match = match_caption(caption)
     groups = ("relation", "early", "late", "size1", "after1", "count1", "size2", "after2", "count2")
     options = [(*match.span(name), word) for name in groups if match[name] for word in synonyms(name, match[name])]

@@ -60,7 +60,6 @@ class Scene:
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
-        """Read the JSON of `to_json`."""
         values = json.loads(text)
         other = Thing(**values["other"]) if values["other"] else None
         return cls(Thing(**values["subject"]), other, values["relation"], values["background"], values["layout"])

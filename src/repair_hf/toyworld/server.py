@@ -64,7 +64,6 @@ class ChatServer(ThreadingHTTPServer):
 
     @property
     def base_url(self) -> str:
-        """The endpoint for a client."""
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def __enter__(self) -> ChatServer:
@@ -80,7 +79,6 @@ class ChatServer(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def note(self, body: dict) -> None:
-        """Log a request."""
         if self._log is None:
             return
         line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
@@ -88,7 +86,6 @@ class ChatServer(ThreadingHTTPServer):
             file.write(line + "\n")
 
     def respond(self, body: dict) -> Response:
-        """Answer the body of a request."""
         try:
             answer = self.answer(body)
         except ValueError as fault:

@@ -50,11 +50,7 @@ class Truth:
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
-    """Read the scene of each picture.
-
-    Raises:
-        UserError: If a picture has none.
-    """
+    """Read the scene of each picture. One without a scene raises a UserError."""
     encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
     for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
         with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:

@@ -41,7 +41,6 @@ GENERIC = (
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Make one variant of its image for each caption."""
 
     async def ask(row: int) -> tuple[int, list[Path]]:
         image = int(context.pairs.caption_image[row])

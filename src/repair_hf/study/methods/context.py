@@ -126,7 +126,6 @@ class MakerContext:
         return [found[row] for row in rows if row in found]
 
     def drop(self, row: int, reason: str, detail: str) -> None:
-        """Record why a caption has no sample."""
         self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
 
     @property
@@ -147,11 +146,7 @@ class MakerContext:
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Ask the LLM for captions, and return the usable ones of `samples` answers.
-
-        Raises:
-            AnswerError: If none is usable.
-        """
+        """Ask the LLM for captions, and return the usable ones of `samples` answers; none raises an AnswerError."""
         self.asked.llm += samples
         answers = await self.chat.ask_many(
             prompts.chat(prompt, **blanks),
@@ -166,11 +161,7 @@ class MakerContext:
         return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
-        """Edit an image of the pairs, and return the files of the candidates that differ from it.
-
-        Raises:
-            NoSample: If there is none.
-        """
+        """Edit an image of the pairs, and return the files of candidates that differ; none raises NoSample."""
         assert self._images is not None, "open(edits=...) comes first"
         self.asked.images += self._images.count
         files = [path for path in await self._images.make(image, instruction) if path is not None]
@@ -183,11 +174,7 @@ class MakerContext:
         return changed
 
     async def draw(self, caption: str) -> Path:
-        """Generate an image of a caption and return its file. The editor gets an empty canvas to edit.
-
-        Raises:
-            NoSample: If the editor gives none.
-        """
+        """Generate an image of a caption and return its file. The editor gets an empty canvas to edit."""
         assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
         path = (await self._canvas.make(0, draw_instruction(caption)))[0]

@@ -36,11 +36,7 @@ def load_makers() -> dict[str, Maker]:
 
 
 def check_installed(methods: Iterable[Method]) -> None:
-    """Check that the optional packages of some methods are installed.
-
-    Raises:
-        UserError: If a package is missing.
-    """
+    """Raise a UserError if an optional package of some methods is missing."""
     missing = {
         method.name: package
         for method in methods

@@ -37,13 +37,8 @@ class SampleRows(torch.utils.data.Dataset):
     """Training rows, one for each caption, drawn by (epoch, anchor) as in `Grids`.
 
     Columns (n,): `anchor_images`, `anchor_texts`; with such samples also `negative_texts`, `negative_images` and
-    `drawn_images`, which are -1 for an anchor without one.
-
-    Args:
-        pairs: The training pairs.
-        samples: Part -> samples (`SAMPLES`).
-        seed: Seed of the draws.
-        share: Random share of each part's samples to use.
+    `drawn_images`, which are -1 for an anchor without one. `samples` are rows of `SAMPLES` by part, of which a random
+    `share` is used.
     """
 
     def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
