@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.llm import prompts
-from repair_hf.llm.answers import AnswerError, RefusedAnswer
+from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.synthesis.audit import Verdict, audit
@@ -74,17 +74,7 @@ def test_captions_and_images_are_repaired(ask, seed):
     assert scenes.holds(captions.parse(caption), instructions.apply_image_instruction(scene, instruction))
 
 
-def test_candidates_differ_by_seed(ask):
-    fp = "two small red circles racing along by day"
-    instruction = "[Count Error]: Three. Therefore, replace 'two' with 'three'."
-    drawn = [ask(edit_caption, fp, instruction, candidates=6, seed=seed) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(set(drawn[0])) > 1
-    shown = ask(edit_caption, fp, instruction, candidates=2, seed=0, image=url(THREE))
-    assert all("three" in edited or "trio" in edited for edited in shown)
-
-
-def test_choices_of_one_request_differ_like_those_of_several(ask):
+def test_choices_of_one_request_differ_like_those_of_several():
     fp = "two small red circles racing along by day"
     instruction = "Therefore, replace 'two' with 'three'."
     messages = prompts.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
@@ -158,17 +148,6 @@ def test_answers_are_malformed_at_the_rate():
         with contextlib.suppress(ValueError):
             good += bool(Verdict.model_validate_json(text))
     assert 0.62 < good / len(texts) < 0.78
-
-
-def test_malformed_answers_are_repaired_or_dropped(ask):
-    dropped = 0
-    for seed in range(30):
-        scene, _, fp = draw(seed)
-        try:
-            ask(audit, "i2t", q=url(scene), gt=fp, fp=fp, rates={"malformed_rate": 0.5})
-        except AnswerError:
-            dropped += 1
-    assert 0 < dropped < 20  # a quarter
 
 
 def test_litellm_knows_it(tmp_path):

@@ -5,12 +5,12 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
 
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer, Hangup, Response
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
@@ -114,26 +114,11 @@ def test_log_is_written_before_the_answer(connect, tmp_path):
 
 
 def test_connections_are_served_side_by_side():
-    barrier = threading.Barrier(8, timeout=60)
-
-    def answer(body):
-        barrier.wait()  # passes only if eight requests are in work at once
-        return "yes"
-
-    def client():
-        connection = http.client.HTTPConnection(netloc, timeout=60)
-        statuses.append(post(connection)[0])
-        connection.close()
-
-    statuses: list[int] = []
-    with ChatServer(answer) as running:
+    barrier = threading.Barrier(8, timeout=60)  # opens only if eight requests are in work at once
+    with ChatServer(lambda body: str(barrier.wait())) as running, ThreadPoolExecutor(8) as pool:
         netloc = urlsplit(running.base_url).netloc
-        clients = [threading.Thread(target=client) for _ in range(8)]
-        for thread in clients:
-            thread.start()
-        for thread in clients:
-            thread.join()
-    assert statuses == [200] * 8
+        connections = [http.client.HTTPConnection(netloc, timeout=60) for _ in range(8)]
+        assert [status for status, _, _ in pool.map(post, connections)] == [200] * 8
 
 
 def test_a_port_that_is_taken():
@@ -141,15 +126,3 @@ def test_a_port_that_is_taken():
         port = urlsplit(running.base_url).port
         with pytest.raises(UserError, match=f"Port {port} cannot be used"):
             ChatServer(lambda body: "yes", port=port)
-
-
-def test_the_oracle_over_http(connect):
-    connection = connect(lambda body: oracle.choices(oracle.answer, body))
-    edit = [
-        {"type": "text", "text": 'False-positive caption: "two red stars"'},
-        {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
-    ]
-    body = {**BODY, "messages": [{"role": "user", "content": edit}], "n": 4, "seed": 1}
-    texts = [choice["message"]["content"] for choice in post(connection, body)[2]["choices"]]
-    assert set(texts) == {"three red stars", "a trio of red stars"} and len(texts) == 4
-    assert post(connection)[0] == 400

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from repair_hf.study.methods.losses import WithNegatives, multi_positive, negative_captions, triplet, two_views, union
+from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, two_views, union
 from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
 from repair_hf.training.objectives import Vectors
 from tests.study.methods.counting import unit
@@ -46,14 +46,6 @@ def test_a_negative_caption_is_a_rival_of_every_image_and_never_asks():
     of_texts = [(SCALE * images @ text).logsumexp(0) - SCALE * images[k] @ text for k, text in enumerate(texts)]
     expected = (sum(of_images) + sum(of_texts)) / 8
     assert negative_captions(images, texts, negatives, SCALE).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_a_vector_alone_with_its_label_adds_nothing():
-    vectors = unit(5)
-    found = multi_positive(vectors, torch.tensor([0, 0, 1, 1, 2]), 0.1)
-    logits = (vectors @ vectors.mT / 0.1).masked_fill(torch.eye(5, dtype=torch.bool), -torch.inf).log_softmax(1)
-    expected = -(logits[0, 1] + logits[1, 0] + logits[2, 3] + logits[3, 2]) / 5
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [negative_captions, triplet, union])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from provider_server import ImageServer, png
+from study_runs import PER_SAMPLE
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
@@ -30,16 +31,6 @@ from repair_hf.toyworld.scenes import holds
 from tests.study.methods.counting import CountedEditor, CountedOracle
 
 MAKERS = load_makers()
-# The paper's overhead table: calls of the LLM and of the image model for one sample.
-PER_SAMPLE = {
-    "negclip": (0, 0),
-    "sugarcrepe": (3, 0),
-    "laclip": (1, 0),
-    "stablerep": (0, 1),
-    "alia": (1, 3),
-    "coco-cf": (3, 3),
-    "tripletclip": (1, 1),
-}
 
 
 def scene(pairs: Pairs, row: dict):
