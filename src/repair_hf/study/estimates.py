@@ -54,7 +54,7 @@ class Corpus:
 
 
 class Estimator:
-    """Estimates methods by a sample of the training pairs, which may be all of them."""
+    """Estimates methods from a corpus's size and a sample of its pairs, which may be all of them."""
 
     def __init__(self, setting: Setting, corpus: Corpus, sample: Pairs) -> None:
         self.setting, self.corpus, self.sample = setting, corpus, sample

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class WorkSharing:
-    """Locks for the parts of a study, as files of a folder."""
+    """Locks for the parts of a study, as files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._waits = folder, True

@@ -38,9 +38,9 @@ def error(status: int, message: str) -> Response:
 
 
 class BatchService:
-    """Accepts files and batches: notes each request's body when it arrives, and responds to it later.
+    """Accepts files and batches. `note` gets each request's body when it arrives; `respond` answers it.
 
-    `delay`, in seconds from a batch's creation to its end, may be changed while a batch is running.
+    `delay` is the time in seconds from a batch's creation to its end. It may change while a batch is running.
     """
 
     def __init__(self, respond: Callable[[dict], Response], note: Callable[[dict], None]) -> None:

@@ -107,7 +107,7 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
 
 
 def image_errors(instruction: str) -> list[str]:
-    """Return the error types that an instruction of `image_instruction` corrects; none raises a ValueError."""
+    """Return the error types that an instruction of `image_instruction` corrects. Without any, raise ValueError."""
     kinds = []
     for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
         said = parse_thing(new)

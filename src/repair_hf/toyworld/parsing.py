@@ -25,7 +25,7 @@ NAME = "toy_world_words"
 
 
 def build_parser() -> Language:
-    """Build the pipeline. Without spaCy, this raises a UserError."""
+    """Build the pipeline. If spaCy is not installed, raise UserError."""
     try:
         import spacy
     except ModuleNotFoundError as error:

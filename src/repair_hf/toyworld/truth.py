@@ -23,7 +23,7 @@ KS = (1, 5)
 
 
 class Truth:
-    """Separates true from wrong answers among pairs of the toy world; others raise a UserError."""
+    """Separates true from wrong answers. Pairs that are not of the toy world raise a UserError."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._scenes = list(scenes_of(pairs))
@@ -50,7 +50,7 @@ class Truth:
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
-    """Read the scene of each picture. One without a scene raises a UserError."""
+    """Read the scene of each picture. If one has no scene, raise UserError."""
     encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
     for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
         with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:

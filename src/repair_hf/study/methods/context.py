@@ -92,7 +92,7 @@ class MakerContext:
 
     @asynccontextmanager
     async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
-        """Start the image editor, if `edit` is to make `edits` candidates of each image, or `draw` is called."""
+        """Start the image editor. `edits` is the number of candidates of `edit`; `draws` allows `draw`."""
         with self._image_journal() as journal:
             if edits:
                 self._images = self._candidates(self.sources, edits, journal)
@@ -104,7 +104,7 @@ class MakerContext:
                 yield
 
     async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
-        """Process captions concurrently. Captions with useless answers or unreadable images are dropped."""
+        """Process captions concurrently, results in order. Drop those with useless answers or unreadable images."""
         rows = list(rows)
         found: dict[int, T] = {}
         queue = iter(rows)
@@ -146,7 +146,7 @@ class MakerContext:
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Ask the LLM for captions, and return the usable ones of `samples` answers; none raises an AnswerError."""
+        """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
         self.asked.llm += samples
         answers = await self.chat.ask_many(
             prompts.chat(prompt, **blanks),
@@ -161,7 +161,7 @@ class MakerContext:
         return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
-        """Edit an image of the pairs, and return the files of candidates that differ; none raises NoSample."""
+        """Edit an image of the pairs and return the files of changed candidates. If there is none, raise NoSample."""
         assert self._images is not None, "open(edits=...) comes first"
         self.asked.images += self._images.count
         files = [path for path in await self._images.make(image, instruction) if path is not None]
@@ -174,7 +174,7 @@ class MakerContext:
         return changed
 
     async def draw(self, caption: str) -> Path:
-        """Generate an image of a caption and return its file. The editor gets an empty canvas to edit."""
+        """Let the editor edit an empty canvas to fit a caption. If it gives no image, raise NoSample."""
         assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
         path = (await self._canvas.make(0, draw_instruction(caption)))[0]

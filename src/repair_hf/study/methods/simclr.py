@@ -29,7 +29,7 @@ SMALLEST = 384  # width of SLIP's smallest tower
 
 
 class TwoViews(Objective):
-    """InfoNCE and NT-Xent, weighted by `weight`, on image features of some width."""
+    """InfoNCE, plus NT-Xent with a weight, on image features of some width."""
 
     needs_features: ClassVar[bool] = True
 
