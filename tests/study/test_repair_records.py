@@ -91,12 +91,9 @@ def test_calls_per_record_are_the_papers(rows, is_audited, calls):
 
 def test_a_share_of_records_keeps_what_points_at_them():
     """Captions 0 to 9 chose images 0 to 9; each pair has a record, and a pointer from the other side."""
-    own = [
-        {"record_id": f"r{i}", "q_id": f"i{i}", "fp_id": f"c{i}", "candidate_similarities": [0.5]} for i in range(10)
-    ]
-    pointers = [
-        {"record_id": f"p{i}", "q_id": f"c{i}", "fp_id": f"i{i}", "candidate_similarities": None} for i in range(10)
-    ]
+    names = ("record_id", "q_id", "fp_id", "candidate_similarities")
+    own = [dict(zip(names, (f"r{i}", f"i{i}", f"c{i}", [0.5]), strict=True)) for i in range(10)]
+    pointers = [dict(zip(names, (f"p{i}", f"c{i}", f"i{i}", None), strict=True)) for i in range(10)]
     kept = share_of_records(Dataset.from_list([*own, *pointers]), 0.4)["record_id"][:]
     numbers = [{name[1:] for name in kept if name[0] == kind} for kind in "rp"]
     assert len(kept) == 8 and numbers[0] == numbers[1] and len(numbers[0]) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,13 +38,8 @@ def test_equal_compute_is_the_larger_of_both_rounded_up_to_halves(images, texts,
 
 def test_each_cell_has_a_folder_of_its_own():
     knobs = [Knobs(lr, epochs, weight) for lr in (1e-4, 3e-4) for epochs in (1, 1.5) for weight in (0, 0.5, 1)]
-    cells = {
-        Cell("repair", split, seed, each, share)
-        for split in ("test", "validation")
-        for seed in (0, 1)
-        for each in knobs
-        for share in (0.2, 1.0)
-    } | {Cell("base", "test")}
+    parts = product(["repair"], ("test", "validation"), (0, 1), knobs, (0.2, 1.0))
+    cells = {Cell(*part) for part in parts} | {Cell("base", "test")}
     assert len({cell.name for cell in cells}) == len(cells)
     assert all("/" not in cell.name for cell in cells)
 

@@ -25,13 +25,8 @@ def test_an_answer_that_two_products_hold_was_paid_once(tmp_path):
     write_journal(tmp_path / "two" / "images.jsonl", "x", 2.0, stage="edit", direction="t2i")
     assert paid([tmp_path / "one", tmp_path / "two"]) == (4.0, 4)  # four answers, and an image, which is no answer
     assert paid([tmp_path / "two"]) == (3.5, 3) and paid([]) == (0.0, 0)
-
-
-def test_an_answer_that_two_products_paid_for_counts_twice(tmp_path):
-    for name in ("one", "two"):
-        write_journal(tmp_path / name / "journal.jsonl", "a")
-    write_journal(tmp_path / "three" / "journal-inherited-0.jsonl", "a")
-    assert paid([tmp_path / name for name in ("one", "two", "three")]) == (1.0, 2)
+    write_journal(tmp_path / "three" / "journal.jsonl", "a")
+    assert paid([tmp_path / name for name in ("one", "two", "three")]) == (4.5, 5)  # two have paid for this one
 
 
 def test_a_ceiling_applies_to_all_datasets_together(tmp_path):

@@ -150,7 +150,7 @@ def test_the_papers_figures_stand_in_columns_of_their_own(results):
     assert not any("paper" in name for name in found.data.columns)
 
 
-def test_overhead_adds_parts_up_and_divides_by_repair(results):
+def test_costs_add_parts_up_and_divide_by_repair(results):
     none = Dataset.from_dict({})
     both = total_cost([Product(none, 10, 12, 5, 1.0, 0.5, 1.0, "x"), Product(none, 30, 90, 15, 3.0, 0.5, 1.0, "y")])
     assert (both["samples"], both["llm_calls"], both["image_calls"], both["dollars"]) == (40, 102, 20, 2.0)
@@ -158,9 +158,6 @@ def test_overhead_adds_parts_up_and_divides_by_repair(results):
     found = overhead(results()).table.set_index("method")
     assert found.loc["repair", "LLM x repair"] == "1.00" and found.loc["vanilla", "LLM x repair"] == "0.00"
     assert found.loc["repair", "dollars"] == "–"  # no list price is known
-
-
-def test_training_counts_encodes(results):
     found = training(results()).data.set_index("method")
     assert found.loc["vanilla", "encodes"] == 10 * (8 + 8)
 

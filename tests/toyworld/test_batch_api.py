@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from repair_hf.toyworld.server import ChatServer, Hangup, Response
 
-BOUNDARY = "----12345"
+WISH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
 def row(name: str, said: str, url: str = "/v1/chat/completions") -> dict:
@@ -34,75 +33,58 @@ def server(tmp_path):
 
 
 @pytest.fixture
-def call(server):
-    connection = http.client.HTTPConnection(urlsplit(server.base_url).netloc, timeout=60)
-
-    def send(method: str, path: str, data: bytes | None = None, kind: str = "application/json"):
-        connection.request(method, f"/v1/{path}", data, {"Content-Type": kind})
-        response = connection.getresponse()
-        return response.status, response.read()
-
-    yield send
-    connection.close()
+def client(server):
+    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+        yield client
 
 
-def upload(call, content: bytes, purpose: str = "batch") -> tuple[int, dict]:
-    parts = [("purpose", "", purpose.encode()), ("file", '; filename="a.jsonl"', content)]
-    form = b"".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + data + b"\r\n"
-        for name, more, data in parts
-    )
-    form += f"--{BOUNDARY}--\r\n".encode()
-    status, body = call("POST", "files", form, f"multipart/form-data; boundary={BOUNDARY}")
-    return status, json.loads(body)
+def upload(client, content: str, purpose: str = "batch") -> httpx.Response:
+    return client.post("/files", data={"purpose": purpose}, files={"file": ("a.jsonl", content.encode())})
 
 
-def hand_in(call, rows: list[dict]) -> dict:
-    _, file = upload(call, "\n".join(map(json.dumps, rows)).encode())
-    wish = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    status, batch = call("POST", "batches", json.dumps(wish | {"metadata": {"name": "ours"}}).encode())
-    assert status == 200
-    return json.loads(batch)
+def hand_in(client, rows: list[dict]) -> dict:
+    file = upload(client, "\n".join(map(json.dumps, rows))).json()
+    return client.post("/batches", json=WISH | {"input_file_id": file["id"], "metadata": {"a": "b"}}).json()
 
 
-def look(call, id: str) -> dict:
-    return json.loads(call("GET", f"batches/{id}")[1])
+def look(client, id: str) -> dict:
+    return client.get(f"/batches/{id}").json()
 
 
-def content(call, id: str) -> list[dict]:
-    return [json.loads(line) for line in call("GET", f"files/{id}/content")[1].splitlines()]
+def content(client, id: str) -> list[dict]:
+    return [json.loads(line) for line in client.get(f"/files/{id}/content").text.splitlines()]
 
 
-def test_answers_come_when_the_time_has_come(server, call, tmp_path):
+def test_answers_come_when_the_time_has_come(server, client, tmp_path):
     server.batches.delay = 3600
-    batch = hand_in(call, [row("a", "yes"), row("b", "no")])
-    assert look(call, batch["id"])["status"] == batch["status"] == "in_progress"
+    batch = hand_in(client, [row("a", "yes"), row("b", "no")])
+    assert look(client, batch["id"])["status"] == batch["status"] == "in_progress"
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 2
     server.batches.delay = 0
-    found = look(call, batch["id"])
-    assert found["status"] == "completed" and found["metadata"] == {"name": "ours"} and found["error_file_id"] is None
+    found = look(client, batch["id"])
+    assert found["status"] == "completed" and found["metadata"] == {"a": "b"} and found["error_file_id"] is None
     assert found["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
-    lines = {line["custom_id"]: line["response"]["body"] for line in content(call, found["output_file_id"])}
+    lines = {line["custom_id"]: line["response"]["body"] for line in content(client, found["output_file_id"])}
     assert [lines[name]["choices"][0]["message"]["content"] for name in "ab"] == ["YES", "NO"]
-    assert look(call, batch["id"]) == found  # answered once
-    assert [one["id"] for one in json.loads(call("GET", "batches?limit=100")[1])["data"]] == [batch["id"]]
+    assert look(client, batch["id"]) == found  # answered once
+    assert [one["id"] for one in client.get("/batches?limit=100").json()["data"]] == [batch["id"]]
 
 
-def test_what_fails_stands_in_a_file_of_its_own(call):
+def test_what_fails_stands_in_a_file_of_its_own(client):
     rows = [row("a", "yes"), row("b", "slow"), row("c", "wrong"), row("d", "hang up")]
-    batch = look(call, hand_in(call, rows)["id"])
-    told = {line["custom_id"]: line["response"]["status_code"] for line in content(call, batch["error_file_id"])}
-    assert told == {"b": 429, "c": 400, "d": 500} and len(content(call, batch["output_file_id"])) == 1
+    batch = look(client, hand_in(client, rows)["id"])
+    told = {line["custom_id"]: line["response"]["status_code"] for line in content(client, batch["error_file_id"])}
+    assert told == {"b": 429, "c": 400, "d": 500} and len(content(client, batch["output_file_id"])) == 1
 
 
 @pytest.mark.parametrize("bad", [[row("a", "yes", url="/v1/embeddings")], [{"custom_id": "a"}], [row("", "yes")]])
-def test_a_file_of_something_else_fails(call, bad):
-    batch = look(call, hand_in(call, bad)["id"])
+def test_a_file_of_something_else_fails(client, bad):
+    batch = look(client, hand_in(client, bad)["id"])
     assert batch["status"] == "failed" and "Not a request" in batch["errors"]["data"][0]["message"]
 
 
-def test_what_is_not_there(call):
-    assert upload(call, b"{}", purpose="assistants")[0] == 400
-    wish = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    assert call("POST", "batches", json.dumps(wish).encode())[0] == 404
-    assert {call("GET", path)[0] for path in ("batches/b", "files/f/content", "models", "batches/b/c")} == {404}
+def test_what_is_not_there(client):
+    assert upload(client, "{}", purpose="assistants").status_code == 400
+    assert client.post("/batches", json=WISH).status_code == 404
+    paths = ("/batches/b", "/files/f/content", "/models", "/batches/b/c")
+    assert {client.get(path).status_code for path in paths} == {404}

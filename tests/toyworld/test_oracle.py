@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.llm import prompts
-from repair_hf.llm.answers import AnswerError, RefusedAnswer
+from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.synthesis.audit import Verdict, audit
@@ -31,12 +31,6 @@ def draw(seed: int) -> tuple[scenes.Scene, scenes.Scene, str]:
     rng = random.Random(seed)
     scene, other = scenes.sample(rng), scenes.sample(rng)
     return scene, other, captions.write(other, rng)
-
-
-def is_true(seed: int) -> bool:
-    """Whether the caption of the other scene happens to be true of the first."""
-    scene, _, caption = draw(seed)
-    return scenes.holds(captions.parse(caption), scene)
 
 
 @pytest.fixture
@@ -70,33 +64,17 @@ def test_audit_of_images(ask, gt, fp):
     assert (verdict.gt_valid, verdict.fp_too_similar) == (gt == THREE, fp == THREE)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(20) if not is_true(seed)])
-def test_a_caption_is_repaired(ask, seed):
-    scene, _, fp = draw(seed)
-    instruction = ask(instruct, "i2t", q=url(scene), fp=fp)
-    for edited in ask(edit_caption, fp, instruction, candidates=3, seed=0):
-        assert scenes.holds(captions.parse(edited), scene)
-
-
 @pytest.mark.parametrize("seed", range(20))
-def test_an_image_is_repaired(ask, seed):
-    scene, _, query = draw(seed)
-    instruction = ask(instruct, "t2i", q=query, fp=url(scene))
-    edited = instructions.apply_image_instruction(scene, instruction)
-    assert scenes.holds(captions.parse(query), edited)
+def test_captions_and_images_are_repaired(ask, seed):
+    scene, _, caption = draw(seed)
+    instruction = ask(instruct, "i2t", q=url(scene), fp=caption)
+    for edited in ask(edit_caption, caption, instruction, candidates=3, seed=0):
+        assert scenes.holds(captions.parse(edited), scene)
+    instruction = ask(instruct, "t2i", q=caption, fp=url(scene))
+    assert scenes.holds(captions.parse(caption), instructions.apply_image_instruction(scene, instruction))
 
 
-def test_candidates_differ_by_seed(ask):
-    fp = "two small red circles racing along by day"
-    instruction = "[Count Error]: Three. Therefore, replace 'two' with 'three'."
-    drawn = [ask(edit_caption, fp, instruction, candidates=6, seed=seed) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(set(drawn[0])) > 1
-    shown = ask(edit_caption, fp, instruction, candidates=2, seed=0, image=url(THREE))
-    assert all("three" in edited or "trio" in edited for edited in shown)
-
-
-def test_choices_of_one_request_differ_like_those_of_several(ask):
+def test_choices_of_one_request_differ_like_those_of_several():
     fp = "two small red circles racing along by day"
     instruction = "Therefore, replace 'two' with 'three'."
     messages = prompts.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
@@ -124,7 +102,7 @@ def test_pictures_of_elsewhere_are_refused(ask):
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
     photo = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    with pytest.raises(ProviderError, match="carries no scene"):
+    with pytest.raises(ProviderError, match="carries no scene.*--llm"):
         ask(audit, "i2t", q=photo, gt="a red circle", fp="a blue circle")
     with pytest.raises(ProviderError, match="PNG pictures of the toy world only"):
         ask(audit, "i2t", q="https://example.com/cat.jpg", gt="a red circle", fp="a blue circle")
@@ -170,17 +148,6 @@ def test_answers_are_malformed_at_the_rate():
         with contextlib.suppress(ValueError):
             good += bool(Verdict.model_validate_json(text))
     assert 0.62 < good / len(texts) < 0.78
-
-
-def test_malformed_answers_are_repaired_or_dropped(ask):
-    dropped = 0
-    for seed in range(30):
-        scene, _, fp = draw(seed)
-        try:
-            ask(audit, "i2t", q=url(scene), gt=fp, fp=fp, rates={"malformed_rate": 0.5})
-        except AnswerError:
-            dropped += 1
-    assert 0 < dropped < 20  # a quarter
 
 
 def test_litellm_knows_it(tmp_path):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from repair_hf.toyworld import captions, scenes
+from repair_hf.toyworld import scenes
 from repair_hf.toyworld.scenes import Facts, Scene, Thing
 
 SCENE = Scene(Thing("circle", "red", 2, "large", "sleeping"), Thing("star", "blue"), "left", "day", layout=3)
@@ -34,10 +34,8 @@ def test_a_thing_that_the_picture_lacks_is_a_hallucination():
     assert [gap.kind for gap in scenes.differences(facts, lonely)] == ["Hallucination"]
 
 
-def test_json_round_trip_keeps_the_layout():
-    again = Scene.from_json(SCENE.to_json())
-    assert again == SCENE and again.layout == 3
-    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE  # the layout is not compared
+def test_the_layout_is_not_compared():
+    assert Scene(SCENE.subject, SCENE.other, "left", "day", layout=99) == SCENE
 
 
 def test_sampled_things_can_always_be_told_apart():
@@ -45,13 +43,3 @@ def test_sampled_things_can_always_be_told_apart():
     drawn = [scenes.sample(rng) for _ in range(3000)]
     assert all(s.other is None or (s.other.shape, s.other.color) != (s.subject.shape, s.subject.color) for s in drawn)
     assert 0.1 < sum(s.other is None for s in drawn) / len(drawn) < 0.2
-
-
-def test_satisfy_makes_any_caption_true_and_changes_nothing_that_already_fits():
-    rng = random.Random(1)
-    for _ in range(2000):
-        scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
-        facts = captions.parse(caption)
-        goal = scenes.satisfy(facts, scene)
-        assert scenes.holds(facts, goal), (caption, scene)
-        assert (goal == scene) == scenes.holds(facts, scene)

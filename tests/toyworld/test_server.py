@@ -5,12 +5,12 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
 
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer, Hangup, Response
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
@@ -46,44 +46,38 @@ def test_answers_in_the_openai_shape(connect):
     assert reply["choices"][0]["message"] == {"role": "assistant", "content": "HELLO THERE"}
     assert reply["choices"][0]["finish_reason"] == "stop"
     assert reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
-
-
-def test_several_choices_are_billed_for_one_prompt(connect):
-    status, _, reply = post(connect(lambda body: ["YES", "NO, NEVER"][: body["n"]]), {**BODY, "n": 2})
+    _, _, reply = post(connect(lambda body: ["YES", "NO, NEVER"]))  # several choices are billed for one prompt
     assert [(one["index"], one["message"]["content"]) for one in reply["choices"]] == [(0, "YES"), (1, "NO, NEVER")]
-    assert (status, reply["usage"]) == (200, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
+    assert reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
-def test_one_connection_serves_many_requests_without_delay():
+def test_one_connection_serves_many_requests_without_delay_until_the_end():
     with ChatServer(lambda body: "yes") as running:
         connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
         assert post(connection)[0] == 200
         first = connection.sock
         assert post(connection)[0] == 200 and connection.sock is first
-        [accepted] = running._http.connections
+        [accepted] = running.connections
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # no delayed acknowledgements
-        connection.close()
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        post(connection)
 
 
-def test_whole_responses(connect):
-    status, headers, reply = post(connect(lambda body: Response(429, {"error": "slow"}, {"Retry-After": "7"})))
+def test_answers_that_are_no_text(connect):
+    """A whole response, an error of the client, and a connection that is closed."""
+
+    def answer(body):
+        if body["n"] == 1:
+            return Response(429, {"error": "slow"}, {"Retry-After": "7"})
+        raise ValueError("no picture") if body["n"] == 2 else Hangup
+
+    connection = connect(answer)
+    status, headers, reply = post(connection, {**BODY, "n": 1})
     assert (status, headers["Retry-After"], reply) == (429, "7", {"error": "slow"})
-
-
-def test_hangup(connect):
-    def answer(body):
-        raise Hangup
-
-    with pytest.raises(http.client.RemoteDisconnected):
-        post(connect(answer))
-
-
-def test_a_value_error_is_the_clients_fault(connect):
-    def answer(body):
-        raise ValueError("no picture")
-
-    status, _, reply = post(connect(answer))
+    status, _, reply = post(connection, {**BODY, "n": 2})
     assert status == 400 and reply["error"]["message"] == "no picture"
+    with pytest.raises(http.client.RemoteDisconnected):
+        post(connection, {**BODY, "n": 3})
 
 
 @pytest.mark.parametrize("body", [b"not JSON", [], {"model": "m"}])
@@ -117,34 +111,11 @@ def test_log_is_written_before_the_answer(connect, tmp_path):
 
 
 def test_connections_are_served_side_by_side():
-    barrier = threading.Barrier(8, timeout=60)
-
-    def answer(body):
-        barrier.wait()  # passes only if eight requests are in work at once
-        return "yes"
-
-    def client():
-        connection = http.client.HTTPConnection(netloc, timeout=60)
-        statuses.append(post(connection)[0])
-        connection.close()
-
-    statuses: list[int] = []
-    with ChatServer(answer) as running:
+    barrier = threading.Barrier(8, timeout=60)  # opens only if eight requests are in work at once
+    with ChatServer(lambda body: str(barrier.wait())) as running, ThreadPoolExecutor(8) as pool:
         netloc = urlsplit(running.base_url).netloc
-        clients = [threading.Thread(target=client) for _ in range(8)]
-        for thread in clients:
-            thread.start()
-        for thread in clients:
-            thread.join()
-    assert statuses == [200] * 8
-
-
-def test_after_the_end_nobody_answers():
-    with ChatServer(lambda body: "yes") as running:
-        connection = http.client.HTTPConnection(urlsplit(running.base_url).netloc, timeout=60)
-        post(connection)
-    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        post(connection)
+        connections = [http.client.HTTPConnection(netloc, timeout=60) for _ in range(8)]
+        assert [status for status, _, _ in pool.map(post, connections)] == [200] * 8
 
 
 def test_a_port_that_is_taken():
@@ -152,15 +123,3 @@ def test_a_port_that_is_taken():
         port = urlsplit(running.base_url).port
         with pytest.raises(UserError, match=f"Port {port} cannot be used"):
             ChatServer(lambda body: "yes", port=port)
-
-
-def test_the_oracle_over_http(connect):
-    connection = connect(lambda body: oracle.choices(oracle.answer, body))
-    edit = [
-        {"type": "text", "text": 'False-positive caption: "two red stars"'},
-        {"type": "text", "text": "Edit instruction: \"Therefore, replace 'two' with 'three'.\""},
-    ]
-    body = {**BODY, "messages": [{"role": "user", "content": edit}], "n": 4, "seed": 1}
-    texts = [choice["message"]["content"] for choice in post(connection, body)[2]["choices"]]
-    assert set(texts) == {"three red stars", "a trio of red stars"} and len(texts) == 4
-    assert post(connection)[0] == 400

@@ -32,15 +32,6 @@ def test_shares_are_those_of_each_query_by_itself(pairs):
         assert found[f"t2i_true@{k}"] == pytest.approx(np.mean(of_texts)) and 0 < np.mean(of_texts) < 1
 
 
-def test_a_caption_of_another_picture_may_be_true(pairs):
-    """Vectors by which each caption finds all pictures that it is true of: R@1 would count some of these as wrong."""
-    scenes, facts = list(scenes_of(pairs)), [parse(text) for text in pairs.captions["caption"][:]]
-    is_true = np.array([[holds(fact, scene) for fact in facts] for scene in scenes], np.float32)  # (60, 300)
-    assert is_true.sum() > 300
-    found = Truth(pairs).shares(is_true, np.eye(300, dtype=np.float32))
-    assert found["i2t_true@5"] == found["t2i_true@1"] == 1
-
-
 def test_pictures_without_a_scene_are_refused(pairs_folder):
     with pytest.raises(UserError, match=r"\w+.png carries no scene"):
         Truth(load_pairs(pairs_folder, split="all"))

@@ -47,7 +47,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
         if self.knobs is None:
             return f"{self.method}--{self.split}"
         share = f"--share{self.share:g}" if self.share < 1 else ""
@@ -67,7 +66,6 @@ class Measured:
 
     @property
     def knobs(self) -> Knobs:
-        """Its hyperparameters."""
         assert self.cell.knobs is not None, "the base is not trained"
         return self.cell.knobs
 
@@ -77,12 +75,7 @@ def run_cell(
 ) -> Measured:
     """Train and evaluate, or read the finished cell. Weights that were trained for the validation split are reused.
 
-    Args:
-        cell: The cell.
-        method: Its method; None for the base.
-        setting: The study's setting.
-        products: Source of samples and records.
-        keep_weights: Keep the weights until the other split is evaluated or `forget_weights` is called.
+    `method` is None for the base. `keep_weights` keeps the weights for the other split, or until `forget_weights`.
 
     Raises:
         UserError: If the folder holds a finished cell of other data or options.
@@ -100,8 +93,8 @@ def run_cell(
             finish_stage(folder, summary)
         # here, not after the evaluation: a process that is killed in between leaves the weights behind
         if not (keep_weights or setting.keep_models):
-            for evaluated in (folder, _folder(_validation_twin(cell, setting), setting)):
-                forget_weights(evaluated)
+            for split in (cell.split, setting.validation_split):
+                forget_weights(_folder(replace(cell, split=split), setting))
     return Measured(cell, folder, summary["metrics"], summary["training"])
 
 
@@ -126,18 +119,13 @@ def _folder(cell: Cell, setting: Setting) -> Path:
     return setting.output / "cells" / cell.name
 
 
-def _validation_twin(cell: Cell, setting: Setting) -> Cell:
-    """The same training, evaluated on the validation split."""
-    return replace(cell, split=setting.validation_split)
-
-
 def _retriever(
     cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting
 ) -> tuple[DualEncoder, dict[str, Any]]:
-    """Return the trained retriever and its training figures; the validation twin's weights are reused."""
+    """Return the trained retriever and its training figures; the weights of the validation split are reused."""
     if method is None:
         return setting.encoder(setting.model), {}
-    folder, twin = _folder(cell, setting), _validation_twin(cell, setting)
+    folder, twin = _folder(cell, setting), replace(cell, split=setting.validation_split)
     known = _folder(twin, setting)
     # the weights come first: where nothing is tuned there may be no validation split
     if (known / WEIGHTS).is_dir() and (summary := finished(known, _resolved(twin, method, made, setting))):

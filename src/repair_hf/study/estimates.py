@@ -54,20 +54,13 @@ class Corpus:
 
 
 class Estimator:
-    """Estimates methods.
-
-    Args:
-        setting: The study's setting.
-        corpus: Size of the training data.
-        sample: Some of the training pairs, or all.
-    """
+    """Estimates methods from a corpus's size and a sample of its pairs, which may be all of them."""
 
     def __init__(self, setting: Setting, corpus: Corpus, sample: Pairs) -> None:
         self.setting, self.corpus, self.sample = setting, corpus, sample
         self.sources = SourceImages(sample.images)
 
     def of(self, method: Method) -> Requests:
-        """Estimate a method alone."""
         return sum(self.parts(method).values(), Requests())
 
     def of_all(self, methods: Sequence[Method]) -> Requests:
@@ -77,12 +70,10 @@ class Estimator:
         and the first of several rounds is RePair's own.
         """
         found: dict[str, Requests] = {}
-        is_repaired = any(
-            isinstance(method, RepairVariant) and method.product == "repair" and method.records for method in methods
-        )
+        has_repair = any("repair" in self.parts(method) for method in methods)
         for method in methods:
             for name, requests in self.parts(method).items():
-                if is_repaired and isinstance(method, RepairVariant) and name != "repair":
+                if has_repair and isinstance(method, RepairVariant) and name != "repair":
                     requests = self._new(method, requests)
                 both = found.get(name, Requests()), requests
                 found[name] = max(both, key=lambda one: one.llm_calls + one.image_calls)
@@ -126,7 +117,6 @@ class Estimator:
         return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Requests())
 
     def _triplets(self, variant: RepairVariant) -> dict[str, int]:
-        """The most failures of each direction."""
         mine, most = self.setting.mine, self.setting.mine["max_queries"] or self.corpus.captions
         i2t, t2i = min(self.corpus.images, most) * mine["d_i2t"], min(self.corpus.captions, most) * mine["d_t2i"]
         if variant.reciprocal:  # the captions' failures become the images'

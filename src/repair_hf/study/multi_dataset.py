@@ -25,15 +25,7 @@ COLUMNS = (*map(label, R1), *(f"{label(name)}, equal steps" for name in R1))
 
 
 def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the command line of each dataset's own study.
-
-    Args:
-        options: Options with `datasets`.
-        others: The other options of the command.
-
-    Raises:
-        UserError: If a dataset's name is no folder name, or it has options of the whole study.
-    """
+    """Return the command line of each dataset's own study, from all options of the command."""
     found = {}
     for name, own in (options.datasets or {}).items():
         if not re.fullmatch(r"\w[\w.-]*", name):
@@ -57,24 +49,13 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
 
 
 def ceilings(llm: LLMOptions, others: Sequence[Path]) -> list[str]:
-    """Return flags with a dataset's ceilings: what the other datasets have not spent.
-
-    Args:
-        llm: Options with the ceilings of the whole study.
-        others: Folders of the other datasets.
-    """
+    """Return flags with a dataset's ceilings: what the other datasets, with these folders, have not spent."""
     left = limit_spending(llm, (product for folder in others for product in products_in(folder / "products")))
     return flags({"max_usd": left.max_usd, "max_calls": left.max_calls})
 
 
 def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding:
-    """Write the table of all datasets from the files of their studies.
-
-    Args:
-        output: Folder of the whole study.
-        names: The finished datasets.
-        is_toy: Whether any of them is the toy world.
-    """
+    """Write the table of all finished datasets from the files of their studies."""
     tables = {name: pd.read_csv(output / name / "summary.csv", dtype=str).set_index("method") for name in names}
     methods = list(dict.fromkeys(method for table in tables.values() for method in table.index))
     whole = pd.concat({name: table.reindex(methods)[list(COLUMNS)] for name, table in tables.items()}, axis=1)

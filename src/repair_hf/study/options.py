@@ -119,11 +119,7 @@ class StudyEditorOptions(EditorOptions):
 
 
 def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:
-    """Return the toy world that the options name, or the hyperparameters for one's own data.
-
-    Raises:
-        UserError: If both are given.
-    """
+    """Return the toy world that the options name, or the hyperparameters for one's own data."""
     if pairs.pairs is None:
         return SIZES[options.size or "full"]
     if options.size is not None:

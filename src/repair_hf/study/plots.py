@@ -76,5 +76,4 @@ def draw_sweep(results: Results) -> Finding | None:
 
 
 def _mean(cells: Sequence[Measured], metric: str) -> float:
-    """Return the mean over seeds in percent."""
     return 100 * statistics.fmean(cell.metrics[metric] for cell in cells)

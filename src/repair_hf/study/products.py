@@ -36,11 +36,7 @@ SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 
 
 class Products:
-    """The products of a study, each made on first use.
-
-    Args:
-        setting: The study's setting.
-    """
+    """The products of a study, each made on first use."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.folder = setting, setting.output / "products"
@@ -50,9 +46,7 @@ class Products:
     def of(self, method: Method, knobs: Knobs) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
 
-        Args:
-            method: The method.
-            knobs: Its hyperparameters. The retriever between two rounds of repair is trained with them.
+        The retriever between two rounds of repair is trained with `knobs`.
 
         Raises:
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
@@ -105,7 +99,6 @@ class Products:
         return self.setting.sharing.lock("products")
 
     def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        """Make samples and return their summary."""
         with self._lock():
             if summary := finished(folder, resolved):  # another process made them meanwhile
                 return summary
@@ -166,7 +159,6 @@ class Products:
 
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
-    """Run a maker with the image editor open."""
     async with context.open(edits=maker.edits, draws=maker.draws):
         return await maker.make(context)
 

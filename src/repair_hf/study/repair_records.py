@@ -18,7 +18,7 @@ from pyarrow.parquet import read_table
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.command_line import as_flags, flags
-from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.study.methods.method import RepairVariant
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import places_of_share
@@ -31,10 +31,7 @@ from repair_hf.synthesis.reuse import inherit
 class RepairRecords:
     """Mines and repairs, in one folder for the failures and one for the records of each round.
 
-    Args:
-        setting: The study's setting.
-        folder: Folder of the products.
-        within_ceilings: Limits an LLM's ceilings to what is left for a folder.
+    `within_ceilings` limits an LLM's ceilings to what is left for a folder.
     """
 
     def __init__(
@@ -59,13 +56,17 @@ class RepairRecords:
         )
 
     def make_rounds(self, variant: RepairVariant, knobs: Knobs) -> tuple[Dataset, list[Path]]:
-        """Return the records of all rounds together, and the folder of each round."""
+        """Return the records of all rounds together, and their folders. Each round's retriever mines the next."""
         folders = [self.folder / f"{variant.product}-records"]
         self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
         for number in range(2, variant.rounds + 1):
             name = f"{variant.product}-round-{number}--{knobs.name}"
             retriever = self.folder / f"{name}-retriever"
-            self._train(variant, knobs, folders, retriever)
+            self.setting.type_command(
+                "train", *as_flags(self.setting.pairs_options), "--model", self.setting.model_of(variant),
+                "--output", str(retriever), "--records", *map(str, folders),
+                *flags({**self.setting.training, **variant.train, **knobs.as_options()}),
+            )  # fmt: skip
             self._mine_and_repair(variant, str(retriever), name, folders)
             folders.append(self.folder / f"{name}-records")
         records = load_records([str(folder) for folder in folders])
@@ -93,14 +94,6 @@ class RepairRecords:
             "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
             *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
             *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
-        )  # fmt: skip
-
-    def _train(self, variant: RepairVariant, knobs: Knobs, folders: list[Path], output: Path) -> None:
-        """Train the retriever on the records of earlier rounds, to mine the next round with it."""
-        setting = self.setting
-        setting.type_command(
-            "train", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(output),
-            "--records", *map(str, folders), *flags({**setting.training, **variant.train, **knobs.as_options()}),
         )  # fmt: skip
 
 
@@ -165,10 +158,8 @@ def _dollars(summary: Mapping[str, Any]) -> float | None:
 def mirror_failures(folder: Path) -> Path:
     """Turn a caption's failure into one of the wrong image: the image asks, and the caption is its false positive.
 
-    `fp_score` is the same from both sides; `fp_rank` stays the rank of the image for the caption.
-
-    Returns:
-        A Parquet file of i2t failures, own and mirrored, each pair of query and false positive once.
+    `fp_score` is the same from both sides; `fp_rank` stays the rank of the image for the caption. The Parquet file
+    that is returned has each pair of query and false positive once.
     """
     table = Dataset(read_table(folder / "failures.parquet")).to_pandas()
     is_t2i = table["direction"] == "t2i"
@@ -182,9 +173,7 @@ def mirror_failures(folder: Path) -> Path:
         mirrored[name] = by_image.loc[mirrored["q"], name].to_numpy()
     both = pd.concat([i2t, mirrored]).drop_duplicates(["q", "fp"])
     file = folder / "mirrored.parquet"
-    draft = file.with_name(f".{file.name}.tmp")
-    both.to_parquet(draft, index=False)
-    draft.replace(file)
+    write_atomically(file, both.to_parquet(index=False))
     return file
 
 

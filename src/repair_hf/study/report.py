@@ -20,12 +20,9 @@ FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 
 
 def write_report(results: Results, differences: tables.Differences, paper: str | None = None) -> list[Finding]:
-    """Write all sections and return them.
+    """Write all sections and return them. Published figures of the dataset `paper` get columns of their own.
 
-    Args:
-        results: All results so far.
-        differences: Differences between cells; it caches resamples, so use one instance for all reports of a study.
-        paper: Dataset whose published figures get columns of their own.
+    `differences` caches resamples, so use one instance for all reports of a study.
     """
     setting = differences.setting
     retrieval, gained = tables.scores(results, paper), draw_gains(tables.gains(results, differences))
@@ -60,14 +57,7 @@ def left_out(results: Results) -> Finding | None:
 
 
 def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, caveat: str | None = None) -> None:
-    """Write `study.md` and the files of each section.
-
-    Args:
-        sections: The sections in order.
-        output: Folder of the files.
-        is_toy: Whether the numbers are the toy world's.
-        caveat: A warning at the top.
-    """
+    """Write `study.md` and the files of each section, with warnings at the top."""
     lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else []), *([caveat, ""] if caveat else [])]
     for each in sections:
         each.save(output)

@@ -61,14 +61,8 @@ class Results:
 class Study:
     """Runs the cells of a study.
 
-    Args:
-        setting: What they share.
-        methods: All existing methods by name.
-        wanted: The study's methods; plain training is added.
-        space: Hyperparameters to choose from.
-        tune: Whether to tune; else the first of each value is used.
-        shares: Shares of each method's samples; 1 is added.
-        tell: Called with a line for each finished cell.
+    `methods` are all that exist, `wanted` those of the study; plain training is added. Without `tune`, the first of
+    each value in `space` is used. `tell` is called with a line for each finished cell.
     """
 
     def __init__(

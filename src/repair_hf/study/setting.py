@@ -36,7 +36,6 @@ class Knobs:
 
     @property
     def name(self) -> str:
-        """Their part of a folder's name."""
         weight = f"--lambda{self.grid_weight:g}" if self.grid_weight else ""
         return f"lr{self.learning_rate:g}--epochs{self.epochs:g}{weight}"
 
@@ -75,7 +74,6 @@ class Setting:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The training pairs."""
         return load_wanted(self.pairs_options)
 
     @cached_property
@@ -90,7 +88,6 @@ class Setting:
 
     @cache  # noqa: B019
     def held_out(self, split: str) -> Pairs:
-        """Load the pairs of an evaluation split."""
         return load_wanted(self.pairs_options, split)
 
     @cache  # noqa: B019
@@ -105,26 +102,21 @@ class Setting:
 
     @cache  # noqa: B019
     def digest(self, model: str) -> str:
-        """Return the digest of a retriever's weights."""
         return self.base.digest if model == self.model else self.encoder(model).digest
 
     def encoder(self, model: str) -> DualEncoder:
-        """Load a retriever, without its training."""
         return DualEncoder.from_pretrained(model)
 
     def model_of(self, method: Method) -> str:
-        """Return the retriever that a method trains."""
         if not method.other_model:
             return self.model
         assert self.other_model is not None, "`lacks` names it"
         return self.other_model
 
     def llm_of(self, variant: RepairVariant) -> LLMOptions:
-        """Return the LLM of a variant."""
         return self.weak_llm if variant.weak == "llm" and self.weak_llm else self.llm
 
     def editor_of(self, variant: RepairVariant) -> EditorOptions:
-        """Return the image editor of a variant."""
         return self.weak_editor if variant.weak == "editor" and self.weak_editor else self.editor
 
     def training_of(self, method: Method | None) -> dict[str, Any]:
@@ -152,11 +144,7 @@ def settle(
     compositional: CompositionalOptions,
     type_command: Callable[..., None],
 ) -> Setting:
-    """Make the setting from the options of `repair-hf study`.
-
-    Raises:
-        UserError: If options contradict each other.
-    """
+    """Make the setting from the options of `repair-hf study`. Contradictions raise a UserError."""
     if llm.batch:
         raise UserError("`batch` answers within a day, but the study's methods need answers at once; leave it out.")
     size, output = size_of(options, pairs_options), Path(options.output)
@@ -219,5 +207,4 @@ def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> 
 
 
 def _provider(id: str) -> str:
-    """The provider that an endpoint belongs to."""
     return id.removeprefix("litellm:").partition("/")[0]

@@ -32,11 +32,7 @@ class Product:
 
 
 def total_cost(products: Iterable[Product]) -> dict[str, Any]:
-    """Add up the products of a method.
-
-    Returns:
-        `samples`, `llm_calls`, `image_calls`, `llm_per_sample`, `images_per_sample`, `dollars`.
-    """
+    """Add up the products of a method: all numbers of `Product`, by name."""
     parts = list(products)
     samples = sum(one.samples for one in parts)
     dollars = [one.dollars for one in parts if one.dollars is not None]
@@ -68,12 +64,9 @@ def paid(folders: Iterable[Path]) -> tuple[float, int]:
 
 
 def limit_spending(llm: LLMOptions, folders: Iterable[Path], own: Iterable[Path] = ()) -> LLMOptions:
-    """Lower an LLM's ceilings by what was already paid.
+    """Lower an LLM's ceilings by what was already paid in some products' folders.
 
-    Args:
-        llm: Options with the ceilings of all folders together.
-        folders: Products whose payments count.
-        own: Those of them that the new ceilings are for. They subtract their own payments themselves.
+    The new ceilings are those of the folders `own`, which subtract their own payments themselves.
     """
     if llm.max_usd is None and llm.max_calls is None:
         return llm  # reading the answers of all products takes a minute

@@ -31,11 +31,7 @@ SATURATED = 1.0  # points of R@1
 
 
 class Differences:
-    """Paired differences of cells, with confidence intervals.
-
-    Args:
-        setting: The study's setting.
-    """
+    """Paired differences of cells, with confidence intervals."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, pairs = setting, setting.held_out(setting.split)
@@ -45,12 +41,11 @@ class Differences:
     def between(self, cells: Sequence[Measured], plain: Sequence[Measured]) -> dict[str, dict[str, float]]:
         """Return metric -> `difference`, `low`, `high`, and `sd` over several seeds.
 
-        Args:
-            cells: One of each seed, or one for all seeds.
-            plain: What they are compared with, likewise.
+        Both sides are one cell of each seed, or one for all seeds.
         """
         count = max(len(cells), len(plain))
-        pairs = list(zip(_spread(cells, count), _spread(plain, count), strict=True))
+        sides = (list(side) * count if len(side) == 1 else side for side in (cells, plain))
+        pairs = list(zip(*sides, strict=True))
         samples = [(self._of(one), self._of(other)) for one, other in pairs]
         found = {}
         for name in samples[0][0]:
@@ -106,13 +101,12 @@ def scores(results: Results, paper: str | None = None) -> Finding:
     published = published_results(paper) if paper else {}
     heads = ["method", *map(label, RETRIEVAL), *(f"paper: {label(name)}" for name in R1 if paper)]
     rows = _rows(results, RETRIEVAL)
-    if paper:
-        rows = {
-            name: cells + [_published(published.get(name, {}), metric) for metric in R1]
-            for name, cells in rows.items()
-        }
-    metrics = results.base.metrics
-    told = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {_seeds(results)}. {DEFINITIONS}"
+    for name, cells in rows.items():
+        figures = published.get(name, {})
+        cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1 if paper]
+    metrics, seeds = results.base.metrics, len(results.longer)
+    told = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {seeds} seed{'s' if seeds > 1 else ''}. "
+    told += DEFINITIONS
     if paper:
         told += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
     return Finding("scores", "Retrieval", told, frame(heads, rows), data=_by_seed(results))
@@ -142,13 +136,7 @@ def gains(results: Results, differences: Differences) -> Finding:
 
 
 def summary(retrieval: Finding, gained: Finding, took: Finding) -> Finding:
-    """Tabulate R@1, gains and the cost of the data of all methods.
-
-    Args:
-        retrieval: From `scores`.
-        gained: From `gains`.
-        took: From `cost_tables.overhead`.
-    """
+    """Tabulate R@1, gains and the cost of the data of all methods, from the findings of those sections."""
     assert retrieval.table is not None and gained.table is not None and took.table is not None
     table = retrieval.table[["method", *map(label, R1)]]
     table = table.merge(gained.table.drop(columns="steps for equal compute"), how="left", on="method")
@@ -216,15 +204,6 @@ DEFINITIONS = (
 )
 
 
-def _spread(cells: Sequence[Measured], count: int) -> Sequence[Measured]:
-    return list(cells) * count if len(cells) == 1 else cells
-
-
-def _seeds(results: Results) -> str:
-    count = len(results.longer)
-    return f"{count} seed{'s' if count > 1 else ''}"
-
-
 def _rows(results: Results, metrics: Sequence[str]) -> dict[str, list[str]]:
     """Return the metrics of the base and of each method as text."""
     cells = {"base": (results.base,)} | {name: row.cells for name, row in results.rows.items()}
@@ -241,10 +220,6 @@ def _cell(cells: Sequence[Measured], name: str) -> str:
 def _gain(bounds: Mapping[str, float]) -> str:
     star = "" if bounds["low"] <= 0 <= bounds["high"] else " *"
     return f"{100 * bounds['difference']:+.1f} [{100 * bounds['low']:+.1f}, {100 * bounds['high']:+.1f}]{star}"
-
-
-def _published(row: Mapping[str, str], name: str) -> str:
-    return f"{float(row[name]):.2f}" if row.get(name) else NONE
 
 
 def _long(found: Mapping[Any, Mapping[str, Mapping[str, float]]], heads: Sequence[str] = ("method",)) -> pd.DataFrame:

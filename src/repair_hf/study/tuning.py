@@ -26,7 +26,6 @@ class SearchSpace:
     grid_weights: Sequence[float]  # for RePair and its variants
 
     def start(self, method: Method) -> Knobs:
-        """Return the first of each value."""
         return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)
 
     def rounds(self, method: Method) -> list[tuple[str, Sequence[float]]]:
@@ -48,12 +47,7 @@ class Tuned:
 def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate: Evaluate | None) -> Tuned:
     """Choose the hyperparameters of a method, or those of the method that it is tuned as.
 
-    Args:
-        methods: All methods by name.
-        name: The method.
-        space: The values to try.
-        evaluate: Trains a method with some hyperparameters and evaluates it on the validation split; None takes the
-            first of each value.
+    `evaluate` trains a method and evaluates it on the validation split; without it, the first of each value is taken.
     """
     method = methods[methods[name].tuned_as]
     best = space.start(method)
@@ -70,10 +64,8 @@ def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate:
 
 
 def mean_r1(measured: Measured) -> float:
-    """Return R@1, the mean of both directions."""
     return (measured.metrics["i2t_R@1"] + measured.metrics["t2i_R@1"]) / 2
 
 
 def has_grids(method: Method) -> bool:
-    """Return whether a method uses lambda."""
     return isinstance(method, RepairVariant) and method.records and method.train.get("negatives") != "batch"

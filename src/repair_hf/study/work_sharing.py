@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 class WorkSharing:
-    """Locks for the parts of a study.
-
-    Args:
-        folder: Folder of the lock files.
-    """
+    """Locks for the parts of a study, as files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._waits = folder, True
@@ -34,14 +30,10 @@ class WorkSharing:
         return filelock.FileLock(self.folder / f"{name}.lock", timeout=-1 if self._waits else 0)
 
     def run_all(self, parts: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-        """Make all parts in order, those that other processes are working on last.
+        """Make all parts, those that other processes are working on last, and return the results in order.
 
-        Args:
-            parts: Makes each part. It is called again after it has met a lock, so it must remember finished work. It
-                may itself call `run_all`, so that several processes work on one part.
-
-        Returns:
-            The result of each part, in the order of `parts`.
+        A part is called again after it has met a lock, so it must remember finished work. It may itself call
+        `run_all`, so that several processes work on one part.
 
         Raises:
             filelock.Timeout: If an outer `run_all` has other parts left, and everything left here is taken.

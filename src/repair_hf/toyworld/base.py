@@ -53,12 +53,9 @@ def build_processor(captions: Iterable[str]) -> CLIPProcessor:
 
 
 def build_model(processor: CLIPProcessor, *, width: int = WIDTH, seed: int = 0) -> CLIPModel:
-    """Build a CLIP with random weights: 3 vision and 2 text layers, 64 px in patches of 16.
+    """Build a CLIP with random weights for a processor of `build_processor`: 3 vision and 2 text layers.
 
-    Args:
-        processor: A processor of `build_processor`.
-        width: Width of both towers and of the vectors, a multiple of 32. Width 128 has 0.9 million weights.
-        seed: Seed of the weights.
+    `width` is that of both towers and of the vectors, a multiple of 32. Width 128 has 0.9 million weights.
     """
     layers = {
         "hidden_size": width,

@@ -38,14 +38,9 @@ def error(status: int, message: str) -> Response:
 
 
 class BatchService:
-    """Accepts files and batches.
+    """Accepts files and batches. `note` gets each request's body when it arrives; `respond` answers it.
 
-    Args:
-        respond: Answers one request's body.
-        note: Called with each body when it arrives.
-
-    Attributes:
-        delay: Seconds from a batch's creation to its end; may be changed while a batch is running.
+    `delay` is the time in seconds from a batch's creation to its end. It may change while a batch is running.
     """
 
     def __init__(self, respond: Callable[[dict], Response], note: Callable[[dict], None]) -> None:

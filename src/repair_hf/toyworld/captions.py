@@ -102,11 +102,7 @@ def write(scene: Scene, rng: random.Random) -> str:
 
 
 def parse(caption: str) -> Facts:
-    """Parse the facts of a caption.
-
-    Raises:
-        ValueError: If the grammar cannot parse the caption.
-    """
+    """Parse the facts of a caption, like `match_caption`."""
     match = match_caption(caption)
     second = _thing(match, "2") if match["tail"] else None
     relation = RELATION_READ[match["relation"]] if match["relation"] else None
@@ -139,7 +135,6 @@ def describe(thing: Thing) -> str:
 
 
 def describe_scene(scene: Scene) -> str:
-    """Describe a whole scene in the simplest words."""
     body = describe(scene.subject)
     if scene.other:
         body += f" {RELATION_WORDS[scene.relation][0]} {describe(scene.other)}"
@@ -147,12 +142,10 @@ def describe_scene(scene: Scene) -> str:
 
 
 def inflect(noun: str, count: int) -> str:
-    """Return a singular noun in the number of a count."""
     return noun if count == 1 else noun + ("es" if noun.endswith("x") else "s")
 
 
 def singular(noun: str) -> str:
-    """Return the singular of a noun."""
     return next(base for base in NOUNS[PLURALS[noun]] if noun.startswith(base))
 
 

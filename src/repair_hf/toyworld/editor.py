@@ -34,10 +34,8 @@ class WorldEditor:
     own_process = True  # drawing keeps a core busy
 
     def __init__(self, *, drift: float = 0.0, artifacts: float = 0.0) -> None:
-        faults = {"drift": drift, "artifacts": artifacts}
-        self.drift = drift
-        self.artifacts = artifacts
-        query = "&".join(f"{name}={value:g}" for name, value in faults.items() if value)
+        self.drift, self.artifacts = drift, artifacts
+        query = "&".join(f"{name}={value:g}" for name, value in vars(self).items() if value)
         self.id = f"world?{query}" if query else "world"
 
     def edit(

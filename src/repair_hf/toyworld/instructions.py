@@ -18,7 +18,6 @@ from repair_hf.toyworld.captions import (
     NOUNS,
     READ,
     RELATION_WORDS,
-    SIZE_WORDS,
     describe,
     describe_scene,
     inflect,
@@ -28,6 +27,7 @@ from repair_hf.toyworld.captions import (
     singular,
 )
 from repair_hf.toyworld.scenes import KIND_OF, Alignment, Scene, Thing, align, satisfy
+from repair_hf.toyworld.variations import rewrite, synonyms
 
 REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IGNORECASE)
 
@@ -35,8 +35,7 @@ REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IG
 def caption_instruction(caption: str, scene: Scene) -> str:
     """Write the instruction that makes `caption` true of `scene` with as few changes as possible.
 
-    Returns:
-        `[Error types]: diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`; for a true caption, to keep it.
+    It reads `[Error types]: diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`
     """
     match = match_caption(caption)
     alignment = align(parse(caption), scene)
@@ -108,11 +107,7 @@ def scene_instruction(scene: Scene, goal: Scene) -> str:
 
 
 def image_errors(instruction: str) -> list[str]:
-    """Return the error types that an instruction of `image_instruction` corrects, each once, in order.
-
-    Raises:
-        ValueError: If it names no change.
-    """
+    """Return the error types that an instruction of `image_instruction` corrects. Without any, raise ValueError."""
     kinds = []
     for old, new in re.findall(r"Replace the ([^.]+?) with ([^.]+)\.", instruction):
         said = parse_thing(new)
@@ -180,24 +175,7 @@ def _definite(thing: Thing) -> str:
 
 
 def _take_liberty(caption: str, rng: random.Random) -> str:
-    """Replace one phrase of the caption by a synonym."""
     match = match_caption(caption)
-    tables = {"relation": RELATION_WORDS, "early": BACKGROUND_WORDS, "late": BACKGROUND_WORDS}
-    for which in ("1", "2"):
-        tables |= {f"size{which}": SIZE_WORDS, f"after{which}": ACTION_AFTER, f"count{which}": COUNT_WORDS}
-    said = {name: match[name] for name in tables if match[name]}
-    options = [
-        (name, other)
-        for name, words in said.items()
-        for phrases in tables[name].values()
-        if words in phrases
-        for other in phrases
-        if other != words
-    ]
-    if not options:
-        return caption
-    name, other = rng.choice(options)
-    start, end = match.span(name)
-    if caption[start].isupper():
-        other = other[0].upper() + other[1:]
-    return caption[:start] + other + caption[end:]
+    groups = ("relation", "early", "late", "size1", "after1", "count1", "size2", "after2", "count2")
+    options = [(*match.span(name), word) for name in groups if match[name] for word in synonyms(name, match[name])]
+    return rewrite(caption, [rng.choice(options)]) if options else caption

@@ -53,10 +53,15 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
         ValueError: If the oracle does not understand the messages.
     """
     shown = _read(messages)
-    if (job := next(iter(shown), None)) in _VARIATIONS or job == "Image to vary":
-        return _vary(shown, job, random.Random(request_key({"messages": messages}, seed)))
-    is_chancy = verdict_noise or malformed_rate or "Edit instruction" in shown
+    job = next(iter(shown), None)
+    is_varied = job in _VARIATIONS or job == "Image to vary"
+    is_chancy = verdict_noise or malformed_rate or is_varied or "Edit instruction" in shown
     rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # digests are slow
+    if job in _VARIATIONS:
+        return _VARIATIONS[job](shown[job], rng)
+    if job == "Image to vary":
+        goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
+        return instructions.scene_instruction(shown[job], goal)
     if "Edit instruction" in shown and "False-positive caption" not in shown:
         return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
@@ -160,13 +165,6 @@ def _scene(url: str) -> Scene:
 @lru_cache(4096)
 def _wrong(caption: str, scene: Scene) -> tuple[Difference, ...]:
     return differences(captions.parse(caption), scene)
-
-
-def _vary(shown: _Shown, job: str, rng: random.Random) -> str:
-    if job in _VARIATIONS:
-        return _VARIATIONS[job](shown[job], rng)
-    scene = shown["Image to vary"]
-    return instructions.scene_instruction(scene, variations.change_scene(shown["Caption to keep true"], scene, rng))
 
 
 def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:

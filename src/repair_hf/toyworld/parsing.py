@@ -25,11 +25,7 @@ NAME = "toy_world_words"
 
 
 def build_parser() -> Language:
-    """Build the pipeline.
-
-    Raises:
-        UserError: If spaCy is not installed.
-    """
+    """Build the pipeline. If spaCy is not installed, raise UserError."""
     try:
         import spacy
     except ModuleNotFoundError as error:

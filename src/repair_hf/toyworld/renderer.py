@@ -44,7 +44,6 @@ def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
 
 
 def to_png(picture: Image.Image) -> bytes:
-    """Return PNG bytes that hold the scene."""
     notes = PngInfo()
     notes.add_text("scene", picture.info["scene"])
     file = io.BytesIO()

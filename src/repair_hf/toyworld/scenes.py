@@ -31,7 +31,6 @@ ERROR_TYPES = ("Object", "Action", "Attribute", "Count", "Relation", "Hallucinat
 COMPANY = 0.85  # share of scenes with a second thing; in the others, captions can hallucinate one
 
 Role = Literal["subject", "other"]
-Mention = Literal["first", "second"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Scene:
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
-        """Read the JSON of `to_json`."""
         values = json.loads(text)
         other = Thing(**values["other"]) if values["other"] else None
         return cls(Thing(**values["subject"]), other, values["relation"], values["background"], values["layout"])
@@ -82,7 +80,7 @@ class Difference:
     """One fact in which a caption and a picture disagree."""
 
     kind: str  # one of `ERROR_TYPES`. `Hallucination`: the caption names a thing that is not in the picture
-    target: Literal["first", "second", "scene"]  # mention of the caption that differs
+    target: str  # mention of the caption that differs: `first`, `second`, or `scene`
     name: str  # field of `Thing` or `Facts` that differs
     said: Any  # what the caption says
     shown: Any  # what the picture shows
@@ -169,12 +167,8 @@ def _alignments(facts: Facts, scene: Scene) -> list[Alignment]:
 
 def _compare(facts: Facts, scene: Scene, first: Role | None, second: Role | None) -> list[Difference]:
     shown: dict[Role | None, Thing | None] = {"subject": scene.subject, "other": scene.other}
-    named: list[tuple[Mention, Thing | None, Role | None]] = [
-        ("first", facts.first, first),
-        ("second", facts.second, second),
-    ]
     found = []
-    for target, thing, role in named:
+    for target, thing, role in (("first", facts.first, first), ("second", facts.second, second)):
         if thing and role is None:
             found.append(Difference("Hallucination", target, "thing", thing, None))
         elif thing:
@@ -192,8 +186,5 @@ def _compare(facts: Facts, scene: Scene, first: Role | None, second: Role | None
 
 
 def _overwrite(thing: Thing, said: Thing | None) -> Thing:
-    if said is None:
-        return thing
-    return Thing(
-        said.shape, said.color or thing.color, said.count, said.size or thing.size, said.action or thing.action
-    )
+    stated: dict[str, Any] = {name: value for name, value in vars(said).items() if value is not None} if said else {}
+    return replace(thing, **stated)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 Answer = Callable[[dict], str | list[str] | Response]
 
 
-class ChatServer:
+class ChatServer(ThreadingHTTPServer):
     """Serves in the background while it is entered: `with ChatServer(answer) as server: ... server.base_url`.
 
     Args:
@@ -46,24 +46,56 @@ class ChatServer:
         batches: The batch API; its `delay` is the duration of a batch.
     """
 
+    daemon_threads = True
+    request_queue_size = 256  # connections that may arrive at once
+
     def __init__(self, answer: Answer, *, port: int = 0, latency: float = 0.0, log: str | Path | None = None) -> None:
-        self._http = _Server(port, answer, latency, log)
-        self.batches = self._http.batches
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise UserError(
+                f"Port {port} cannot be used ({error.strerror}); give another, or 0 for a free one."
+            ) from error
+        self.answer, self.latency, self._log = answer, latency, log
+        self.batches = BatchService(self.respond, self.note)
+        self.connections: set[socket.socket] = set()
+        self._log_lock = threading.Lock()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
     def base_url(self) -> str:
-        """The endpoint for a client."""
-        return f"http://127.0.0.1:{self._http.server_port}/v1"
+        return f"http://127.0.0.1:{self.server_port}/v1"
 
     def __enter__(self) -> ChatServer:
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._http.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._http.close_all()
+        self.server_close()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):  # the client was faster
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def note(self, body: dict) -> None:
+        if self._log is None:
+            return
+        line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
+        with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
+            file.write(line + "\n")
+
+    def respond(self, body: dict) -> Response:
+        try:
+            answer = self.answer(body)
+        except ValueError as fault:
+            return error(400, str(fault))
+        return answer if isinstance(answer, Response) else _completion(answer, body["model"], body["messages"])
+
+    def handle_error(self, request, client_address) -> None:
+        """Log everything but a client that went away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            logger.exception("The request of %s failed.", client_address)
 
 
 def serve(
@@ -82,53 +114,8 @@ def serve(
         threading.Event().wait()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256  # connections that may arrive at once
-
-    def __init__(self, port: int, answer: Answer, latency: float, log: str | Path | None) -> None:
-        try:
-            super().__init__(("127.0.0.1", port), _Handler)
-        except OSError as error:
-            raise UserError(
-                f"Port {port} cannot be used ({error.strerror}); give another, or 0 for a free one."
-            ) from error
-        self.answer, self.latency, self._log = answer, latency, log
-        self.batches = BatchService(self.respond, self.note)
-        self.connections: set[socket.socket] = set()
-        self._log_lock = threading.Lock()
-
-    def note(self, body: dict) -> None:
-        """Log a request."""
-        if self._log is None:
-            return
-        line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
-        with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
-            file.write(line + "\n")
-
-    def respond(self, body: dict) -> Response:
-        """Answer the body of a request."""
-        try:
-            answer = self.answer(body)
-        except ValueError as fault:
-            return error(400, str(fault))
-        return answer if isinstance(answer, Response) else _completion(answer, body["model"], body["messages"])
-
-    def close_all(self) -> None:
-        """Close the port and every open connection."""
-        self.server_close()
-        for connection in list(self.connections):
-            with contextlib.suppress(OSError):  # the client was faster
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request, client_address) -> None:
-        """Log everything but a client that went away."""
-        if not isinstance(sys.exception(), ConnectionError):
-            logger.exception("The request of %s failed.", client_address)
-
-
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: ChatServer
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True  # otherwise the body waits until the client has acknowledged the head
 

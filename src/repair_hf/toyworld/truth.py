@@ -23,18 +23,7 @@ KS = (1, 5)
 
 
 class Truth:
-    """Separates true from wrong answers.
-
-    Args:
-        pairs: Pairs of the toy world.
-
-    Raises:
-        UserError: If a picture has no scene.
-
-    Example:
-        >>> Truth(pairs).shares(*encoder.embed_pairs(pairs))["i2t_true@1"]
-        0.853
-    """
+    """Separates true from wrong answers. Pairs that are not of the toy world raise a UserError."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._scenes = list(scenes_of(pairs))
@@ -43,8 +32,7 @@ class Truth:
     def shares(self, images: np.ndarray, texts: np.ndarray) -> dict[str, float]:
         """Return the share of true answers among the first K: `i2t_true@1`, `i2t_true@5`, `t2i_true@1`, `t2i_true@5`.
 
-        Shape:
-            images: (N, D), vectors of the pictures. texts: (M, D), vectors of the captions.
+        `images` (N, D) and `texts` (M, D) are the vectors of pictures and captions.
         """
         scores = torch.from_numpy(images) @ torch.from_numpy(texts).mT  # (N, M)
         found: dict[str, float] = {}
@@ -62,11 +50,7 @@ class Truth:
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
-    """Read the scene of each picture.
-
-    Raises:
-        UserError: If a picture has none.
-    """
+    """Read the scene of each picture. If one has no scene, raise UserError."""
     encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
     for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
         with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:

@@ -15,15 +15,14 @@ from repair_hf.toyworld import captions
 from repair_hf.toyworld.captions import (
     ACTION_AFTER,
     ACTION_BEFORE,
-    BACKGROUND_READ,
     BACKGROUND_WORDS,
     COUNT_WORDS,
     NOUNS,
     PREFIXES,
     READ,
-    RELATION_READ,
     RELATION_WORDS,
     SIZE_WORDS,
+    Words,
 )
 from repair_hf.toyworld.scenes import (
     ACTIONS,
@@ -40,7 +39,14 @@ from repair_hf.toyworld.scenes import (
     satisfy,
 )
 
-SYNONYMS = {"count": COUNT_WORDS, "size": SIZE_WORDS, "before": ACTION_BEFORE, "after": ACTION_AFTER, "noun": NOUNS}
+SYNONYMS: dict[str, Words] = {  # group of the grammar -> its phrases
+    "count": COUNT_WORDS,
+    "size": SIZE_WORDS,
+    "before": ACTION_BEFORE,
+    "after": ACTION_AFTER,
+    "relation": RELATION_WORDS,
+    **dict.fromkeys(("early", "late"), BACKGROUND_WORDS),
+}
 
 
 def reword(caption: str, rng: random.Random) -> str:
@@ -48,7 +54,7 @@ def reword(caption: str, rng: random.Random) -> str:
     match = captions.match_caption(caption)
     spans = []
     for name, said in match.groupdict().items():
-        if said and (others := _synonyms(name, said)) and rng.random() < 0.7:
+        if said and (others := synonyms(name, said)) and rng.random() < 0.7:
             spans.append((*match.span(name), rng.choice(others)))
     if match["prefix"]:
         spans.append(
@@ -110,19 +116,14 @@ def rewrite(caption: str, spans: list[tuple[int, int, str]]) -> str:
     return text[0].upper() + text[1:] if caption[0].isupper() else text
 
 
-def _synonyms(name: str, said: str) -> list[str]:
+def synonyms(name: str, said: str) -> list[str]:
     """Return other phrases with the meaning of a group of the grammar."""
-    if name == "relation":
-        return [other for other in RELATION_WORDS[RELATION_READ[said]] if other != said]
-    if name in ("early", "late"):
-        return [other for other in BACKGROUND_WORDS[BACKGROUND_READ[said]] if other != said]
     part = name.rstrip("12")
-    if part not in SYNONYMS:
-        return []
     if part == "noun":
         base = captions.singular(said)
         return [_like(said, base, other) for other in NOUNS[READ["noun"][said]] if other != base]
-    return [other for other in SYNONYMS[part][READ[part][said]] if other != said]
+    alike = next((phrases for phrases in SYNONYMS.get(part, {}).values() if said in phrases), ())
+    return [other for other in alike if other != said]
 
 
 def _sure_changes(match: re.Match, facts: Facts) -> Iterator[tuple[int, int, str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from training_runs import curve, weights
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.dataset import build
@@ -19,7 +18,7 @@ BASELINES = {name: method for name, method in load_methods().items() if isinstan
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_path):
+def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_path, two_steps):
     """From random weights: on four pictures `world/base` has nothing left to learn."""
     method, data = BASELINES[name], None
     for package in method.needs:
@@ -30,25 +29,16 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_pat
         data = SampleRows(pairs, parts)
         assert data.counts == {part: len(some) for part, some in rows.items()}
     encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
-    before = {key: value.detach().clone() for key, value in encoder.model.named_parameters()}
-    config = RepairConfig(
-        output_dir=str(tmp_path / "out"),
-        cache_folder=str(tmp_path / "cache"),
-        per_device_train_batch_size=4,
-        max_steps=2,
-        logging_steps=1,
-        learning_rate=1e-4,
-        use_cpu=True,
-    )
+    before = weights(encoder.model)
+    config = RepairConfig(**two_steps, learning_rate=1e-4)
     objective = method.objective(encoder) if method.objective else None
     train(encoder, pairs, None, config, data=data, objective=objective)
-    history = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
-    lines = [line for line in history if "loss" in line]
+    lines = curve(tmp_path / "out")
     extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}}.get(name, set())
     for line in lines:
         parts = {key for key in line if key.startswith("loss_")}
         assert parts == {"loss_global"} | extra
         assert line["loss"] == pytest.approx(sum(line[key] for key in parts), rel=1e-3) and 0.1 < line["loss"] < 20
     assert len(lines) == 2
-    weights = {key: value for key, value in encoder.model.named_parameters() if "embeddings" not in key}
-    assert not any(value.equal(before[key]) for key, value in weights.items())
+    after = weights(encoder.model).items()
+    assert not any(value.equal(before[key]) for key, value in after if "embeddings" not in key)

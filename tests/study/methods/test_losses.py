@@ -8,14 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from repair_hf.study.methods.losses import WithNegatives, multi_positive, negative_captions, triplet, union
+from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, two_views, union
+from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
 from repair_hf.training.objectives import Vectors
+from tests.study.methods.counting import unit
 
 ZERO, SCALE = torch.tensor(0.0), torch.tensor(9.0)
-
-
-def unit(n: int, seed: int = 0) -> torch.Tensor:
-    return F.normalize(torch.randn(n, 6, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
 @pytest.mark.parametrize("batch", [2, 5, 16])
@@ -50,14 +48,6 @@ def test_a_negative_caption_is_a_rival_of_every_image_and_never_asks():
     assert negative_captions(images, texts, negatives, SCALE).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_vector_alone_with_its_label_adds_nothing():
-    vectors = unit(5)
-    found = multi_positive(vectors, torch.tensor([0, 0, 1, 1, 2]), 0.1)
-    logits = (vectors @ vectors.mT / 0.1).masked_fill(torch.eye(5, dtype=torch.bool), -torch.inf).log_softmax(1)
-    expected = -(logits[0, 1] + logits[1, 0] + logits[2, 3] + logits[3, 2]) / 5
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
 @pytest.mark.parametrize("loss", [negative_captions, triplet, union])
 def test_the_objective_leaves_absent_negatives_without_a_gradient(loss):
     images, texts = unit(6).requires_grad_(), unit(6, 1).requires_grad_()
@@ -68,3 +58,48 @@ def test_the_objective_leaves_absent_negatives_without_a_gradient(loss):
     terms["loss_global"].value.backward()
     assert torch.isfinite(texts.grad).all() and texts.grad[4].abs().sum() > 0
     assert texts.grad[3].abs().sum() == texts.grad[5].abs().sum() == 0
+
+
+def test_two_views_is_nt_xent_of_the_paper():
+    """Chen et al., 2020, equation 1 and algorithm 1: views 2k - 1 and 2k of image k."""
+    one, other = unit(4, 0), unit(4, 1)
+    z = [vector for pair in zip(one, other, strict=True) for vector in pair]
+
+    def loss(i: int, j: int) -> float:
+        exponentials = [math.exp(float(z[i] @ z[k]) / 0.1) for k in range(8) if k != i]
+        return -math.log(math.exp(float(z[i] @ z[j]) / 0.1) / sum(exponentials))
+
+    expected = sum(loss(2 * k, 2 * k + 1) + loss(2 * k + 1, 2 * k) for k in range(4)) / 8
+    assert two_views(one, other, 0.1).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_is_the_multi_positive_cross_entropy_beside_infonce():
+    """Real images 0, 1, 2; image 3 was drawn of the first anchor's caption, image 4 of the third's."""
+    images, texts = unit(5, 0).requires_grad_(), unit(3, 1).requires_grad_()
+    places = torch.arange(3)
+    inputs = {"anchor_images": places, "anchor_texts": places, "drawn_images": torch.tensor([3, -1, 4])}
+    terms = MultiPositive(weight=0.5)(Vectors(images, texts, torch.tensor(9.0)), inputs)
+
+    caption_of = {0: 0, 1: 1, 2: 2, 3: 0, 4: 2}
+    total = 0.0
+    z = images.detach()
+    for i in caption_of:
+        others = [j for j in caption_of if j != i]
+        logits = {j: float(z[i] @ z[j]) / TEMPERATURE for j in others}
+        everything = math.log(sum(math.exp(logit) for logit in logits.values()))
+        positives = [j for j in others if caption_of[j] == caption_of[i]]
+        total -= sum((logits[j] - everything) / len(positives) for j in positives)
+    assert terms["loss_images"].value.item() == pytest.approx(total / 5, rel=1e-5)
+    assert terms["loss_images"].weight == 0.5
+
+    logits = 9.0 * images[:3] @ texts.mT
+    plain = (F.cross_entropy(logits, places) + F.cross_entropy(logits.mT, places)) / 2
+    assert terms["loss_global"].value.item() == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_a_batch_without_drawn_images_adds_nothing():
+    images = unit(3, 0).requires_grad_()
+    inputs = {"anchor_images": torch.arange(3), "anchor_texts": torch.arange(3), "drawn_images": torch.full((3,), -1)}
+    loss = MultiPositive()(Vectors(images, unit(3, 1), torch.tensor(9.0)), inputs)["loss_images"].value
+    loss.backward()
+    assert loss.item() == 0 and not images.grad.any()

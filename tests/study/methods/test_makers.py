@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from provider_server import ImageServer, png
+from study_runs import PER_SAMPLE
 
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.pairs.dataset import Pairs, bare_caption
-from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
 from repair_hf.study.methods.candidates import image_scores, nearest_captions
@@ -28,19 +28,9 @@ from repair_hf.study.products import make_samples
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.scenes import holds
-from tests.study.methods.conftest import CountedEditor, CountedOracle
+from tests.study.methods.counting import CountedEditor, CountedOracle
 
 MAKERS = load_makers()
-# The paper's overhead table: calls of the LLM and of the image model for one sample.
-PER_SAMPLE = {
-    "negclip": (0, 0),
-    "sugarcrepe": (3, 0),
-    "laclip": (1, 0),
-    "stablerep": (0, 1),
-    "alia": (1, 3),
-    "coco-cf": (3, 3),
-    "tripletclip": (1, 1),
-}
 
 
 def scene(pairs: Pairs, row: dict):
@@ -56,26 +46,17 @@ def caption_of(pairs: Pairs, row: dict) -> str:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_calls_for_a_sample_are_the_papers(name, made):
+def test_calls_are_the_papers_and_a_second_run_asks_nothing(name, made, run, pairs):
+    """Each caption has a sample or a reason."""
     one, maker = made(name), MAKERS[name]
     count = one.context.asked
     asked = count.llm / one.context.tried, count.images / one.context.tried
     assert asked == (sum(maker.asks.values()), maker.edits + maker.draws) == PER_SAMPLE[name]
     assert one.context.tried == 20 and one.provider.calls <= count.llm and one.editor.made <= count.images
     assert (one.provider.calls > 0, one.editor.made > 0) == (asked[0] > 0, asked[1] > 0)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_second_run_asks_and_draws_nothing(name, made, run):
-    one = made(name)
     again = run(name, one.folder, CountedOracle(fail_after=0))
     assert again.rows == one.rows and (again.provider.calls, again.editor.made) == (0, 0)
-    assert again.context.asked == one.context.asked  # counts as if nothing were reused
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_caption_has_a_sample_or_a_reason(name, made, pairs):
-    one = made(name)
+    assert again.context.asked == count  # counts as if nothing were reused
     dropped = one.context.dropped
     kept, lost = {row["caption_id"] for row in one.rows}, [row["caption_id"] for row in dropped]
     assert kept.isdisjoint(lost) and kept | set(lost) == set(pairs.captions["caption_id"])
@@ -185,14 +166,6 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, made, run, tmp_path):
     assert one.context.asked.llm == one.context.tried == 20
     assert {row["caption_id"] for row in one.context.dropped} == lost
     assert [row["reason"] for row in one.context.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
-
-
-def test_an_llm_that_answers_in_batches_is_refused(pairs, encoder, tmp_path):
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel(oracle.MODEL, journal=journal, provider=CountedOracle())
-        chat.batches = object()
-        with pytest.raises(UserError, match="leave it out"):
-            MakerContext(pairs, encoder, chat, CountedEditor(), tmp_path)
 
 
 @pytest.mark.slow

@@ -12,29 +12,21 @@ from repair_hf.study.methods.negclip import VERB_PHRASE, negatives, swap  # noqa
 
 
 @pytest.fixture(scope="module")
-def vocab():
-    return spacy.blank("en").vocab
-
-
-@pytest.fixture(scope="module")
-def parse(vocab):
-    """Makes a parsed document of `word/tag/part of speech/head/relation`."""
+def swapped():
+    """The negatives of a document, written as `word/tag/part of speech/head/relation`."""
+    from spacy.matcher import Matcher
     from spacy.tokens import Doc
 
-    def make(text: str) -> Doc:
+    vocab = spacy.blank("en").vocab
+    matcher = Matcher(vocab)
+    matcher.add("verb phrase", [VERB_PHRASE])
+
+    def make(text: str, seed: int = 0) -> list[str]:
         words, tags, pos, heads, deps = zip(*(word.split("/") for word in text.split()), strict=True)
-        return Doc(vocab, words, tags=tags, pos=pos, heads=[int(head) for head in heads], deps=deps)
+        document = Doc(vocab, words, tags=tags, pos=pos, heads=[int(head) for head in heads], deps=deps)
+        return [found.strip() for found in negatives(document, matcher, random.Random(seed))]
 
     return make
-
-
-@pytest.fixture(scope="module")
-def matcher(vocab):
-    from spacy.matcher import Matcher
-
-    found = Matcher(vocab)
-    found.add("verb phrase", [VERB_PHRASE])
-    return found
 
 
 BOY = (
@@ -44,9 +36,8 @@ BOY = (
 )
 
 
-def test_each_generator_swaps_its_two_parts(parse, matcher):
-    found = list(negatives(parse(BOY), matcher, random.Random(0)))
-    assert [text.strip() for text in found] == [
+def test_each_generator_swaps_its_two_parts(swapped):
+    assert swapped(BOY) == [
         "A big dog quickly runs and a small boy slowly jumps",
         "A small boy slowly jumps and a big dog quickly runs",
         "A small dog quickly runs and a big boy slowly jumps",
@@ -55,21 +46,18 @@ def test_each_generator_swaps_its_two_parts(parse, matcher):
     ]
 
 
-def test_plural_nouns_are_swapped_where_there_are_no_two_singular_ones(parse, matcher):
-    document = parse(
-        "dogs/NNS/NOUN/0/ROOT and/CC/CCONJ/0/cc cats/NNS/NOUN/0/conj near/IN/ADP/0/prep water/NN/NOUN/3/pobj"
-    )
-    assert [text.strip() for text in negatives(document, matcher, random.Random(0))] == ["cats and dogs near water"]
+def test_plural_nouns_are_swapped_where_there_are_no_two_singular_ones(swapped):
+    text = "dogs/NNS/NOUN/0/ROOT and/CC/CCONJ/0/cc cats/NNS/NOUN/0/conj near/IN/ADP/0/prep water/NN/NOUN/3/pobj"
+    assert swapped(text) == ["cats and dogs near water"]
 
 
-def test_equal_parts_are_no_negative(parse, matcher):
-    document = parse("a/DT/DET/1/det Dog/NN/NOUN/1/ROOT and/CC/CCONJ/1/cc a/DT/DET/4/det dog/NN/NOUN/1/conj")
-    assert list(negatives(document, matcher, random.Random(0))) == []
+def test_equal_parts_are_no_negative(swapped):
+    assert swapped("a/DT/DET/1/det Dog/NN/NOUN/1/ROOT and/CC/CCONJ/1/cc a/DT/DET/4/det dog/NN/NOUN/1/conj") == []
 
 
-def test_two_of_several_parts_are_drawn(parse, matcher):
-    document = parse("a/DT/DET/1/det cat/NN/NOUN/1/ROOT dog/NN/NOUN/1/conj cow/NN/NOUN/1/conj")
-    found = {next(negatives(document, matcher, random.Random(seed))).strip() for seed in range(40)}
+def test_two_of_several_parts_are_drawn(swapped):
+    text = "a/DT/DET/1/det cat/NN/NOUN/1/ROOT dog/NN/NOUN/1/conj cow/NN/NOUN/1/conj"
+    found = {swapped(text, seed)[0] for seed in range(40)}
     assert found == {"a dog cat cow", "a cow dog cat", "a cat cow dog"}
 
 

@@ -1,24 +1,21 @@
-"""SimCLR beside CLIP: NT-Xent after its two sources, a head that trains and is not saved, views that differ."""
+"""SimCLR beside CLIP: a head that trains and is not saved, views that differ."""
 
 from __future__ import annotations
 
-import json
-import math
-
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
+from training_runs import curve
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.study.methods import simclr
-from repair_hf.study.methods.losses import two_views
 from repair_hf.study.methods.simclr import TwoViews
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
 from repair_hf.training.objectives import Vectors
+from tests.study.methods.counting import unit
 
 
 @pytest.fixture
@@ -27,23 +24,6 @@ def head(monkeypatch):
     monkeypatch.setattr(simclr, "HIDDEN", 8)
     monkeypatch.setattr(simclr, "OUT", 4)
     monkeypatch.setattr(simclr, "SMALLEST", 1)
-
-
-def unit(n: int, seed: int) -> torch.Tensor:
-    return F.normalize(torch.randn(n, 6, generator=torch.Generator().manual_seed(seed)), dim=1)
-
-
-def test_two_views_is_nt_xent_of_the_paper():
-    """Chen et al., 2020, equation 1 and algorithm 1: views 2k - 1 and 2k of image k."""
-    one, other = unit(4, 0), unit(4, 1)
-    z = [vector for pair in zip(one, other, strict=True) for vector in pair]
-
-    def loss(i: int, j: int) -> float:
-        exponentials = [math.exp(float(z[i] @ z[k]) / 0.1) for k in range(8) if k != i]
-        return -math.log(math.exp(float(z[i] @ z[j]) / 0.1) / sum(exponentials))
-
-    expected = sum(loss(2 * k, 2 * k + 1) + loss(2 * k + 1, 2 * k) for k in range(4)) / 8
-    assert two_views(one, other, 0.1).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("width, hidden", [(768, 4096), (384, 4096), (96, 1024)])
@@ -83,24 +63,16 @@ def test_views_are_strong_and_differ(head):
     assert 0.05 < grey < 0.4  # two of ten
 
 
-def test_the_head_trains_and_is_not_saved(clip, clip_processor, pairs_folder, tmp_path, head):
+def test_the_head_trains_and_is_not_saved(clip, clip_processor, pairs_folder, tmp_path, head, two_steps):
     pytest.importorskip("kornia", reason="views are made by kornia: pip install 'repair-hf[study]'")
     encoder = DualEncoder(clip, Preprocessor(clip_processor, clip.config), device="cpu")
     objective = TwoViews(clip.config.vision_config.hidden_size)
     before = objective.head[0].weight.detach().clone()
-    config = RepairConfig(
-        output_dir=str(tmp_path / "out"),
-        cache_folder=str(tmp_path / "cache"),
-        per_device_train_batch_size=4,
-        max_steps=2,
-        logging_steps=1,
-        use_cpu=True,
-    )
+    config = RepairConfig(**two_steps)
     found = train(encoder, load_pairs(pairs_folder, split="all"), None, config, objective=objective)
     assert not torch.equal(objective.head[0].weight, before)
     assert found["images_per_step"] == 12 and found["texts_per_step"] == 4  # an image and two views of each pair
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as saved:
         assert not [name for name in saved.keys() if "head" in name or "objective" in name]  # noqa: SIM118
-    lines = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
-    for line in (line for line in lines if "loss" in line):
+    for line in curve(tmp_path / "out"):
         assert line["loss"] == pytest.approx(line["loss_global"] + line["loss_views"], abs=1e-3)

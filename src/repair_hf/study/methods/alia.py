@@ -41,7 +41,6 @@ GENERIC = (
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Make one variant of its image for each caption."""
 
     async def ask(row: int) -> tuple[int, list[Path]]:
         image = int(context.pairs.caption_image[row])
@@ -70,11 +69,7 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 
 def is_variant(vectors: np.ndarray, own: np.ndarray, texts: np.ndarray, generic: np.ndarray) -> np.ndarray:
-    """Return which candidates pass both filters.
-
-    Shape:
-        vectors: (n, D). own: (n,) cosine with their caption. texts: (M, D). generic: (G, D). Returns (n,).
-    """
+    """Return which candidates (n, D) pass both filters, by their cosine with their own caption (n,) and others."""
     is_right = own >= (vectors @ generic.T).max(1)
     return is_right & ((vectors @ texts.T > own[:, None]).sum(1) < CONFIDENT_RANK)
 

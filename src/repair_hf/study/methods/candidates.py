@@ -16,12 +16,7 @@ CANDIDATES = 3
 
 
 def nearest_captions(context: MakerContext, candidates: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, str]]:
-    """Choose for each caption the nearest candidate that differs from it; captions without one are dropped.
-
-    Args:
-        context: Where to drop captions.
-        candidates: Row of a caption, and its candidates.
-    """
+    """Choose for each caption, by row, the nearest candidate that differs from it. Drop captions without one."""
     originals, texts = [context.captions[row] for row, _ in candidates], [texts for _, texts in candidates]
     chosen = []
     for (row, some), choice in zip(candidates, select_captions(context.encoder, originals, texts), strict=True):

@@ -23,7 +23,6 @@ from repair_hf.study.methods.method import Baseline, Maker
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Make one counterfactual pair for each caption."""
 
     async def ask(row: int) -> tuple[int, list[str]]:
         return row, await context.write("noun_swap", samples=CANDIDATES, caption=context.captions[row])

@@ -26,7 +26,6 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.prompts import draw_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
-from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import Candidates, open_image_journal
 from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, read_captions
 from repair_hf.synthesis.hosted import HostedEditor
@@ -41,12 +40,7 @@ T = TypeVar("T")
 
 
 class NoSample(Exception):
-    """A caption yields no sample.
-
-    Args:
-        drop_reason: As in `samples.DROPPED`.
-        detail: What happened.
-    """
+    """A caption yields no sample; `drop_reason` is one of `samples.DROPPED`."""
 
     def __init__(self, drop_reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -67,18 +61,11 @@ class MakerContext:
     Args:
         pairs: The training pairs.
         encoder: The retriever, which chooses among candidates.
-        chat: The LLM.
+        chat: The LLM. It must not answer in batches: later requests depend on earlier answers.
         editor: The image editor; None if no image is made.
         folder: Folder of the candidate images and of the journal of paid images.
         seed: Seed of all draws.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
-
-    Attributes:
-        asked: Requests so far.
-        tried: Number of captions.
-
-    Raises:
-        UserError: If the LLM answers in batches: later requests depend on earlier answers.
     """
 
     def __init__(
@@ -92,14 +79,10 @@ class MakerContext:
         seed: int = 0,
         spacy_model: str = MODEL,
     ) -> None:
-        if chat.batches is not None:
-            raise UserError(
-                "`batch` answers within a day, but the study's methods need answers at once; leave it out."
-            )
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
         self.folder, self.seed, self.spacy_model = folder, seed, spacy_model
         self.asked, self.tried = RequestCounts(), len(pairs.captions)
-        self._dropped: dict[int, tuple[str, str]] = {}  # caption -> reason and detail
+        self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
         self._images: Candidates | None = None
         self._canvas: Candidates | None = None
@@ -109,12 +92,7 @@ class MakerContext:
 
     @asynccontextmanager
     async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
-        """Start the image editor.
-
-        Args:
-            edits: Number of candidates that `edit` makes; 0 if it is not called.
-            draws: Whether `draw` is called.
-        """
+        """Start the image editor. `edits` is the number of candidates of `edit`; `draws` allows `draw`."""
         with open_image_journal(self.editor, self.folder, self.chat.budget, set()) as journal:
             if edits:
                 self._images = self._candidates(self.sources, edits, journal)
@@ -126,11 +104,7 @@ class MakerContext:
                 yield
 
     async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
-        """Process captions concurrently.
-
-        Returns:
-            The results, in the captions' order. Captions with useless answers or unreadable images are dropped.
-        """
+        """Process captions concurrently, results in order. Drop those with useless answers or unreadable images."""
         rows = list(rows)
         found: dict[int, T] = {}
         queue = iter(rows)
@@ -152,16 +126,12 @@ class MakerContext:
         return [found[row] for row in rows if row in found]
 
     def drop(self, row: int, reason: str, detail: str) -> None:
-        """Record why a caption has no sample."""
-        self._dropped[row] = reason, detail
+        self._dropped[row] = self.of_caption(row) | {"reason": reason, "detail": detail}
 
     @property
     def dropped(self) -> list[dict[str, str]]:
         """Rows of `samples.DROPPED`: the captions without a sample, in their order."""
-        return [
-            self.of_caption(row) | {"reason": reason, "detail": detail}
-            for row, (reason, detail) in sorted(self._dropped.items())
-        ]
+        return [self._dropped[row] for row in sorted(self._dropped)]
 
     def parser(self) -> Any:
         """Load the spaCy pipeline, which must know noun chunks."""
@@ -176,14 +146,7 @@ class MakerContext:
         return {"caption_id": self.pairs.captions[row]["caption_id"], "image_id": self.image_ids[row]}
 
     async def write(self, prompt: str, *, samples: int = 1, **blanks: str) -> list[str]:
-        """Ask the LLM for captions.
-
-        Returns:
-            The usable ones of `samples` answers.
-
-        Raises:
-            AnswerError: If none is usable.
-        """
+        """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
         self.asked.llm += samples
         answers = await self.chat.ask_many(
             prompts.chat(prompt, **blanks),
@@ -198,14 +161,7 @@ class MakerContext:
         return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
-        """Edit an image of the pairs.
-
-        Returns:
-            Files of the candidates that differ from the image.
-
-        Raises:
-            NoSample: If there is none.
-        """
+        """Edit an image of the pairs and return the files of changed candidates. If there is none, raise NoSample."""
         assert self._images is not None, "open(edits=...) comes first"
         self.asked.images += self._images.count
         files = [path for path in await self._images.make(image, instruction) if path is not None]
@@ -218,11 +174,7 @@ class MakerContext:
         return changed
 
     async def draw(self, caption: str) -> Path:
-        """Generate an image of a caption and return its file. The editor gets an empty canvas to edit.
-
-        Raises:
-            NoSample: If the editor gives none.
-        """
+        """Let the editor edit an empty canvas to fit a caption. If it gives no image, raise NoSample."""
         assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
         path = (await self._canvas.make(0, draw_instruction(caption)))[0]
@@ -238,8 +190,6 @@ class MakerContext:
 
 def _canvas_like(images: Dataset) -> Dataset:
     """One white image of the size of the pairs' first."""
-    if not len(images):
-        raise UserError("The pairs hold no image, so the size of new images is unknown; give pairs with images.")
     file = io.BytesIO()
     Image.new("RGB", images[0]["image"].size, "white").save(file, "PNG")
     row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}

@@ -32,7 +32,6 @@ from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Rewrite each caption once."""
 
     async def ask(row: int) -> dict[str, Any]:
         caption = context.captions[row]

@@ -1,6 +1,6 @@
 """Losses of the baselines, and the objective that applies them to a batch.
 
-Inputs are unit vectors; an absent item is a vector of zeros. At scale 0 each loss has a known value.
+Inputs are unit vectors, (B, D); an absent item is a vector of zeros. At scale 0 each loss has a known value.
 
 | loss | used by | at scale 0 |
 |---|---|---|
@@ -28,9 +28,6 @@ def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: T
     """InfoNCE with the batch's negative captions as further candidates of each image, as in NegCLIP.
 
     Captions choose among the B images only.
-
-    Shape:
-        images, texts, negatives: (B, D), zeros for an absent negative. scale: ().
     """
     logits = scale * images.float() @ torch.cat([texts, negatives]).float().mT  # (B images, 2 B texts)
     absent = torch.cat([torch.zeros_like(is_present(negatives)), ~is_present(negatives)])  # (2 B,)
@@ -40,11 +37,7 @@ def negative_captions(images: Tensor, texts: Tensor, negatives: Tensor, scale: T
 
 
 def triplet(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
-    """TripletCLIP's sum of two terms: pairs against negative captions, and negative pairs against captions.
-
-    Shape:
-        All (B, D), zeros for an absent negative pair. scale: ().
-    """
+    """TripletCLIP's sum of two terms: pairs against negative captions, and negative pairs against captions."""
     here = is_present(negative_images) & is_present(negative_texts)
     found = negative_captions(images, texts, negative_texts, scale)
     if not here.any():
@@ -53,11 +46,7 @@ def triplet(images: Tensor, texts: Tensor, negative_images: Tensor, negative_tex
 
 
 def union(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts: Tensor, scale: Tensor) -> Tensor:
-    """InfoNCE over pairs and counterfactual pairs together.
-
-    Shape:
-        All (B, D), zeros for an absent counterfactual pair. scale: ().
-    """
+    """InfoNCE over pairs and counterfactual pairs together."""
     here = is_present(negative_images) & is_present(negative_texts)
     images, texts = torch.cat([images, negative_images[here]]), torch.cat([texts, negative_texts[here]])
     logits = scale * images.float() @ texts.float().mT
@@ -68,10 +57,7 @@ def union(images: Tensor, texts: Tensor, negative_images: Tensor, negative_texts
 def multi_positive(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Cross-entropy of each vector against all others, with a uniform target over those of its own label (StableRep).
 
-    A vector that is alone with its label adds 0 and counts in the mean.
-
-    Shape:
-        vectors: (n, D), unit length. labels: (n,).
+    A vector that is alone with its label adds 0 and counts in the mean. `vectors` are (n, D), `labels` (n,).
     """
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     logits = (vectors.float() @ vectors.float().mT / temperature).masked_fill(itself, -torch.inf)
@@ -81,11 +67,7 @@ def multi_positive(vectors: Tensor, labels: Tensor, temperature: float) -> Tenso
 
 
 def two_views(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """SimCLR's NT-Xent: find the other view of an image among all other views.
-
-    Shape:
-        one, other: (B, D), unit length.
-    """
+    """SimCLR's NT-Xent: find the other view of an image among all other views, (B, D) each."""
     labels = torch.arange(len(one), device=one.device).repeat(2)
     return multi_positive(torch.cat([one, other]), labels, temperature)
 
@@ -96,11 +78,7 @@ def is_present(vectors: Tensor) -> Tensor:
 
 
 class WithNegatives(Objective):
-    """One of the losses above, over anchors and negatives of all processes.
-
-    Args:
-        loss: `negative_captions`, `triplet` or `union`.
-    """
+    """`negative_captions`, `triplet` or `union`, over anchors and negatives of all processes."""
 
     def __init__(self, loss: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -116,10 +94,9 @@ class WithNegatives(Objective):
         negative_images = pick(vectors.images, inputs["negative_images"])
         negative_texts = pick(vectors.texts, inputs["negative_texts"])
         parts = gather(torch.cat([images, texts, negative_images, negative_texts], 1)).chunk(4, 1)
-        images, texts, negative_images, negative_texts = parts
         if self.loss is negative_captions:
-            return {"loss_global": Term(self.loss(images, texts, negative_texts, vectors.scale))}
-        return {"loss_global": Term(self.loss(images, texts, negative_images, negative_texts, vectors.scale))}
+            parts = parts[0], parts[1], parts[3]
+        return {"loss_global": Term(self.loss(*parts, vectors.scale))}
 
 
 def projection_head(width: int, hidden: int, out: int) -> nn.Sequential:

@@ -25,7 +25,6 @@ class Maker:
 
     @property
     def makes_images(self) -> bool:
-        """Whether it needs the image editor."""
         return self.draws or self.edits > 0
 
     @property
@@ -55,7 +54,6 @@ class Baseline:
 
     @property
     def means(self) -> frozenset[str]:
-        """Options of the study that its makers use."""
         return frozenset().union(*(maker.means for maker in self.parts.values()))
 
 
@@ -84,7 +82,6 @@ class RepairVariant:
 
     @property
     def means(self) -> frozenset[str]:
-        """Options of the study that it needs."""
         makes_images = self.records and "t2i" in self.directions and not self.reciprocal
         used = {"llm": self.records, "editor": makes_images, "other_model": self.other_model}
         used |= {f"weak_{self.weak}": self.weak is not None}

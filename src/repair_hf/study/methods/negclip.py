@@ -37,7 +37,6 @@ VERB_PHRASE = [
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Make all negatives of all captions."""
     parser = context.parser()
     from spacy.matcher import Matcher  # late: without spaCy, the line above says what to install
 

@@ -6,17 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods import (
-    alia,
-    coco_cf,
-    laclip,
-    negclip,
-    repair,
-    simclr,
-    stablerep,
-    sugarcrepe,
-    tripletclip,
-)
+from repair_hf.study.methods import alia, coco_cf, laclip, negclip, repair, simclr, stablerep, sugarcrepe, tripletclip
 from repair_hf.study.methods.method import Baseline, Maker, Method
 
 
@@ -46,11 +36,7 @@ def load_makers() -> dict[str, Maker]:
 
 
 def check_installed(methods: Iterable[Method]) -> None:
-    """Check that the optional packages of some methods are installed.
-
-    Raises:
-        UserError: If a package is missing.
-    """
+    """Raise a UserError if an optional package of some methods is missing."""
     missing = {
         method.name: package
         for method in methods

@@ -27,35 +27,26 @@ Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")
 KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the samples
 
-SAMPLES = Features(
-    {
-        "caption_id": Value("string"),
-        "image_id": Value("string"),
-        "text": Value("string"),
-        "edit_image": datasets.Image(),
-    }
-)
+IDS = {name: Value("string") for name in ("caption_id", "image_id")}
+SAMPLES = Features(IDS | {"text": Value("string"), "edit_image": datasets.Image()})
 # Captions without a sample. `reason` is one of the records' `REASONS`, or `filtered` by the method's own filter.
-DROPPED = Features({name: Value("string") for name in ("caption_id", "image_id", "reason", "detail")})
+DROPPED = Features(IDS | {"reason": Value("string"), "detail": Value("string")})
 
 
 class SampleRows(torch.utils.data.Dataset):
     """Training rows, one for each caption, drawn by (epoch, anchor) as in `Grids`.
 
     Columns (n,): `anchor_images`, `anchor_texts`; with such samples also `negative_texts`, `negative_images` and
-    `drawn_images`, which are -1 for an anchor without one.
-
-    Args:
-        pairs: The training pairs.
-        samples: Part -> samples (`SAMPLES`).
-        seed: Seed of the draws.
-        share: Random share of each part's samples to use.
+    `drawn_images`, which are -1 for an anchor without one. `samples` are rows of `SAMPLES` by part, of which a random
+    `share` is used.
     """
 
     def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
         self.anchor_images, self.seed = np.asarray(pairs.caption_image), seed  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
-        used = {part: take_share(samples[part], share) for part in PARTS if part in samples}
+        used = {part: samples[part] for part in PARTS if part in samples}
+        if share < 1:
+            used = {part: some.select(places_of_share(len(some), share)) for part, some in used.items()}
         self.counts = {part: len(some) for part, some in used.items()}
         rows = {id: row for row, id in enumerate(pairs.captions["caption_id"][:])}
         self._tables: dict[Part, _SampleTable] = {}
@@ -125,11 +116,6 @@ class _SampleTable:
         start, stop = np.searchsorted(self._owners, owners), np.searchsorted(self._owners, owners, side="right")
         picks = start + (chance * (stop - start + or_none)).astype(np.int64)
         return self._order[np.where(picks < stop, picks, -1)]
-
-
-def take_share(samples: Dataset, share: float) -> Dataset:
-    """Select a random share of the samples."""
-    return samples if share >= 1 else samples.select(places_of_share(len(samples), share))
 
 
 def places_of_share(n: int, share: float) -> np.ndarray:

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.losses import projection_head, two_views
 from repair_hf.study.methods.method import Baseline
 from repair_hf.training.losses import ContrastiveLoss
@@ -30,12 +29,7 @@ SMALLEST = 384  # width of SLIP's smallest tower
 
 
 class TwoViews(Objective):
-    """InfoNCE and NT-Xent.
-
-    Args:
-        width: Width of the image tower's features.
-        weight: Weight of NT-Xent.
-    """
+    """InfoNCE, plus NT-Xent with a weight, on image features of some width."""
 
     needs_features: ClassVar[bool] = True
 
@@ -80,8 +74,8 @@ def _views(height: int, width: int) -> nn.Module:
     )
 
 
-def _objective(encoder: DualEncoder) -> TwoViews:
-    return TwoViews(encoder.model.config.vision_config.hidden_size)
-
-
-METHOD = Baseline("simclr", objective=_objective, needs=("kornia",))
+METHOD = Baseline(
+    "simclr",
+    objective=lambda encoder: TwoViews(encoder.model.config.vision_config.hidden_size),
+    needs=("kornia",),
+)

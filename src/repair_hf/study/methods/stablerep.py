@@ -25,7 +25,6 @@ TEMPERATURE = 0.1
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Generate one image for each caption."""
 
     async def draw(row: int) -> dict[str, Any]:
         return context.of_caption(row) | {"edit_image": as_cell(await context.draw(context.captions[row]))}

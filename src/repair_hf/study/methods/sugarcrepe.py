@@ -24,7 +24,6 @@ MOST_NEW = 0.5  # share of words
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Write one false caption for each caption."""
 
     async def ask(row: int) -> tuple[int, list[str]]:
         caption = context.captions[row]

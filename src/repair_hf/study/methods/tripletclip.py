@@ -21,7 +21,6 @@ from repair_hf.study.methods.method import Baseline, Maker
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    """Make one false caption with its image for each caption."""
 
     async def ask(row: int) -> dict[str, Any]:
         [text] = await context.write("hard_negative", caption=context.captions[row])
