@@ -92,7 +92,7 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     one, two = (pq.read_table(tmp_path / name / "failures.parquet") for name in ("one", "two"))
     assert two.equals(one)
     assert done.stdout.count("-> ") == 1, "the table is printed once"
-    assert "`search` ivf takes one process, got 2" in done.stderr
+    assert "`search` ivf runs in one process, got 2" in done.stderr
 
 
 @pytest.mark.slow

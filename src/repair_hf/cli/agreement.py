@@ -18,10 +18,6 @@ EPILOG = """examples:
 
 @dataclass
 class AgreementOptions:
-    """Which judgements."""
-
-    _argument_group_name = "agreement"
-
     run: list[str] = need(
         "Folders of `repair-hf demo`, `run` or `synthesize`; several are shown together and by dataset."
     )

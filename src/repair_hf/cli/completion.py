@@ -25,10 +25,6 @@ Open a new shell afterwards. Write the script again after an update of repair_hf
 
 @dataclass
 class CompletionOptions:
-    """Which shell."""
-
-    _argument_group_name = "completion"
-
     shell: Literal["bash", "zsh", "fish"] = need("The shell.")
 
 

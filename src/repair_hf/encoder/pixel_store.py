@@ -15,6 +15,7 @@ from torch import Tensor
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.images import content_digest, decode_small
 from repair_hf.runtime.arrays import on_disk
+from repair_hf.runtime.options import EmbeddingOptions
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
@@ -111,3 +112,10 @@ class _DraftDecoded:
         references = self.files[rows.tolist()][self.column]
         sources = [each["path"] if each["bytes"] is None else each["bytes"] for each in references]
         return [decode_small(source, self.least) for source in sources]
+
+
+def pixels_for(images: Dataset, preprocessor: Preprocessor, options: EmbeddingOptions) -> PixelStore | None:
+    """Return the store of a column `image` if `cache_images` asks for it."""
+    if not options.cache_images:
+        return None
+    return PixelStore(images, "image", preprocessor, options.cache_folder, draft=options.draft_jpegs)

@@ -78,10 +78,7 @@ def is_launched_on_cpu() -> bool:
 
 
 def check_launch(count: int) -> None:
-    """Check that the processes that know each other are as many as the launcher started.
-
-    Args:
-        count: How many processes know each other.
+    """Check that as many processes as the launcher started know each other, which is `count`.
 
     Raises:
         UserError: If the launcher started, or was asked for, another number: each would then do the whole work.
