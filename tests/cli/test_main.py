@@ -36,9 +36,6 @@ def test_the_overview_names_every_command(capsys):
         assert cli.main(words) == 0
         shown = capsys.readouterr().out
         assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
-
-
-def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"repair-hf {repair_hf.__version__}\n"
 

@@ -5,26 +5,26 @@ from PIL import Image
 from repair_hf.cli import main as cli
 
 
-def test_show_draws_what_it_is_given(illustrated, tmp_path, capsys):
+def test_show_draws_what_it_is_given(illustrated_folder, tmp_path, capsys):
     picture = tmp_path / "new" / "sheet.png"
-    assert cli.main(["show", str(illustrated[2]), "--n", "2", "--output", str(picture)]) == 0
+    assert cli.main(["show", str(illustrated_folder), "--n", "2", "--output", str(picture)]) == 0
     assert Image.open(picture).width > 1000
     shown = capsys.readouterr().out
     assert f"show   2 of 24 records   -> {picture}" in shown
     assert "next: repair-hf train" in shown
 
 
-def test_a_page_by_default(illustrated, tmp_path, monkeypatch, capsys):
+def test_a_page_by_default(illustrated_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["show", str(illustrated[2]), "--direction", "i2t", "--n", "2"]) == 0
+    assert cli.main(["show", str(illustrated_folder), "--direction", "i2t", "--n", "2"]) == 0
     assert "show   2 of 12 records   -> sheet.html" in capsys.readouterr().out
     page = (tmp_path / "sheet.html").read_text()
     assert page.count('<article class="card">') == 2 and page.count('<img src="data:') == 2
 
 
-def test_what_was_dropped_with_its_pictures(illustrated, pairs_folder, tmp_path, capsys):
+def test_what_was_dropped_with_its_pictures(illustrated_folder, pairs_folder, tmp_path, capsys):
     page = tmp_path / "dropped.html"
-    words = ["show", str(illustrated[2]), "--dropped", "gt_invalid", "--output", str(page)]
+    words = ["show", str(illustrated_folder), "--dropped", "gt_invalid", "--output", str(page)]
     assert cli.main(words) == 0
     assert "--pairs shows them" in capsys.readouterr().out and "<img" not in page.read_text()
     assert cli.main([*words, "--pairs", str(pairs_folder), "--split", "all"]) == 0

@@ -28,7 +28,6 @@ OPTIONS = (AgreementOptions,)
 
 
 def run(options: AgreementOptions) -> None:
-    """Count the judgements and print the tables."""
     from rich.console import Console
 
     from repair_hf.analysis.people.findings import people_findings

@@ -32,7 +32,6 @@ OPTIONS = (CompletionOptions,)
 
 
 def run(options: CompletionOptions) -> None:
-    """Print the completion script of a shell."""
     import shtab
 
     print(shtab.complete(_all_commands(), options.shell))

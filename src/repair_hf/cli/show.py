@@ -34,7 +34,6 @@ OPTIONS = (ShowOptions, SourceOptions)
 
 
 def run(options: ShowOptions, source: SourceOptions) -> None:
-    """Draw records as a page or a picture."""
     from repair_hf.analysis.charts import save
     from repair_hf.analysis.pages import gallery
     from repair_hf.analysis.pictures import contact_sheet

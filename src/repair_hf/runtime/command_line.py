@@ -119,7 +119,11 @@ class _Parser(argparse.ArgumentParser):
         for key, value in recipe.items():
             action = self.by_flag[f"--{key}"]
             if value is None or value == []:  # no flag can express these
-                self._set_default(key, value)
+                if is_needed(self.known[key]):
+                    raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+                if value is None and self.get_default(key) is not None:
+                    raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
+                self.set_defaults(**{key: value})
             elif isinstance(value, bool) and action.nargs is None and action.type not in (int, float):
                 word = "yes" if value else "no"
                 raise UserError(f"{path}: `{key}` is read as {value} by YAML; write it in quotes, such as '{word}'.")
@@ -132,13 +136,6 @@ class _Parser(argparse.ArgumentParser):
             else:
                 words.append(f"--{key}={value}")
         return words
-
-    def _set_default(self, key: str, value: Any) -> None:
-        if is_needed(self.known[key]):
-            raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
-        if value is None and self.get_default(key) is not None:
-            raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
-        self.set_defaults(**{key: value})
 
     def _remedy(self, words: list[str]) -> str:
         if not self.known:

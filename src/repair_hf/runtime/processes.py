@@ -19,13 +19,7 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes of this run. Use `processes()`: every process must create its own, because they meet here.
-
-    Attributes:
-        count: How many there are.
-        index: Which one this is, from 0.
-        device: Where this one computes: an accelerator of its own, or the CPU.
-    """
+    """The processes of this run. Use `processes()`: every process must create its own, because they meet here."""
 
     def __init__(self) -> None:
         import torch.distributed
