@@ -14,6 +14,11 @@ import torch
 from pictures import pictures
 
 SMALL = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 @pytest.fixture(scope="session")
@@ -122,11 +127,6 @@ def vlm_folder(tmp_path_factory) -> Path:
     tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<image>"], special_tokens=True)
     tokenizer.eos_token = "<|im_end|>"
-    template = (
-        "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
-        "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
     size = {"height": 32, "width": 32}
     processor = LlavaProcessor(
         CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size),
@@ -134,7 +134,7 @@ def vlm_folder(tmp_path_factory) -> Path:
         patch_size=16,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=template,
+        chat_template=CHAT_TEMPLATE,
     )
     text = Qwen2Config(
         vocab_size=len(tokenizer),
