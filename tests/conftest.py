@@ -98,6 +98,5 @@ def records_folder(repaired, tmp_path_factory) -> Path:
     from repair_hf.records.dataset import DROPPED_FEATURES, save_records
 
     folder = tmp_path_factory.mktemp("records")
-    nothing = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    save_records(folder, repaired, nothing)
+    save_records(folder, repaired, Dataset.from_dict(dict.fromkeys(DROPPED_FEATURES, []), features=DROPPED_FEATURES))
     return folder

@@ -68,5 +68,5 @@ def make_records(pairs: Pairs, folder: Path) -> None:
         row = {"record_id": f"{q:016x}", "direction": "t2i", "q_id": captions[q]["caption_id"], "fp_id": ids[fp]}
         row |= {"q_text": captions[q]["caption"], "gt_id": ids[q // 2], "fp_score": 0.5, "error_types": []}
         rows.append(dict.fromkeys(FEATURES) | row | {"edit_image": Image.new("RGB", (48, 40), "teal")})
-    dropped = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
+    dropped = Dataset.from_dict(dict.fromkeys(DROPPED_FEATURES, []), features=DROPPED_FEATURES)
     save_records(folder, Dataset.from_list(rows, features=FEATURES), dropped, embed_source_images=False)

@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILE, FUNCTION = 300, 50
-# What is longer, and why; five at most.
-EXCEPTIONS: dict[str, str] = {}
 
 
 def too_long(folder: str) -> Iterator[str]:
@@ -27,9 +25,4 @@ def too_long(folder: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
 def test_files_and_functions_are_short(folder):
-    assert [name for name in too_long(folder) if name not in EXCEPTIONS] == []
-
-
-def test_exceptions_are_few_and_needed():
-    long = {name for folder in ("src", "tests", "benchmarks") for name in too_long(folder)}
-    assert set(EXCEPTIONS) <= long and len(EXCEPTIONS) <= 5
+    assert list(too_long(folder)) == []

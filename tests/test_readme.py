@@ -8,13 +8,13 @@ Blocks run in a folder of their own, with a copy of `recipes/` (its toy recipe m
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,14 +111,9 @@ def test_every_command_of_a_document_is_one_and_takes_its_flags(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_flag_that_a_document_names_exists(path):
-    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text(encoding="utf-8")))
-    assert named - all_flags() == set()
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_file_that_a_document_names_is_there(path):
+def test_every_flag_and_file_that_a_document_names_is_there(path):
     text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)) <= all_flags()
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", text)
     named = re.findall(r"(?<![\w/])((?:recipes|tests|hub_cards|src)/[\w./-]+\w)", text)
     for name in links:
@@ -151,20 +146,13 @@ def test_every_file_of_the_tree_is_there():
     assert count >= 20
 
 
-def test_every_target_of_make_that_a_document_names_exists():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {
-        name for path in DOCUMENTS for name in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(), re.MULTILINE)
-    }
-    assert named and named <= targets
-
-
-def test_every_extra_that_a_document_names_exists():
-    import tomllib
-
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    named = {extra for path in DOCUMENTS for extra in re.findall(r"(?:repair-hf|\.)\[([a-z]+)\]", path.read_text())}
-    assert named <= extras
+def test_every_target_of_make_and_every_extra_that_a_document_names_exists():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
+    assert named and set(named) <= set(targets)
+    assert set(re.findall(r"(?:repair-hf|\.)\[([a-z]+)\]", text)) <= set(extras)
 
 
 def test_a_block_is_read_with_its_rule():
@@ -206,14 +194,6 @@ class Desk:
         done = subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
-    def curve(self, folder: str) -> list[dict]:
-        """Return the points of a training's loss curve."""
-        state = json.loads((self.folder / folder / "trainer_state.json").read_text())
-        return [line for line in state["log_history"] if "loss" in line]
-
-    def summary(self, folder: str) -> dict:
-        return json.loads((self.folder / folder / "summary.json").read_text())
-
     def bash(self, line: str, rule: str | None) -> None:
         if INSTALLS.match(line):
             return
@@ -244,20 +224,3 @@ def test_every_block_of_the_toy_recipe_runs(desk):
     for block in blocks((ROOT / "recipes" / "toy" / "README.md").read_text(encoding="utf-8")):
         for line in lines(block.text):
             desk.bash(line, block.rule)
-
-
-@pytest.mark.slow
-def test_the_toy_recipe_trains_on_two_processes_as_on_one(desk):
-    """By the command of the recipe's README, with the same total batch."""
-    if not (desk.folder / "runs" / "toy" / "records").exists():
-        for stage in ("world build", "mine", "synthesize"):
-            desk.type("repair-hf", *stage.split(), "--config", f"recipes/toy/{stage.split()[0]}.yaml")
-    train = ["train", "--config", "recipes/toy/train.yaml"]
-    desk.type("repair-hf", *train, "--output", "runs/one")
-    launch = ["accelerate", "launch", "--config_file", "recipes/accelerate/cpu-2.yaml", "-m", "repair_hf"]
-    desk.type(*launch, *train, "--per-device-train-batch-size", "8", "--output", "runs/two")
-    one, two = (desk.curve(f"runs/{name}") for name in ("one", "two"))
-    assert len(one) == len(two) == 3
-    for name in ("loss", "loss_global", "loss_grid"):
-        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-4), name
-    assert desk.summary("runs/two")["processes"] == 2

@@ -13,6 +13,13 @@ import pytest
 import torch
 from pictures import pictures
 
+SMALL = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 
 @pytest.fixture(scope="session")
 def clip_processor():
@@ -49,16 +56,9 @@ def _clip(clip_processor):
 
     torch.manual_seed(0)
     tokenizer = clip_processor.tokenizer
-    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        max_position_embeddings=32,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **small,
-    )
-    vision = CLIPVisionConfig(image_size=32, patch_size=16, **small)
+    special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    text = CLIPTextConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **special, **SMALL)
+    vision = CLIPVisionConfig(image_size=32, patch_size=16, **SMALL)
     model = CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=8))
     return model.eval()
 
@@ -100,9 +100,8 @@ def siglip_folder(tmp_path_factory) -> Path:
     tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokens.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="</s>", unk_token="<unk>", eos_token="</s>")
-    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
-    text = SiglipTextConfig(vocab_size=len(tokenizer), max_position_embeddings=12, **small)
-    vision = SiglipVisionConfig(image_size=32, patch_size=16, **small)
+    text = SiglipTextConfig(vocab_size=len(tokenizer), max_position_embeddings=12, **SMALL)
+    vision = SiglipVisionConfig(image_size=32, patch_size=16, **SMALL)
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("siglip")
     SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict())).save_pretrained(folder)
@@ -128,11 +127,6 @@ def vlm_folder(tmp_path_factory) -> Path:
     tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<image>"], special_tokens=True)
     tokenizer.eos_token = "<|im_end|>"
-    template = (
-        "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
-        "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
     size = {"height": 32, "width": 32}
     processor = LlavaProcessor(
         CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size),
@@ -140,9 +134,8 @@ def vlm_folder(tmp_path_factory) -> Path:
         patch_size=16,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=template,
+        chat_template=CHAT_TEMPLATE,
     )
-    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     text = Qwen2Config(
         vocab_size=len(tokenizer),
         num_key_value_heads=2,
@@ -151,10 +144,10 @@ def vlm_folder(tmp_path_factory) -> Path:
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        **small,
+        **SMALL,
     )
     config = LlavaConfig(
-        vision_config=CLIPVisionConfig(image_size=32, patch_size=16, **small),
+        vision_config=CLIPVisionConfig(image_size=32, patch_size=16, **SMALL),
         text_config=text,
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-import pytest
-
 from repair_hf.analysis.people import space
 from repair_hf.analysis.people.space import space_files
 from repair_hf.cli.main import main
@@ -37,17 +35,3 @@ def test_without_gradio_it_says_what_to_install(repaired, tmp_path, monkeypatch,
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["annotate", "edits", str(tmp_path)]) == 2
     assert "pip install -e '.[ui]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        (["qc", "{folder}", "--dry-run"], "holds no records"),
-        (["qc", "{folder}", "--size", "0"], "`size` must be at least 1, got 0"),
-        (["pictures"], "`pictures` is not a word for `repair-hf annotate`"),
-    ],
-)
-def test_a_mistake_is_one_line(words, line, tmp_path, capsys):
-    assert main(["annotate", *(word.format(folder=tmp_path) for word in words)]) == 2
-    shown = capsys.readouterr().err
-    assert line in shown and shown.count("\n") == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from repair_hf.cli.main import main
 
 
@@ -21,21 +19,3 @@ def test_a_dry_run_of_a_model_shows_files_bytes_and_card(clip_folder, capsys):
     printed = capsys.readouterr().out
     assert "   model.safetensors" in printed and "\nlicense: mit\n" in printed
     assert "next: repair-hf evaluate --model me/clip" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("records {empty} --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
-        ("model {empty} --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
-        ("model {clip} --repo me/x --results {empty}", "holds no finished evaluation"),
-        ("model {clip} --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
-        ("recipes {empty} --repo me/x", "`recipes` is not a word for `repair-hf push`"),
-    ],
-)
-def test_a_users_mistake_is_one_line(words, message, clip_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HF_TOKEN", "hf_some_token_of_mine")
-    (tmp_path / "empty").mkdir()
-    assert main(["push", *words.format(empty=tmp_path / "empty", clip=clip_folder).split()]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("repair-hf push: error:") and message in error

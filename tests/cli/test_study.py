@@ -100,30 +100,6 @@ def test_calls_of_a_sample_are_the_papers(tiny):
     assert table.loc["laclip", "llm_calls"] == 160  # one for each caption
 
 
-@pytest.mark.parametrize(
-    "words, says",
-    [
-        ("--methods negclop", "Did you mean `negclip`?"),
-        ("--grid-weights 1 -1", "`grid_weights` must be at least 0, got -1"),
-        ("--max-queries 0", "`max_queries` must be at least 1, got 0"),
-        ("--batch-size 0", "`batch_size` must be at least 1, got 0"),
-        (
-            "--methods other-backbone --pairs x --model me/clip",
-            "`other-backbone` needs `editor` and `llm` and `other_model`",
-        ),
-        ("--size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
-        ("--batch", "`batch` answers within a day"),
-        ('--training {"seed":3}', "'seed', which the study sets itself"),
-        ('--training {"max_steps":3}', "'max_steps', which the study sets itself"),
-        ('--training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
-        ("--seeds 0", "`seeds` must be at least 1, got 0"),
-    ],
-)
-def test_refuses_in_one_line(words, says, tmp_path, capsys):
-    assert main(["study", *words.split(), "--output", str(tmp_path / "out")]) == 2
-    assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
     """The second has other batches and a method more; a second run makes nothing again."""
     sets = {"first": {"size": "tiny"}, "second": {"size": "tiny", "batch_size": 8, "methods": ["simclr", "negclip"]}}

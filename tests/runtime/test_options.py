@@ -43,20 +43,10 @@ def recipe(tmp_path):
     return write
 
 
-def test_defaults_hold_where_nothing_is_said():
-    options = fill("--dish", "soup")
-    assert options == Options("soup", 100, 0.5, [1, 5], True, None, "anchor")
-
-
 def test_a_flag_beats_the_recipe_and_the_recipe_beats_the_default(recipe):
     path = recipe("dish: soup\nk_mine: 7\nrate: 0.25\nsizes: [2, 3, 4]\n")
     options = fill("--k-mine", "9", "--config", path, "--sizes", "8")
     assert (options.dish, options.k_mine, options.rate, options.sizes) == ("soup", 9, 0.25, [8])
-
-
-@pytest.mark.parametrize("flag", ["--k_mine", "--k-mine"])
-def test_a_flag_may_be_spelt_with_hyphens_or_underscores(flag):
-    assert fill("--dish", "soup", flag, "3").k_mine == 3
 
 
 @pytest.mark.parametrize(
@@ -68,12 +58,14 @@ def test_a_flag_may_be_spelt_with_hyphens_or_underscores(flag):
         ("limit: 4", {"limit": 4}),
         ("sizes: []", {"sizes": []}),
         ("slot: mixed", {"slot": "mixed"}),
+        ("dish: --fish", {"dish": "--fish"}),
         ("# nothing said", {}),
     ],
 )
 def test_values_of_a_recipe_get_the_type_of_the_field(recipe, line, expected):
-    options = fill("--dish", "soup", f"--config={recipe(line)}")
-    assert options == Options(**({"dish": "soup"} | expected))
+    dish = [] if "dish" in expected else ["soup"]  # the first word is the first thing that is needed
+    assert fill(*dish, f"--config={recipe(line)}") == Options(**({"dish": "soup"} | expected))
+    assert Options("soup").sizes is not Options("soup").sizes
 
 
 def test_a_path_may_begin_at_home(recipe, monkeypatch):
@@ -82,32 +74,15 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
     assert [fill(f"--dish={word}").dish for word in ("~", "~me/soup", "a~/b")] == ["/home/me", "~me/soup", "a~/b"]
 
 
-def test_a_recipe_value_may_begin_with_a_hyphen(recipe):
-    assert fill("--config", recipe("dish: --fish\n")).dish == "--fish"
-
-
-def test_a_bare_first_word_is_the_first_thing_that_is_needed():
-    assert fill("soup", "--k-mine", "3") == fill("--dish", "soup", "--k-mine", "3")
-
-
-def test_a_switch_that_is_on_can_be_turned_off():
-    assert fill("--dish", "soup", "--no-salted").salted is False
-
-
 @pytest.mark.parametrize(
     "line, message",
     [
         ("kmine: 5", r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter"),
-        ("k_mine: 1.5", "invalid int value: '1.5'"),
         ("dish: stones", "`dish` must be food, got stones"),
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
         ("sizes: [3, 0]", "`sizes` must be at least 1, got 0"),
-        ("limit: -2", "`limit` must be at least 1, got -2"),
         ("rate: 0", "`rate` must be above 0 and at most 1, got 0"),
-        ("rate: 1.5", "`rate` must be above 0 and at most 1, got 1.5"),
         ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
-        ("slot: both", "invalid choice: 'both'"),
-        ("salted: perhaps", "perhaps"),
         ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
         ("dish:", "`dish` is empty in the recipe"),
         ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
@@ -158,12 +133,6 @@ def test_help_tells_groups_types_defaults_and_what_is_needed(capsys):
     ):
         assert expected in text
     assert "--k_mine" not in text
-
-
-def test_a_list_is_not_shared_between_instances():
-    first, second = Options("soup"), Options("soup")
-    first.sizes.append(9)
-    assert second.sizes == [1, 5]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,17 @@ def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, 
     Raises:
         UserError: If there is no such caption, or its grid is not full.
     """
+    grid = next(full_grids(pairs, records, caption_id, seed=seed), None)
+    if grid is None:
+        missing = f"{caption_id} lacks a record in one direction" if caption_id else "no caption has two edits"
+        raise UserError(f"There is no full grid to draw: {missing}.")
+    return grid
+
+
+def full_grids(
+    pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0
+) -> Iterator[ExampleGrid]:
+    """Yield the grid of a caption if it is full, or each grid that holds two edits."""
     grids, ids = Grids(pairs, records, seed=seed), pairs.captions["caption_id"][:]
     if caption_id is not None and caption_id not in ids:
         raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
@@ -40,21 +51,15 @@ def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, 
     if caption_id is None:
         edits = [SOURCES.index(name) for name in ("reciprocal", "other_edit")]
         is_full &= np.isin(drawn["sources"][:, 1:], edits).all(1) & ~drawn["matches"].any((1, 2))
-    if not is_full.any():
-        missing = f"{caption_id} lacks a record in one direction" if caption_id else "no caption has two edits"
-        raise UserError(f"There is no full grid to draw: {missing}.")
-    at = int(np.flatnonzero(is_full)[0])
-    image_rows, text_rows = (drawn[name][at].tolist() for name in ("grid_images", "grid_texts"))
     n = len(pairs.images)
     edited: Any = grids.edited_images  # None only if no row lies beyond the images of the pairs
-    images = [pairs.images[row]["image"] if row < n else edited[row - n]["edit_image"] for row in image_rows]
-    anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
-    wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
-    return ExampleGrid(
-        images,
-        [grids.captions[row] for row in text_rows],
-        {way: _instruction(records, way, *ids) for way, ids in wanted.items()},
-    )
+    for at in np.flatnonzero(is_full).tolist():
+        image_rows, text_rows = (drawn[name][at].tolist() for name in ("grid_images", "grid_texts"))
+        images = [pairs.images[row]["image"] if row < n else edited[row - n]["edit_image"] for row in image_rows]
+        anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
+        wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
+        instructions = {way: _instruction(records, way, *names) for way, names in wanted.items()}
+        yield ExampleGrid(images, [grids.captions[row] for row in text_rows], instructions)
 
 
 def cosines(grid: ExampleGrid, encoder: DualEncoder) -> np.ndarray:

@@ -18,10 +18,6 @@ EPILOG = """examples:
 
 @dataclass
 class AgreementOptions:
-    """Which judgements."""
-
-    _argument_group_name = "agreement"
-
     run: list[str] = need(
         "Folders of `repair-hf demo`, `run` or `synthesize`; several are shown together and by dataset."
     )
@@ -32,7 +28,6 @@ OPTIONS = (AgreementOptions,)
 
 
 def run(options: AgreementOptions) -> None:
-    """Count the judgements and print the tables."""
     from rich.console import Console
 
     from repair_hf.analysis.people.findings import people_findings

@@ -26,10 +26,6 @@ ANSWER_TOKENS = 20  # tokens of a label, for the estimate
 
 @dataclass
 class AnalyzeOptions:
-    """Which run, and where the report goes."""
-
-    _argument_group_name = "analyze"
-
     run: str = need("Folder of `repair-hf demo`, `run` or `synthesize`, or a Hub dataset of records.")
     output: str | None = opt(None, "Folder of the report; `report` in the run's folder by default.")
     watch: int | None = opt(None, "Rewrite the report every so many seconds, until interrupted.", least=1)

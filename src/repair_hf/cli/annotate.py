@@ -22,10 +22,6 @@ once, so you can stop at any time. Then: repair-hf agreement runs/demo"""
 
 @dataclass
 class AnnotateOptions:
-    """What is judged, and where the page is served."""
-
-    _argument_group_name = "annotate"
-
     run: str = need("Folder of `repair-hf demo` or `synthesize`, or one round's folder of records.")
     size: int = opt(
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1

@@ -25,10 +25,6 @@ Open a new shell afterwards. Write the script again after an update of repair_hf
 
 @dataclass
 class CompletionOptions:
-    """Which shell."""
-
-    _argument_group_name = "completion"
-
     shell: Literal["bash", "zsh", "fish"] = need("The shell.")
 
 
@@ -36,7 +32,6 @@ OPTIONS = (CompletionOptions,)
 
 
 def run(options: CompletionOptions) -> None:
-    """Print the completion script of a shell."""
     import shtab
 
     print(shtab.complete(_all_commands(), options.shell))

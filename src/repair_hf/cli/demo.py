@@ -14,6 +14,7 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,10 +58,6 @@ SIZES = {
 
 @dataclass
 class DemoOptions:
-    """How large the demo is."""
-
-    _argument_group_name = "demo"
-
     output: str = opt("runs/demo", "Folder of the demo.")
     seeds: int = opt(
         1, "Training runs of each method; several give a mean and a standard deviation in the table.", least=1
@@ -187,47 +184,19 @@ def _pictures(folder: Path) -> None:
     print(f"pictures: {folder / 'contact_sheet.png'}" + (f", {folder / 'grid.png'}" if drawn else ""))
 
 
-def _draw_grid(folder: Path, pairs, records) -> bool:
+def _draw_grid(folder: Path, pairs: Any, records: Any) -> bool:
     """Draw the first grid with two edits of which the base gets at least half of the six answers wrong, if any."""
-    import numpy as np
-
     from repair_hf.analysis.charts import save
-    from repair_hf.analysis.example_grid import ExampleGrid, right_answers
+    from repair_hf.analysis.example_grid import ExampleGrid, cosines, full_grids, right_answers
     from repair_hf.analysis.pictures import grid_figure
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.shipped import BASE
-    from repair_hf.training.grids import SOURCES, Grids
 
-    grids = Grids(pairs, records, slot1="anchor", seed=0)
-    anchors = np.arange(len(grids))
-    drawn = grids.draw(np.zeros_like(anchors), anchors)
-    edits = [SOURCES.index(name) for name in ("reciprocal", "other_edit")]
-    is_plain = ~drawn["matches"].any((1, 2))  # off the diagonal nothing is known to be a true pair
-    full = anchors[np.isin(drawn["sources"][:, 1:], edits).all(1) & is_plain][:500]  # (n,)
-    if len(full) == 0:
-        return False
-    image_rows, text_rows = drawn["grid_images"][full], drawn["grid_texts"][full]  # (n, 3)
-    edited: Any = grids.edited_images
-    count = len(pairs.images)
-    images = [
-        [pairs.images[row]["image"] if row < count else edited[row - count]["edit_image"] for row in rows]
-        for rows in image_rows.tolist()
-    ]
-    texts = [[grids.captions[row] for row in rows] for rows in text_rows]
-    before = _cosines(DualEncoder.from_pretrained(BASE), images, texts)  # (n, 3 texts, 3 images)
-    wrong = [place for place, cosines in enumerate(before) if sum(map(np.sum, right_answers(cosines))) <= 3]
-    if not wrong:
-        return False
-    chosen = slice(wrong[0], wrong[0] + 1)
-    trained = DualEncoder.from_pretrained(folder / "train" / "repair_mixed-0")
-    after = _cosines(trained, images[chosen], texts[chosen])
-    grid = ExampleGrid(images[wrong[0]], texts[wrong[0]])
-    save(grid_figure(grid, before[wrong[0]], after[0]), folder / "grid.png")
-    return True
-
-
-def _cosines(encoder, images: list[list], texts: list[list[str]]):
-    """Return the cosines of n grids, (n, 3 texts, 3 images)."""
-    picture_vectors = encoder.embed_images([picture for row in images for picture in row]).reshape(len(images), 3, -1)
-    text_vectors = encoder.embed_texts([text for row in texts for text in row]).reshape(len(texts), 3, -1)
-    return text_vectors @ picture_vectors.transpose(0, 2, 1)
+    base = DualEncoder.from_pretrained(BASE)
+    for grid in islice(full_grids(pairs, records), 500):
+        before = cosines(grid, base)
+        if sum(map(sum, right_answers(before))) <= 3:
+            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair_mixed-0"))
+            save(grid_figure(ExampleGrid(grid.images, grid.texts), before, after), folder / "grid.png")
+            return True
+    return False

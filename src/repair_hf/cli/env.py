@@ -15,7 +15,6 @@ EPILOG = "example:\n  repair-hf env"
 
 
 def run() -> None:
-    """Print versions and devices."""
     import torch
     from huggingface_hub.constants import HF_HOME
 

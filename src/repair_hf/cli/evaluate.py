@@ -1,12 +1,10 @@
 """`repair-hf evaluate`: measure retrievers in both directions by full ranking, and compare them with the first.
 
 Each model gets `metrics.json` (R@1/5/10, MRR and median rank with 95% intervals, and their provenance) and
-`ranks.parquet` (what each query found); with compositional benchmarks also `cases.parquet` (the margin of each case).
-One model's files are in the output folder. Of several models, each has a folder below it, named by its short name; the
-output folder then holds `metrics.json` of all, `differences.json` and `queries.parquet` (both ranks of each query:
-what was repaired and broken).
+`ranks.parquet`; with compositional benchmarks also `cases.parquet`. Several models have a folder each below the output
+folder, which then holds `metrics.json` of all, `differences.json` and `queries.parquet` (both ranks of each query).
 
-Under `accelerate launch` the processes share the embedding and one does the rest, with the same result.
+Under `accelerate launch` the processes share the embedding, with the same result.
 """
 
 from __future__ import annotations
@@ -31,8 +29,6 @@ EPILOG = """examples:
 @dataclass
 class EvaluateOptions(EmbeddingOptions):
     """Which retrievers are measured."""
-
-    _argument_group_name = "evaluate"
 
     model: list[str] = need(
         "Retrievers: Hub id or folder of a dual encoder, or world/base. Several are compared with the first."
@@ -77,7 +73,13 @@ def run(
     pairs = load_wanted(pairs_options)
     data = _Data(pairs, pairs_options, load_benchmarks(compositional, pairs, pairs_options))
     if stage.dry_run:
-        return _print_plan(data, len(names))
+        times = f", by each of {len(names)} models" if len(names) > 1 else ""
+        print(
+            f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and ranked{times}."
+        )
+        for cases in data.sets:
+            print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
+        return
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options) | asdict(compositional)
     resolved["pairs_fingerprint"] = pairs.fingerprint
     resolved["cases_fingerprints"] = [cases.fingerprint for cases in data.sets]
@@ -102,14 +104,6 @@ def run(
     print("\n".join([*told_cases(measured, data.sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
     suggest("mine", *as_flags(mined), "--model", options.model[-1], "--output", "runs/failures")
-
-
-def _print_plan(data: _Data, models: int) -> None:
-    times = f", by each of {models} models" if models > 1 else ""
-    images, captions = len(data.pairs.images), len(data.pairs.captions)
-    print(f"{images:,} images and {captions:,} captions would be embedded and ranked{times}.")
-    for cases in data.sets:
-        print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -138,7 +132,7 @@ def _evaluate_model(
 ) -> dict[str, Any]:
     """Return one model's metrics, from its folder if they are finished; empty except in the main process."""
     from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.encoder.pixel_store import PixelStore
+    from repair_hf.encoder.pixel_store import pixels_for
     from repair_hf.evaluation.provenance import provenance
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import finish_stage, finished, open_stage, write_atomically
@@ -149,11 +143,8 @@ def _evaluate_model(
     if metrics is not None:
         return metrics
     open_stage(folder, command="evaluate", options=resolved)
-    pairs, pixels = data.pairs, None
-    if options.cache_images:
-        pixels = PixelStore(
-            pairs.images, "image", encoder.preprocessor, options.cache_folder, draft=options.draft_jpegs
-        )
+    pairs = data.pairs
+    pixels = pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
     if not processes().is_main:
         return {}

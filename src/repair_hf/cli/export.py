@@ -21,10 +21,6 @@ EPILOG = """examples:
 
 @dataclass
 class ExportOptions:
-    """Which retriever."""
-
-    _argument_group_name = "export"
-
     model: str = need("The retriever: Hub id or folder of a CLIP, or world/base.")
 
 

@@ -20,10 +20,6 @@ EPILOG = """examples:
 
 @dataclass
 class FigureOptions:
-    """Which run, and which file."""
-
-    _argument_group_name = "figure"
-
     run: str = need("Folder of a run, or folder or Hub id of records.")
     output: str = opt("figure.svg", "Figure to write: .svg or .png.")
     seed: int = opt(0, "Seed of the sample if no record is named.")
@@ -35,10 +31,6 @@ class FigureOptions:
 
 @dataclass
 class CaseOptions:
-    """Which record."""
-
-    _argument_group_name = "case"
-
     record: str | None = opt(None, "Its record_id; a random one by default.")
     direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the record if none is named.")
 
@@ -47,27 +39,17 @@ class CaseOptions:
 class RetrieverOptions:
     """The retriever before and after training."""
 
-    _argument_group_name = "retriever"
-
     before: str = need("Retriever before training: Hub id, folder, or world/base.")
     after: str = need("Retriever after training.")
 
 
 @dataclass
 class GridOptions:
-    """Which grid."""
-
-    _argument_group_name = "grid"
-
     anchor: str | None = opt(None, "caption_id of the grid's anchor; the first full grid by default.")
 
 
 @dataclass
 class MarginOptions:
-    """How many records."""
-
-    _argument_group_name = "margin"
-
     n: int = opt(1000, "How many records to draw, the same share of both directions.", least=1)
 
 
@@ -91,9 +73,11 @@ def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOp
     """Draw a 3x3 grid with its cosines before and after training."""
     from repair_hf.analysis.example_grid import cosines, full_grid
     from repair_hf.analysis.pictures import grid_figure
+    from repair_hf.analysis.run_data import gather
+    from repair_hf.pairs.dataset import load_wanted
 
-    pairs, records = _pairs(options, source), _records(options, source)
-    grid = full_grid(pairs, records, which.anchor, seed=options.seed)
+    pairs = gather(options.run).pairs() if source.pairs is None else load_wanted(source)
+    grid = full_grid(pairs, _records(options, source), which.anchor, seed=options.seed)
     before, after = (cosines(grid, encoder) for encoder in _encoders(retriever))
     _save(grid_figure(grid, before, after), options, f"grid of {grid.texts[0]!r}")
 
@@ -130,13 +114,6 @@ def _records(options: FigureOptions, source: SourceOptions) -> Any:
 
     pairs = None if source.pairs is None else load_wanted(source)
     return load_records(synthesis_folders(Path(options.run)) or options.run, pairs=pairs)
-
-
-def _pairs(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.run_data import gather
-    from repair_hf.pairs.dataset import load_wanted
-
-    return gather(options.run).pairs() if source.pairs is None else load_wanted(source)
 
 
 def _encoders(retriever: RetrieverOptions) -> list:

@@ -1,10 +1,8 @@
 """`repair-hf mine`: find the wrong answers that the retriever ranks highest, in both directions.
 
 `failures.parquet` has a row per false positive: direction; query, ground truth and false positive as rows of the pairs
-and as ids; scores and ranks. A table shows how near the misses are.
-
-Under `accelerate launch` the processes share the captions, with the same result. An index (`search` ivf or hnsw) may
-miss false positives, so its ranks are lower bounds; `summary.json` then holds its recall.
+and as ids; scores and ranks. An index (`search` ivf or hnsw) may miss false positives, so its ranks are lower bounds;
+`summary.json` then holds its recall. Under `accelerate launch` the processes share the captions.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
 
@@ -28,8 +26,6 @@ EPILOG = """examples:
 @dataclass
 class MineOptions(EmbeddingOptions):
     """Which retriever, and how many of its false positives to keep."""
-
-    _argument_group_name = "mine"
 
     model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
     k_mine: int = opt(
@@ -101,7 +97,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
 
 
 def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
-    from repair_hf.encoder.pixel_store import PixelStore
+    from repair_hf.encoder.pixel_store import pixels_for
     from repair_hf.mining.faiss_index import Index
     from repair_hf.mining.false_positives import (
         annotated_positives,
@@ -115,12 +111,7 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import finish_stage
 
-    pixels = None
-    if options.cache_images:
-        pixels = PixelStore(
-            pairs.images, "image", encoder.preprocessor, options.cache_folder, draft=options.draft_jpegs
-        )
-    captions = pairs.captions["caption"][:]
+    captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
     sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
     sizes["same_text_is_positive"] = captions
@@ -153,23 +144,12 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for head in ("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"):
-        table.add_column(head, justify="right" if head else "left")
+    rows = []
     for direction, counts in summary["directions"].items():
-        table.add_row(
-            direction,
-            f"{counts['queries']:,}",
-            f"{counts['failed']:,}",
-            f"({counts['failed'] / counts['queries']:.1%})",
-            f"{counts['false_positives']:,}",
-            *(f"{counts[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")),
-        )
-    Console().print(table)
+        share = f"({counts['failed'] / counts['queries']:.1%})"
+        gaps = [f"{counts[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")]
+        rows.append([direction, counts["queries"], counts["failed"], share, counts["false_positives"], *gaps])
+    print_table(("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"), rows)
     if recall := summary.get("recall"):
         shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
         print(f"{summary['search']} found {shares} of the true false positives; ranks are lower bounds")

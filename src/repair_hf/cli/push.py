@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import need, opt
@@ -22,8 +23,6 @@ command resumes."""
 
 @dataclass
 class PushOptions:
-    """Which folder, and which repository."""
-
     _argument_group_name = "push"
 
     folder: str = need("Folder to upload.")
@@ -36,8 +35,6 @@ class PushOptions:
 
 @dataclass
 class RecordsOptions(PushOptions):
-    """How records are uploaded."""
-
     embed_source_images: bool = opt(True, "Include the images of queries, ground truths and false positives.")
 
 
@@ -57,15 +54,7 @@ def records(options: RecordsOptions) -> None:
     """Upload a folder of records."""
     from repair_hf.hub.files import pack_records
 
-    with TemporaryDirectory() as scratch:
-        parcel = pack_records(
-            options.folder,
-            options.repo,
-            scratch=scratch,
-            embed_source_images=options.embed_source_images,
-            license=options.license,
-        )
-        repo = _push(parcel, options)
+    repo = _push(pack_records, options, embed_source_images=options.embed_source_images)
     revision = [] if options.tag is None else ["--records-revision", options.tag]
     suggest("train", "--records", repo, *revision, "--pairs", "...", "--model", "...", "--output", "runs/train")
 
@@ -74,34 +63,27 @@ def model(options: ModelOptions) -> None:
     """Upload a trained model."""
     from repair_hf.hub.files import pack_model
 
-    with TemporaryDirectory() as scratch:
-        parcel = pack_model(
-            options.folder,
-            options.repo,
-            scratch=scratch,
-            open_clip=options.open_clip,
-            results=options.results,
-            license=options.license,
-        )
-        repo = _push(parcel, options)
+    repo = _push(pack_model, options, open_clip=options.open_clip, results=options.results)
     suggest("evaluate", "--model", repo, "--pairs", "...", "--output", "runs/evaluate")
 
 
-def _push(parcel: Parcel, options: PushOptions) -> str:
+def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> str:
+    """Pack a folder and push it, or print what would be pushed; return the repository's id."""
     from repair_hf.hub.push import push
 
-    sizes = parcel.sizes
-    total = f"{len(sizes)} files, {_megabytes(sum(sizes.values()))}"
-    if options.dry_run:
-        for path, size in sizes.items():
-            print(f"{_megabytes(size):>12}   {path}")
-        print(f"\n{parcel.card}\nwould push {total} to {options.repo}; nothing was sent.")
-        return options.repo
-    pushed = push(parcel, options.repo, private=options.private, tag=options.tag)
+    with TemporaryDirectory() as scratch:
+        parcel = pack(options.folder, options.repo, scratch=scratch, license=options.license, **own)
+        sizes = parcel.sizes
+        total = f"{len(sizes)} files, {_megabytes(sum(sizes.values()))}"
+        if options.dry_run:
+            for path, size in sizes.items():
+                print(f"{_megabytes(size):>12}   {path}")
+            print(f"\n{parcel.card}\nwould push {total} to {options.repo}; nothing was sent.")
+            return options.repo
+        pushed = push(parcel, options.repo, private=options.private, tag=options.tag)
     what = total if pushed.is_new else "nothing has changed there"
-    print(
-        f"push    {what}, revision {pushed.revision[:8]}{f' = {options.tag}' if options.tag else ''}   -> {pushed.url}"
-    )
+    tag = f" = {options.tag}" if options.tag else ""
+    print(f"push    {what}, revision {pushed.revision[:8]}{tag}   -> {pushed.url}")
     return pushed.repo
 
 

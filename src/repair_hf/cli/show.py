@@ -17,10 +17,6 @@ EPILOG = """examples:
 
 @dataclass
 class ShowOptions:
-    """Which records, and which file."""
-
-    _argument_group_name = "show"
-
     records: str = need("Folder or Hub id of records.")
     n: int = opt(12, "How many to draw; both directions get the same share.", least=1)
     direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")
@@ -38,7 +34,6 @@ OPTIONS = (ShowOptions, SourceOptions)
 
 
 def run(options: ShowOptions, source: SourceOptions) -> None:
-    """Draw records as a page or a picture."""
     from repair_hf.analysis.charts import save
     from repair_hf.analysis.pages import gallery
     from repair_hf.analysis.pictures import contact_sheet

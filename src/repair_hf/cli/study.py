@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import run_command, suggest
+from repair_hf.cli.subcommands import print_table, run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import UserError
@@ -194,10 +194,6 @@ def _quoted(options: Sequence[str]) -> str:
 
 
 def _print(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], footer: str) -> None:
-    from rich.console import Console
-
-    from repair_hf.analysis.tables import terminal_table
-
     print(f"\n{title}")
-    Console().print(terminal_table(heads, rows))
+    print_table(heads, rows)
     print(footer)

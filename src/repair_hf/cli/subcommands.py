@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import ModuleType
 
@@ -23,18 +24,23 @@ def suggest(*words: str) -> None:
         print(f"next: repair-hf {shlex.join(words)}")
 
 
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, labels: int = 1) -> None:
+    """Print a table whose first `labels` columns are left-aligned."""
+    from rich.console import Console
+
+    from repair_hf.analysis.tables import terminal_table
+
+    cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
+    Console().print(terminal_table(heads, cells, labels=labels))
+
+
 def print_command(*words: str) -> None:
     """Print a command as a user would type it."""
     print(f"$ repair-hf {shlex.join(words)}")
 
 
 def run_command(*words: str) -> None:
-    """Print a command, then run it in this process as the command line would.
-
-    Raises:
-        UserError: As the command does.
-        RunStopped: As the command does.
-    """
+    """Print a command, then run it in this process as the command line would, with the same errors."""
     print()
     print_command(*words)
     module = load_command(words[0])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 from repair_hf.synthesis.models import (
@@ -25,6 +25,7 @@ from repair_hf.synthesis.models import (
     open_chat,
     open_editor,
 )
+from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -36,27 +37,16 @@ EPILOG = """examples:
 You can stop it at any time: the same command resumes and pays for no answer twice."""
 
 
-@dataclass
-class SynthesizeOptions:
+@dataclass(kw_only=True)
+class SynthesizeOptions(RepairOptions):
     """What to repair, and how."""
-
-    _argument_group_name = "synthesize"
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("Retriever that failed; it selects among the candidates: Hub id, folder, or world/base.")
     earlier_rounds: list[str] | None = opt(
         None, "Folders or Hub ids of records of earlier rounds, whose failures are left out, repaired or dropped."
     )
-    candidates: int = opt(3, "Edits to make of each false positive; one is kept.", least=1)
-    select: Literal["nearest", "first"] = opt(
-        "nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation."
-    )
-    audited: bool = opt(True, "Audit failures before editing; otherwise every mined failure counts as real.")
-    attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
-    seed: int = opt(0, "Seed of the LLM and the image editor.")
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
-    candidates_in_one_request: bool = opt(False, "Request all edits of a caption at once, if the provider can.")
     image_side: int = opt(1024, "Longest side, in pixels, of images sent to the LLM.", least=64)
 
 
@@ -162,8 +152,7 @@ def _synthesize(
 
 
 def _how(options: SynthesizeOptions) -> dict[str, Any]:
-    names = "candidates select audited seed attach_image grouped_audit candidates_in_one_request image_side"
-    return {name: vars(options)[name] for name in names.split()}
+    return {each.name: vars(options)[each.name] for each in fields(RepairOptions)}
 
 
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
@@ -178,7 +167,6 @@ def _print_estimate(
     from repair_hf.analysis import costs
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import ENOUGH, estimate_run
-    from repair_hf.synthesis.options import SynthesisOptions
 
     (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
     earlier = paid_in(output)
@@ -192,7 +180,7 @@ def _print_estimate(
         measured=earlier,
     )
     mined = Counter(failures["direction"])
-    _print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined))
+    print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
     repaired = "at most, as if every triplet passed the audit"
     if not options.audited:
@@ -226,16 +214,12 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
         left = [counts["dropped"].get(reason, 0) for reason in reasons]
         rows.append((direction, counts["mined"], counts["kept"], share, similarity, *left))
     heads = ("", "mined", "kept", "", "edit ~ fp", *(reason.replace("_", " ") for reason in reasons))
-    _print_table(heads, rows, labels=1)
+    print_table(heads, rows)
     for direction, counts in directions.items():
         if counts["error_types"]:
             shares = ", ".join(f"{name} {share:.1%}" for name, share in counts["error_types"].items())
             print(f"error types named in {direction} instructions: {shares}")
-    use_of: dict[tuple[str, str], Usage] = {}
-    for use in summary["paid"]:
-        counts = {name: value for name, value in use.items() if name not in ("stage", "direction")}
-        use_of[use["stage"], use["direction"]] = Usage(**counts)
-    _print_paid(use_of)
+    _print_paid({(use.pop("stage"), use.pop("direction")): Usage(**use) for use in map(dict, summary["paid"])})
     asked, replayed = (sum(use[name] for use in summary["llm"]) for name in ("calls", "replayed"))
     print(f"LLM: {asked:,} new answers, {replayed:,} from an earlier run or an equal question")
     images = summary["images"]
@@ -245,13 +229,4 @@ def _print_summary(summary: Mapping[str, Any]) -> None:
 def _print_paid(paid: Mapping[tuple[str, str], Any]) -> None:
     from repair_hf.analysis import costs
 
-    _print_table(costs.PAID_HEADS, costs.paid_rows(paid))
-
-
-def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str | int]], *, labels: int = 2) -> None:
-    from rich.console import Console
-
-    from repair_hf.analysis.tables import terminal_table
-
-    cells = ([cell if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows)
-    Console().print(terminal_table(heads, cells, labels=labels))
+    print_table(costs.PAID_HEADS, costs.paid_rows(paid), labels=2)

@@ -31,10 +31,6 @@ after each epoch. transformers' other TrainingArguments, such as --bf16, are opt
 
 @dataclass
 class TrainOptions:
-    """Which retriever and which records."""
-
-    _argument_group_name = "train"
-
     model: str = need("Retriever: Hub id or folder of a dual encoder.")
     records: list[str] | None = opt(
         None, "Folders of `repair-hf synthesize` or Hub ids of records; none by default: train on the pairs alone."
@@ -92,7 +88,9 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
         config.push_to_hub = False  # pushed below, with the metrics
         if is_first:
-            n_cut = encoder.preprocessor.report_cut(_texts(pairs, records))
+            edits = () if records is None else records["edit_text"]
+            texts = [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
+            n_cut = encoder.preprocessor.report_cut(texts)
         summary = train(encoder, pairs, records, config, validation=validation)
         if is_first:
             finish_stage(stage.output, summary | {"captions_cut": n_cut})
@@ -103,12 +101,6 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
             _push(Path(stage.output), repo, config, again=was_finished)
         tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # the default, so evaluate uses its own
         suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
-
-
-def _texts(pairs: Any, records: Any) -> list[str]:
-    """Return all captions and edited captions."""
-    edits = () if records is None else records["edit_text"]
-    return [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:

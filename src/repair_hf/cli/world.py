@@ -24,8 +24,6 @@ EPILOG = """examples:
 
 @dataclass
 class BuildOptions:
-    """Sizes of the world's splits."""
-
     _argument_group_name = "world"
 
     output: str = opt("runs/world", "Folder of the world.")
@@ -38,8 +36,6 @@ class BuildOptions:
 @dataclass
 class PretrainOptions:
     """How a base retriever is trained from scratch. The defaults are the recipe of `world/base`."""
-
-    _argument_group_name = "pretrain"
 
     world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
     output: str = opt("runs/base", "Folder of the trained retriever.")
@@ -57,8 +53,6 @@ class PretrainOptions:
 @dataclass
 class ServeOptions:
     """Where the oracle listens, and which faults it simulates."""
-
-    _argument_group_name = "serve"
 
     port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.", least=0, most=65535)
     latency: float = opt(0.0, "Seconds to wait before each answer.", least=0)
@@ -119,10 +113,7 @@ def pretrain(options: PretrainOptions) -> None:
 
 
 def claim(folder: Path, made_of: dict) -> bool:
-    """Start `held_out.json` in a new folder, or in one where this same retriever was started before.
-
-    Returns:
-        Whether it is finished already.
+    """Start `held_out.json` in a new folder, or where this same retriever was started; return whether it is finished.
 
     Raises:
         UserError: If the folder holds anything else.

@@ -14,6 +14,7 @@ from torch import Tensor
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.images import content_digest, decode_small
 from repair_hf.runtime.arrays import on_disk
+from repair_hf.runtime.options import EmbeddingOptions
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
@@ -99,3 +100,10 @@ def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:
         return {column: [decode_small(source, least) for source in sources]}
 
     return images.select_columns([column]).cast_column(column, Image(decode=False)).with_transform(decode)
+
+
+def pixels_for(images: Dataset, preprocessor: Preprocessor, options: EmbeddingOptions) -> PixelStore | None:
+    """Return the store of a column `image` if `cache_images` asks for it."""
+    if not options.cache_images:
+        return None
+    return PixelStore(images, "image", preprocessor, options.cache_folder, draft=options.draft_jpegs)

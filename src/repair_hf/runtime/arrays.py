@@ -40,15 +40,9 @@ def in_memory(shape: tuple[int, ...], dtype: Any, parts: Parts) -> np.ndarray:
 def on_disk(
     path: Path, shape: tuple[int, ...], dtype: Any, parts: Callable[[], Parts], *, what: str, remedy: str
 ) -> np.ndarray:
-    """Return a read-only, memory-mapped array, and write its file unless it exists. Every process must call it.
+    """Return a read-only, memory-mapped array, and write its `.npy` file unless it exists. Every process must call it.
 
-    Args:
-        path: A `.npy` file whose name identifies its content; its folder is created.
-        shape: Shape of the whole array.
-        dtype: Its type.
-        parts: Makes the rows of this process's share; called if the file does not exist.
-        what: What the array holds, for the log and for an error.
-        remedy: What to do if the disk is too small.
+    `parts` makes the rows of this process's share. `what` the array holds and the `remedy` are words of the error.
 
     Raises:
         UserError: If the disk has too little free space.

@@ -9,13 +9,13 @@ import argparse
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
-from repair_hf.runtime.flags import Help, add_arguments, is_needed
+from repair_hf.runtime.flags import Help, add_arguments, default_of, is_needed
 from repair_hf.runtime.options import SEEDS, UserError, check_bounds
 
 
@@ -24,19 +24,16 @@ def parse(
 ) -> tuple:
     """Fill each dataclass of `types` from the command line `argv`.
 
-    Args:
-        types: Dataclasses, in the order in which their instances are wanted.
-        argv: The words after the command's name; may hold `--config FILE.yaml`. A first word without a flag is the
-            value of the first option without a default: `show runs/records` is `show --records runs/records`.
-        prog: What the user typed to get here, such as `repair-hf mine`.
-        description: First lines of `--help`.
-        epilog: Last lines of `--help`, printed unchanged.
+    `argv` holds the words after `prog`, such as `repair-hf mine`. A first word without a flag is the value of the
+    first option without a default: `show runs/records` is `show --records runs/records`.
 
     Raises:
         UserError: If a key, flag or value is unknown or invalid, or a required one is missing.
     """
     parser = _Parser(types, prog=prog, description=description, epilog=epilog)
-    config, argv = _take_config(parser.name_first_word(list(argv)))
+    if argv and not argv[0].startswith("-") and parser.first_needed is not None:
+        argv = [f"--{parser.first_needed}", *argv]
+    config, argv = _take_config(list(argv))
     recipe = [] if config is None else parser.recipe_as_flags(config)
     parser.refuse_unknown_flags(argv)
     try:
@@ -49,12 +46,8 @@ def parse(
 
 def as_flags(options: Any) -> list[str]:
     """Return the words of a command line that give a dataclass the values of `options`; defaults are left out."""
-    values = {}
-    for each in fields(options):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if (value := vars(options)[each.name]) != default:
-            values[each.name] = value
-    return flags(values)
+    values = {each.name: vars(options)[each.name] for each in fields(options)}
+    return flags({each.name: values[each.name] for each in fields(options) if values[each.name] != default_of(each)})
 
 
 def flags(values: Mapping[str, Any]) -> list[str]:
@@ -111,11 +104,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
-    def name_first_word(self, argv: list[str]) -> list[str]:
-        """Insert the flag of the first required option before a first word without a flag."""
-        is_bare = argv and not argv[0].startswith("-") and self.first_needed is not None
-        return [f"--{self.first_needed}", *argv] if is_bare else argv
-
     def refuse_unknown_flags(self, argv: list[str]) -> None:
         """Report a misspelt flag; argparse would first report the required option that it was meant to be."""
         flags = [word.split("=")[0] for word in argv if word.startswith("--")]
@@ -131,7 +119,11 @@ class _Parser(argparse.ArgumentParser):
         for key, value in recipe.items():
             action = self.by_flag[f"--{key}"]
             if value is None or value == []:  # no flag can express these
-                self._set_default(key, value)
+                if is_needed(self.known[key]):
+                    raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+                if value is None and self.get_default(key) is not None:
+                    raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
+                self.set_defaults(**{key: value})
             elif isinstance(value, bool) and action.nargs is None and action.type not in (int, float):
                 word = "yes" if value else "no"
                 raise UserError(f"{path}: `{key}` is read as {value} by YAML; write it in quotes, such as '{word}'.")
@@ -144,13 +136,6 @@ class _Parser(argparse.ArgumentParser):
             else:
                 words.append(f"--{key}={value}")
         return words
-
-    def _set_default(self, key: str, value: Any) -> None:
-        if is_needed(self.known[key]):
-            raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
-        if value is None and self.get_default(key) is not None:
-            raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
-        self.set_defaults(**{key: value})
 
     def _remedy(self, words: list[str]) -> str:
         if not self.known:

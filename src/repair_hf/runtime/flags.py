@@ -25,11 +25,16 @@ def is_needed(field: Field) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
+def default_of(field: Field) -> Any:
+    """Return a field's default; a list or dictionary is a new one."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.Action]:
     """Give a parser the flags of a dataclass, and return them as argparse's actions.
 
-    The help groups fields by the class that declares them, a class before its bases. A class sets its heading as
-    `_argument_group_name`. A field that no word can express, such as an object, gets no flag.
+    The help groups fields by the class that declares them, a class before its bases. `MineOptions` has the heading
+    `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag.
     """
     hints = get_type_hints(type)
     headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
@@ -48,15 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.
 
 
 def _heading(owner: type) -> str:
-    return getattr(owner, "_argument_group_name", owner.__name__)
+    name = owner.__name__
+    derived = name.removesuffix("Options").lower() if name.endswith("Options") else name
+    return getattr(owner, "_argument_group_name", derived)
 
 
 def _keywords(field: Field, hint: Any) -> dict[str, Any] | None:
     """Return what `add_argument` takes for a field, or None if it gets no flag."""
     kind = _kind(hint)
     metadata = {key: value for key, value in field.metadata.items() if key != BOUNDS}
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    keywords = {"default": None if is_needed(field) else default, "required": is_needed(field)} | metadata
+    keywords = {"default": None if is_needed(field) else default_of(field), "required": is_needed(field)} | metadata
     if kind is bool:
         return keywords | {"type": _truth, "nargs": "?", "const": True}
     if get_origin(kind) is Literal:

@@ -20,11 +20,7 @@ PATIENCE = 5.0  # seconds
 
 
 def settle_hub(id_or_folder: str | Path) -> None:
-    """Check that the Hub is reachable before a possible Hub id is given to a library of Hugging Face.
-
-    Args:
-        id_or_folder: Nothing is checked for a local path or for a name that cannot be an id.
-    """
+    """Check that the Hub is reachable, unless the name is a local path or cannot be an id."""
     if constants.is_offline_mode() or Path(id_or_folder).exists():
         return
     try:

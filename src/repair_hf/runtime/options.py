@@ -98,8 +98,6 @@ class SourceOptions(PairsOptions):
 class EmbeddingOptions:
     """How images and captions are embedded; a base of the commands' own options."""
 
-    _argument_group_name = "embedding"
-
     batch_size: int = opt(256, "Items to encode at once.", least=1)
     precision: Literal["fp32", "bf16", "fp16"] = opt(
         "fp32", "Precision in which the encoder computes; embeddings are float32 in any case. fp16 needs a GPU."
@@ -122,8 +120,6 @@ class EmbeddingOptions:
 @dataclass
 class StageOptions:
     """Where a stage writes."""
-
-    _argument_group_name = "stage"
 
     output: str = need("Folder for the result of this stage.")
     dry_run: bool = opt(False, "Print what would be done and what it would cost, then stop.")

@@ -19,13 +19,7 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes of this run. Use `processes()`: every process must create its own, because they meet here.
-
-    Attributes:
-        count: How many there are.
-        index: Which one this is, from 0.
-        device: Where this one computes: an accelerator of its own, or the CPU.
-    """
+    """The processes of this run. Use `processes()`: every process must create its own, because they meet here."""
 
     def __init__(self) -> None:
         import torch.distributed
@@ -78,10 +72,7 @@ def is_launched_on_cpu() -> bool:
 
 
 def check_launch(count: int) -> None:
-    """Check that the processes that know each other are as many as the launcher started.
-
-    Args:
-        count: How many processes know each other.
+    """Check that as many processes as the launcher started know each other, which is `count`.
 
     Raises:
         UserError: If the launcher started, or was asked for, another number: each would then do the whole work.

@@ -52,13 +52,10 @@ class RunStopped(RuntimeError):
 
 
 def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_bound: bool = False) -> Path:
-    """Create a stage's folder and record what is about to run in it.
+    """Create a stage's folder and record what is about to run in it. What an interrupted run left there stays.
 
-    Args:
-        folder: Created if missing. What an interrupted run left in it stays, so that the stage can resume.
-        command: Name of the stage, such as `mine`.
-        options: The resolved options, and whatever else decides the result, such as the digest of an input.
-        is_bound: Whether an interrupted run can resume with its own options only.
+    `options` holds the resolved options and whatever else decides the result, such as the digest of an input.
+    With `is_bound`, an interrupted run can resume with its own options only.
 
     Raises:
         UserError: If the folder is an input of the stage, belongs to another stage, holds a finished result of other

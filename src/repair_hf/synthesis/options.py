@@ -16,17 +16,23 @@ SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
 
 
 @dataclass(kw_only=True)
-class SynthesisOptions:
+class RepairOptions:
     """How failures are repaired."""
 
-    candidates: int = opt(3, "Edits made of each false positive, of which one is kept.", least=1)
-    select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one.")
-    audited: bool = opt(True, "Audit failures before editing; without it every failure counts as a real one.")
-    seed: int = opt(0, "Seed of the LLM's and the editor's draws.")
+    candidates: int = opt(3, "Edits to make of each false positive; one is kept.", least=1)
+    select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation.")
+    audited: bool = opt(True, "Audit failures before editing; otherwise every mined failure counts as real.")
+    seed: int = opt(0, "Seed of the LLM and the image editor.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
-    candidates_in_one_request: bool = opt(False, "Ask for a caption's edits in one request, where the provider can.")
-    image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of the images sent to the LLM.", least=SMALLEST_SIDE)
+    candidates_in_one_request: bool = opt(False, "Request all edits of a caption at once, if the provider can.")
+    image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
+
+
+@dataclass(kw_only=True)
+class SynthesisOptions(RepairOptions):
+    """How failures are repaired, in which round, and how many at once."""
+
     round: int = opt(1, "Number of this round of repair; later rounds start from the repaired retriever.")
     workers: int = opt(64, "Failures in flight per direction.", least=1)
 

@@ -1,0 +1,64 @@
+"""A mistake on a command line is reported in one line, and nothing is written."""
+
+from __future__ import annotations
+
+from string import Template
+
+import pytest
+
+from repair_hf.cli.main import main
+
+MINE = "mine --pairs $pairs --split all --model $clip --output $out"
+TRAIN = MINE.replace("mine", "train") + " --records $records --use-cpu --per-device-train-batch-size 4 --max-steps 4"
+STUDY = "study --output $out"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (f"{MINE} --d-i2t 101", "`d_i2t` must lie between 0 and `k_mine` (100), got 101"),
+        (f"{MINE} --d-i2t 0 --d-t2i 0", "`d_i2t` and `d_t2i` are both 0, and nothing would be mined"),
+        (f"{MINE} --model /nowhere", "`/nowhere` is not a local folder, and cannot be loaded as a dual encoder"),
+        (f"{MINE} --model world/bse", "the toy world's retrievers are world/base, world/base-12k, world/narrow-12k."),
+        (f"{MINE} --split dev", "has no image in split `dev`"),
+        (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
+        (f"{MINE} --cache-folder x", "`cache_folder` x is for the file of `cache_images`; give both, or neither"),
+        (f"{MINE} --draft-jpegs", "`draft_jpegs` is for the file of `cache_images`; give both, or neither"),
+        (f"{TRAIN} --records /nowhere", "holds no records"),
+        (f"{TRAIN} --output-dir elsewhere", "mean the same; give `output` alone"),
+        (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
+        (f"{TRAIN} --fp16", "`fp16` needs a GPU"),
+        ("run $empty", "lacks mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml"),
+        ("world pretrain --width 100", "`width` must be a multiple of 32, got 100"),
+        ("show absent-folder", "absent-folder holds no records"),
+        ("show absent-folder --output x.jpg", "`output` must be an .html or .png file, got 'x.jpg'."),
+        ("figure case $records --record nothing", "holds no record 'nothing'; an id looks like"),
+        ("figure case $records --output x.pdf", "`output` must be an .svg or .png file, got 'x.pdf'"),
+        ("annotate qc $empty --dry-run", "holds no records"),
+        ("push records $empty --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
+        ("push model $empty --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
+        ("push model $clip --repo me/x --results $empty", "holds no finished evaluation"),
+        ("push model $clip --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
+        ("push recipes $empty --repo me/x", "`recipes` is not a word for `repair-hf push`"),
+        (f"{STUDY} --methods negclop", "Did you mean `negclip`?"),
+        (
+            f"{STUDY} --methods other-backbone --pairs x --model me/clip",
+            "`other-backbone` needs `editor` and `llm` and `other_model`",
+        ),
+        (f"{STUDY} --size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
+        (f"{STUDY} --batch", "`batch` answers within a day"),
+        (STUDY + ' --training {"max_steps":3}', "'max_steps', which the study sets itself"),
+        (STUDY + ' --training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words, complaint, pairs_folder, clip_folder, records_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("HF_TOKEN", "hf_some_token_of_mine")
+    (tmp_path / "empty").mkdir()
+    places = {"pairs": pairs_folder, "clip": clip_folder, "records": records_folder, "empty": tmp_path / "empty"}
+    argv = Template(words).substitute(places, out=tmp_path / "out").split()
+    assert main(argv) == 2
+    *_, error = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"repair-hf {argv[0]}: error: ") and complaint in error
+    assert argv[0] == "train" or not (tmp_path / "out").exists()
