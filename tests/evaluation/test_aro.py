@@ -166,7 +166,7 @@ def test_a_subset_must_be_asked_for_and_a_file_may_not_name_what_lies_outside(ph
 def test_a_picture_that_cannot_be_embedded_is_named(photographs, relations, encoder):
     cases = relations(vg_rows("relation_name", ["on"] * 3))
     encoder.model.visual_projection.weight.data.zero_()
-    message = r"3 of 3 vectors that are zero or not finite, first for image 0 \(of case 0\)"
+    message = r"3 of 3 vectors are zero or not finite, first for image 0 \(of case 0\)"
     with pytest.raises(UserError, match=message):
         judging.evaluate_compositional(encoder, [cases], "m")
     torn = photographs / "red.png"
