@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repair_hf.runtime.options import UserError
 from repair_hf.training.sampling import OneCaptionPerImage
 
 
@@ -82,8 +81,3 @@ def test_anchors_are_in_a_batch_with_those_that_they_are_confused_with():
         sampler = OneCaptionPerImage(images, 8, neighbours={1: near}.__getitem__)
         batches = images[epoch_of(sampler, 1)].reshape(-1, 8)
         assert len(batches) == 16 and all(len(set(batch // 8)) == 1 for batch in batches)
-
-
-def test_more_pairs_than_images_is_refused():
-    with pytest.raises(UserError, match="step of 4 pairs needs as many different images, and there are 3.*Lower"):
-        OneCaptionPerImage(np.array([0, 0, 1, 2, 2]), 4)

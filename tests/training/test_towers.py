@@ -14,11 +14,6 @@ from repair_hf.training.towers import encode_batch
 PIXELS = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def preprocessor(clip, clip_processor):
-    return Preprocessor(clip_processor, clip.config)
-
-
 def groups(preprocessor: Preprocessor, n_groups: int) -> list:
     tokens = preprocessor.texts(["a red circle", "a blue square", "a green triangle", "one circle"] * 2)
     return [preprocessor.text_inputs(tokens, group) for group in torch.arange(8).tensor_split(n_groups)]
@@ -27,18 +22,18 @@ def groups(preprocessor: Preprocessor, n_groups: int) -> list:
 @pytest.mark.parametrize("in_chunks", [False, True])
 def test_features_are_the_image_towers_own_before_the_projection(clip, preprocessor, in_chunks):
     """16 wide, where the projected vectors have 8."""
-    pixels, texts = PIXELS, groups(preprocessor, 2)
+    texts = groups(preprocessor, 2)
     images, _, features = encode_batch(
-        clip, pixels, texts, preprocessor.normalize, once_more=clip, in_chunks=in_chunks, with_features=True
+        clip, PIXELS, texts, preprocessor.normalize, once_more=clip, in_chunks=in_chunks, with_features=True
     )
-    expected = clip.vision_model(pixel_values=preprocessor.normalize(pixels)).pooler_output
+    expected = clip.vision_model(pixel_values=preprocessor.normalize(PIXELS)).pooler_output
     torch.testing.assert_close(features, expected)
     projected = torch.nn.functional.normalize(clip.visual_projection(features), dim=1)
     torch.testing.assert_close(images, projected)
     features[:, 0].sum().backward()
     assert clip.vision_model.embeddings.patch_embedding.weight.grad.abs().sum() > 0
     assert clip.visual_projection.weight.grad is None and not clip.vision_model._forward_hooks
-    assert len(encode_batch(clip, pixels, texts, preprocessor.normalize, once_more=clip, in_chunks=False)) == 2
+    assert len(encode_batch(clip, PIXELS, texts, preprocessor.normalize, once_more=clip, in_chunks=False)) == 2
 
 
 class Casts(TorchDispatchMode):
