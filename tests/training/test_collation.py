@@ -109,7 +109,7 @@ def test_a_text_tower_that_looks_both_ways_gets_its_mask(preprocessor):
 
 
 def test_images_decoded_on_demand_are_the_preprocessors(pairs, preprocessor):
-    images = pairs.images
-    table = DecodedImages(images, "image", preprocessor)
+    table = DecodedImages(pairs.images, "image", preprocessor)
     assert len(table) == 12
-    torch.testing.assert_close(table[np.array([1, 7])], preprocessor.images([images[1]["image"], images[7]["image"]]))
+    expected = preprocessor.images([pairs.images[row]["image"] for row in (1, 7)])
+    torch.testing.assert_close(table[np.array([1, 7])], expected)

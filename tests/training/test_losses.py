@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.clip.modeling_clip import image_text_contrastive_loss
 
 from repair_hf.training.losses import ContrastiveLoss, GridLoss
 
@@ -43,8 +44,6 @@ def slow_grid(images, texts, scale, present, matches) -> tuple[float, int]:
 
 
 def test_contrastive_loss_is_the_one_of_transformers():
-    from transformers.models.clip.modeling_clip import image_text_contrastive_loss
-
     images, texts = unit(6, 5), unit(6, 5, seed=1)
     expected = image_text_contrastive_loss(SCALE * texts @ images.mT)
     torch.testing.assert_close(ContrastiveLoss()(images, texts, SCALE)["loss"], expected)

@@ -57,11 +57,9 @@ class Objective(nn.Module):
 
 
 class LocalGrids(Objective):
-    """L_global over the anchor pairs of all processes, and L_grid over each anchor's own grid, if any.
+    """L_global over the anchor pairs of all processes, and `grid_weight` times L_grid over each anchor's own grid.
 
-    Args:
-        grid_weight: Lambda, the weight of L_grid.
-        mask_matches: Mask cells that are known to be true pairs out of L_grid.
+    With `mask_matches`, cells that are known to be true pairs are masked out of L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
