@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset, Image
 from PIL import Image as Picture
+
+from repair_hf.pairs.dataset import Pairs, load_pairs
 
 COLORS = ("red", "green", "blue", "yellow")
 WINO = {"image_0": ["red", "green"], "image_1": ["blue", "yellow"], "caption_0": ["r", "g"], "caption_1": ["b", "y"]}
@@ -14,6 +18,16 @@ WINO = {"image_0": ["red", "green"], "image_1": ["blue", "yellow"], "caption_0":
 def color_of(picture: Picture.Image) -> str:
     shown = picture.getpixel((0, 0))
     return next(color for color in COLORS if shown == Picture.new("RGB", (1, 1), color).getpixel((0, 0)))
+
+
+def captioned(folder: Path, captions: Sequence[Sequence[str]]) -> Pairs:
+    """Pairs of a picture for each list of captions."""
+    rows = []
+    for place, texts in enumerate(captions):
+        Picture.new("RGB", (20, 20), (20 * place, 0, 0)).save(folder / f"{place}.png")
+        rows.append(json.dumps({"image": f"{place}.png", "captions": texts}))
+    (folder / "captions.jsonl").write_text("\n".join(rows))
+    return load_pairs(folder, split="all")
 
 
 def with_images(photographs: Path, columns: dict, names: list[str]) -> Dataset:

@@ -105,10 +105,7 @@ def test_vg_relation_as_a_dataset(photographs, has, from_dataset, encoder):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"true_caption": ["a", "b", None, "d"]},
-            "dataset, case 2: needs the texts true_caption, false_caption, relation_name",
-        ),
+        ({"true_caption": ["a", "b", None, "d"]}, "dataset, case 2: needs the texts true_caption, false_caption, rel"),
         ({"bbox": [[0, 2, 10, 20]] * 4}, "case 0: `bbox` must hold the numbers x, y, w, h, got .0, 2, 10, 20."),
     ],
 )
@@ -117,14 +114,7 @@ def test_a_dataset_with_gaps_or_other_boxes_raises(columns, message, from_datase
         from_dataset(**columns)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[{}]", "case 0: needs the texts image_path, true_caption, .*got {}"),
-        ("{", "is not JSON"),
-        ("3", "must hold a list of cases, got 3"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("3", "must hold a list of cases, got 3")])
 def test_files_that_are_not_what_they_should_be_raise(content, message, tmp_path):
     path = tmp_path / "visual_genome_relation.json"
     path.write_text(content)
@@ -166,7 +156,7 @@ def test_a_subset_must_be_asked_for_and_a_file_may_not_name_what_lies_outside(ph
 def test_a_picture_that_cannot_be_embedded_is_named(photographs, relations, encoder):
     cases = relations(vg_rows("relation_name", ["on"] * 3))
     encoder.model.visual_projection.weight.data.zero_()
-    message = r"3 of 3 vectors that are zero or not finite, first for image 0 \(of case 0\)"
+    message = r"3 of 3 vectors are zero or not finite, first for image 0 \(of case 0\)"
     with pytest.raises(UserError, match=message):
         judging.evaluate_compositional(encoder, [cases], "m")
     torn = photographs / "red.png"

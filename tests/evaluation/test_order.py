@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 
 import numpy as np
 import pytest
-from PIL import Image
+from benchmark_files import captioned
 
 from repair_hf.evaluation import judging
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
-from repair_hf.evaluation.order import load_order, normalize, shuffle_runs
-from repair_hf.pairs.dataset import load_pairs
+from repair_hf.evaluation.order import load_order, normalize
 from repair_hf.pairs.words import load_tokenizer
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.toyworld.parsing import build_parser
@@ -33,13 +31,7 @@ CAPTIONS = (
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pairs")
-    lines = []
-    for place, texts in enumerate(CAPTIONS):
-        Image.new("RGB", (20, 20), (80 * place, 0, 0)).save(folder / f"{place}.png")
-        lines.append(json.dumps({"image": f"{place}.png", "captions": texts}))
-    (folder / "captions.jsonl").write_text("\n".join(lines))
-    return load_pairs(folder, split="all")
+    return captioned(tmp_path_factory.mktemp("pairs"), CAPTIONS)
 
 
 def plain(caption: str, parser) -> list[str]:
@@ -93,12 +85,6 @@ def test_a_caption_that_no_shuffle_changes_is_a_tie(pairs, encoder):
     assert margin[2] == 0  # `ball`
     assert found["order_P@1"] == (margin > 0).mean() < (margin >= 0).mean() == found["order_P@1_ties_right"]
     assert found["order_n_ties"] == (margin == 0).sum()
-
-
-def test_runs_of_three_and_the_rest():
-    within, runs = shuffle_runs("a b c d e f g".split(), random.Random(0))
-    assert [sorted(within.split()[k : k + 3]) for k in (0, 3, 6)] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-    assert sorted(runs.split()) == list("abcdefg") and "a b c" in runs and "d e f" in runs
 
 
 def test_normalized_as_the_authors_do():

@@ -13,14 +13,9 @@ from repair_hf.runtime.options import PairsOptions
 @pytest.fixture(scope="module")
 def found(pairs_folder):
     pairs = load_pairs(pairs_folder, split="all")
-    return pairs, provenance(PairsOptions(pairs="photos", split="all"), pairs, "me/clip", "0123abcd")
-
-
-def test_names_data_weights_and_code(found):
-    pairs, said = found
-    assert said["pairs_fingerprint"] == pairs.fingerprint and said["repair_hf"] == repair_hf.__version__
-    wanted = {"pairs": "photos", "split": "all", "benchmark": None, "n_images": 12, "n_texts": 24}
-    assert said | wanted | {"model": "me/clip", "model_digest": "0123abcd"} == said
+    said = provenance(PairsOptions(pairs="photos", split="all"), pairs, "me/clip", "0123abcd")
+    assert said["pairs_fingerprint"] == pairs.fingerprint and said["benchmark"] is None
+    return pairs, said
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,7 @@ def test_sugarcrepe_pp_end_to_end(cases, encoder):
         (None, "lacks add_att.json, add_obj.json"),
         ("{}", "has 0 cases; the benchmark's has 692"),
         ("null", "add_att.json must hold cases, by number or in a list, got None"),
-        (
-            json.dumps([{"filename": "x.png"}] * 692),
-            "add_att.json, case 0: needs the texts filename, caption",
-        ),
+        (json.dumps([{"filename": "x.png"}] * 692), "add_att.json, case 0: needs the texts filename, caption"),
     ],
 )
 def test_other_files_than_the_benchmarks_raise(content, message, tmp_path):

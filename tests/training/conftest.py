@@ -35,17 +35,22 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def encoder(clip, clip_processor):
-    return DualEncoder(clip, Preprocessor(clip_processor, clip.config), device="cpu")
+def preprocessor(clip, clip_processor):
+    return Preprocessor(clip_processor, clip.config)
 
 
 @pytest.fixture
-def fit(clip, clip_processor, pairs, config):
+def encoder(clip, preprocessor):
+    return DualEncoder(clip, preprocessor, device="cpu")
+
+
+@pytest.fixture
+def fit(clip, preprocessor, pairs, config):
     """Train a copy of the CLIP as it was at first; return its weights and the summary."""
     first = deepcopy(clip)
 
     def run(records, folder="out", *, data=None, callbacks=(), **named) -> tuple[dict[str, torch.Tensor], dict]:
-        encoder = DualEncoder(deepcopy(first), Preprocessor(clip_processor, clip.config), device="cpu")
+        encoder = DualEncoder(deepcopy(first), preprocessor, device="cpu")
         summary = train(encoder, pairs, records, config(folder, **named), data=data, callbacks=callbacks)
         return weights(encoder.model), summary
 
@@ -66,10 +71,9 @@ def one_step(clip, fit):
 
 
 @pytest.fixture
-def make_trainer(clip, clip_processor, pairs, config):
+def make_trainer(clip, preprocessor, pairs, config):
     def make(records=None, *, model=clip, **named) -> RepairTrainer:
-        options = config(**named)
-        preprocessor, grids = Preprocessor(clip_processor, clip.config), Grids(pairs, records)
+        options, grids = config(**named), Grids(pairs, records)
         tables = [DecodedImages(pairs.images, "image", preprocessor)]
         if records is not None:
             tables.append(DecodedImages(grids.edited_images, "edit_image", preprocessor))

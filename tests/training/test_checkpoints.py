@@ -28,13 +28,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def test_the_newest_is_that_of_the_most_steps(folder):
-    assert newest_checkpoint(folder) == folder / "checkpoint-10"
-
-
 @pytest.mark.parametrize("name", ["trainer_state.json", "rng_state.pth"])
 @pytest.mark.parametrize("spoil", [cut, Path.unlink])
-def test_a_half_written_one_is_passed_over(folder, name, spoil):
+def test_the_newest_is_that_of_the_most_steps_and_a_half_written_one_is_passed_over(folder, name, spoil):
+    assert newest_checkpoint(folder) == folder / "checkpoint-10"
     spoil(folder / "checkpoint-10" / name)
     assert newest_checkpoint(folder) == folder / "checkpoint-9"
 
@@ -57,14 +54,9 @@ def test_random_numbers_of_another_process_must_be_there_too(folder_of_two, spoi
 
 def test_a_checkpoint_that_tells_of_how_many_processes_it_is_is_believed(folder_of_two):
     """So a run of one is told that it is of another run, and does not quietly start anew."""
-    assert newest_checkpoint(folder_of_two, 1) is None
+    assert newest_checkpoint(folder_of_two, 1) is newest_checkpoint(folder_of_two / "nowhere") is None
     (folder_of_two / "checkpoint-9" / RUN).write_text(json.dumps({"processes": 2}))
     assert newest_checkpoint(folder_of_two, 1) == folder_of_two / "checkpoint-9"
-
-
-def test_there_may_be_none(tmp_path):
-    assert newest_checkpoint(tmp_path) is None
-    assert newest_checkpoint(tmp_path / "nowhere") is None
 
 
 class World:

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.pairs.dataset import load_pairs
 from repair_hf.training import collation
 from repair_hf.training.collation import DecodedImages, GridCollator
 
@@ -35,8 +33,8 @@ class Table:
 
 
 @pytest.fixture
-def collator(clip_processor, clip) -> GridCollator:
-    return GridCollator(Preprocessor(clip_processor, clip.config), [Table(0, 6), Table(6, 3)], CAPTIONS)
+def collator(preprocessor) -> GridCollator:
+    return GridCollator(preprocessor, [Table(0, 6), Table(6, 3)], CAPTIONS)
 
 
 def row(image: int, text: int, images: list[int] | None = None, texts: list[int] | None = None) -> dict:
@@ -93,30 +91,25 @@ def test_without_grids_there_are_no_grid_inputs(collator, said):
     assert looked_up(batch, "anchor_images") == [4, 1] and said(batch, "anchor_texts") == [CAPTIONS[0], CAPTIONS[3]]
 
 
-def test_captions_come_by_length_each_group_padded_to_its_own_longest(
-    monkeypatch, collator, said, clip_processor, clip
-):
+def test_captions_come_by_length_each_group_padded_to_its_own_longest(monkeypatch, collator, said, preprocessor):
     monkeypatch.setattr(collation, "GROUP", 2)
     batch = collator([row(k, text) for k, text in enumerate([4, 3, 2, 0, 1])])
     groups = [[CAPTIONS[1], CAPTIONS[3], CAPTIONS[2]], [CAPTIONS[0], CAPTIONS[4]]]
     for group, captions in zip(batch["texts"], groups, strict=True):
         assert list(group) == ["input_ids"]  # a causal text tower needs no mask
-        torch.testing.assert_close(
-            group["input_ids"], Preprocessor(clip_processor, clip.config).texts(captions)["input_ids"]
-        )
+        torch.testing.assert_close(group["input_ids"], preprocessor.texts(captions)["input_ids"])
     assert said(batch, "anchor_texts") == [CAPTIONS[k] for k in (4, 3, 2, 0, 1)]
 
 
-def test_a_text_tower_that_looks_both_ways_gets_its_mask(clip_processor, clip):
-    preprocessor = Preprocessor(clip_processor, clip.config)
+def test_a_text_tower_that_looks_both_ways_gets_its_mask(preprocessor):
     preprocessor.is_causal = False
     batch = GridCollator(preprocessor, [Table(0, 6)], CAPTIONS)([row(0, 1), row(1, 2)])
     expected = preprocessor.texts([CAPTIONS[1], CAPTIONS[2]])
     torch.testing.assert_close(batch["texts"], [expected])
 
 
-def test_images_decoded_on_demand_are_the_preprocessors(pairs_folder, clip_processor, clip):
-    images, preprocessor = load_pairs(pairs_folder, split="all").images, Preprocessor(clip_processor, clip.config)
-    table = DecodedImages(images, "image", preprocessor)
+def test_images_decoded_on_demand_are_the_preprocessors(pairs, preprocessor):
+    table = DecodedImages(pairs.images, "image", preprocessor)
     assert len(table) == 12
-    torch.testing.assert_close(table[np.array([1, 7])], preprocessor.images([images[1]["image"], images[7]["image"]]))
+    expected = preprocessor.images([pairs.images[row]["image"] for row in (1, 7)])
+    torch.testing.assert_close(table[np.array([1, 7])], expected)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.clip.modeling_clip import image_text_contrastive_loss
 
 from repair_hf.training.losses import ContrastiveLoss, GridLoss
 
@@ -42,43 +43,10 @@ def slow_grid(images, texts, scale, present, matches) -> tuple[float, int]:
     return (sum(losses) / len(losses) if losses else 0.0), len(losses)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7, 128])
-def test_contrastive_loss_of_equal_logits_is_ln_of_the_batch(batch):
-    zeros = torch.zeros(batch, 4)
-    assert ContrastiveLoss()(zeros, zeros, SCALE)["loss"].item() == pytest.approx(math.log(batch), abs=1e-6)
-
-
-def test_contrastive_loss_equals_a_loop():
-    images, texts = unit(6, 5), unit(6, 5, seed=1)
-    scores = [[float(SCALE) * float(image @ text) for text in texts] for image in images]
-    rows = [cross_entropy(scores[b], b) for b in range(6)]
-    columns = [cross_entropy([scores[a][b] for a in range(6)], b) for b in range(6)]
-    expected = (sum(rows) + sum(columns)) / 12
-    assert ContrastiveLoss()(images, texts, SCALE)["loss"].item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_contrastive_loss_is_the_one_of_transformers():
-    from transformers.models.clip.modeling_clip import image_text_contrastive_loss
-
     images, texts = unit(6, 5), unit(6, 5, seed=1)
     expected = image_text_contrastive_loss(SCALE * texts @ images.mT)
     torch.testing.assert_close(ContrastiveLoss()(images, texts, SCALE)["loss"], expected)
-
-
-@pytest.mark.parametrize(
-    ("slots", "expected"), [((1, 1, 1), math.log(3)), ((1, 1, 0), math.log(2)), ((1, 0, 1), math.log(2))]
-)
-def test_grid_loss_of_equal_logits_is_ln_of_its_side(slots, expected):
-    zeros, present = torch.zeros(4, 3, 5), torch.tensor([slots] * 4, dtype=torch.bool)
-    found = GridLoss()(zeros, zeros, SCALE, present)
-    assert found["loss"].item() == pytest.approx(expected, abs=1e-6)
-    assert found["grids"].item() == 4
-
-
-def test_grid_loss_without_present_is_the_whole_grid():
-    images, texts = unit(4, 3, 5), unit(4, 3, 5, seed=1)
-    whole = GridLoss()(images, texts, SCALE, torch.ones(4, 3, dtype=torch.bool))
-    torch.testing.assert_close(GridLoss()(images, texts, SCALE), whole)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -91,13 +59,8 @@ def test_grid_loss_equals_a_triple_loop(seed):
     found = GridLoss()(images, texts, SCALE, present, matches)
     assert found["loss"].item() == pytest.approx(loss, rel=1e-5)
     assert found["grids"].item() == grids
-
-
-def test_a_missing_slot_gives_the_two_by_two_grid():
-    images, texts = unit(1, 3, 5), unit(1, 3, 5, seed=1)
-    found = GridLoss()(images, texts, SCALE, torch.tensor([[True, False, True]]))["loss"]
-    small = ContrastiveLoss()(images[0, [0, 2]], texts[0, [0, 2]], SCALE)["loss"]
-    torch.testing.assert_close(found, small)
+    whole = GridLoss()(images, texts, SCALE, torch.ones_like(present))
+    torch.testing.assert_close(GridLoss()(images, texts, SCALE), whole)
 
 
 def test_what_an_absent_slot_holds_changes_nothing_and_gets_no_gradient():
@@ -112,16 +75,6 @@ def test_what_an_absent_slot_holds_changes_nothing_and_gets_no_gradient():
         assert gradient.isfinite().all()
         assert (gradient[~in_a_grid] == 0).all()
         assert (gradient[in_a_grid].abs().sum(-1) > 0).all()
-
-
-def test_a_known_match_off_the_diagonal_is_pushed_by_nothing():
-    """Gradient of the cell itself: images are one-hot, so that each text's gradient shows its own cells."""
-    matches = torch.zeros(1, 3, 3, dtype=torch.bool)
-    matches[0, 2, 1] = True  # image of slot 3 and text of slot 2
-    images, texts = torch.eye(3)[None], torch.zeros(1, 3, 3, requires_grad=True)
-    GridLoss()(images, texts, SCALE, None, matches)["loss"].backward()
-    assert texts.grad[0, 1, 2] == 0
-    assert texts.grad[0, 2, 1] > 0  # its mirror is still a negative: gradient descent lowers it
 
 
 @pytest.mark.parametrize("slots", [(0, 0, 0), (1, 0, 0)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repair_hf.runtime.options import UserError
 from repair_hf.training.sampling import OneCaptionPerImage
 
 
@@ -36,6 +35,7 @@ def confused(images: np.ndarray, rng: np.random.Generator):
 def test_batches_are_full_without_doubles_and_as_many_as_can_be(seed, along):
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, (2, 6, 12)[seed % 3], size=rng.integers(5, 40))
+    counts[0] = (1, 50)[seed % 2]  # an image with very many captions does not cost batches
     images = rng.permutation(np.repeat(np.arange(len(counts)), counts))
     size = int(rng.integers(1, len(counts) + 1))
     sampler = OneCaptionPerImage(images, size, seed, confused(images, rng) if along == "neighbours" else None)
@@ -44,19 +44,6 @@ def test_batches_are_full_without_doubles_and_as_many_as_can_be(seed, along):
     assert len(set(anchors)) == len(anchors)
     for batch in anchors.reshape(-1, size):
         assert len(set(images[batch])) == size
-
-
-def test_an_image_with_very_many_captions_does_not_cost_batches():
-    images = np.array([0] * 50 + list(range(1, 41)) * 2)  # one image with 50 captions, forty with 2
-    sampler = OneCaptionPerImage(images, 4)
-    assert len(sampler) // 4 == most_batches([50] + [2] * 40, 4) == 26
-    for batch in epoch_of(sampler, 0).reshape(-1, 4):
-        assert len(set(images[batch])) == 4
-
-
-def test_five_captions_each_fill_an_epoch():
-    images = np.repeat(np.arange(60), 5)
-    assert len(OneCaptionPerImage(images, 48)) == 288  # 300 captions, 6 batches
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -91,18 +78,6 @@ def test_anchors_are_in_a_batch_with_those_that_they_are_confused_with():
     ring = images // 8 * 8 + (images + 1) % 8
     nobody = np.full(128, -1)
     for near in ((ring * 2 + np.arange(128) % 2, nobody), (nobody, ring)):
-        sampler = OneCaptionPerImage(images, 8, neighbours=lambda epoch, near=near: near)
+        sampler = OneCaptionPerImage(images, 8, neighbours={1: near}.__getitem__)
         batches = images[epoch_of(sampler, 1)].reshape(-1, 8)
         assert len(batches) == 16 and all(len(set(batch // 8)) == 1 for batch in batches)
-
-
-def test_the_neighbours_of_the_epoch_are_asked_for():
-    images, asked = np.arange(16), []
-    sampler = OneCaptionPerImage(images, 4, neighbours=lambda epoch: asked.append(epoch) or (images, images))
-    epoch_of(sampler, 5)
-    assert asked == [5]
-
-
-def test_more_pairs_than_images_is_refused():
-    with pytest.raises(UserError, match="step of 4 pairs needs as many different images, and there are 3.*Lower"):
-        OneCaptionPerImage(np.array([0, 0, 1, 2, 2]), 4)

@@ -11,25 +11,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.training.towers import encode_batch
 
+PIXELS = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def groups(preprocessor: Preprocessor, n_groups: int) -> list:
+    tokens = preprocessor.texts(["a red circle", "a blue square", "a green triangle", "one circle"] * 2)
+    return [preprocessor.text_inputs(tokens, group) for group in torch.arange(8).tensor_split(n_groups)]
+
 
 @pytest.mark.parametrize("in_chunks", [False, True])
-def test_features_are_the_image_towers_own_before_the_projection(clip, clip_processor, in_chunks):
+def test_features_are_the_image_towers_own_before_the_projection(clip, preprocessor, in_chunks):
     """16 wide, where the projected vectors have 8."""
-    preprocessor = Preprocessor(clip_processor, clip.config)
-    pixels = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    tokens = preprocessor.texts(["a red circle", "a blue square", "a green triangle", "one circle"])
-    texts = [preprocessor.text_inputs(tokens, group) for group in torch.arange(4).tensor_split(2)]
+    texts = groups(preprocessor, 2)
     images, _, features = encode_batch(
-        clip, pixels, texts, preprocessor.normalize, once_more=clip, in_chunks=in_chunks, with_features=True
+        clip, PIXELS, texts, preprocessor.normalize, once_more=clip, in_chunks=in_chunks, with_features=True
     )
-    expected = clip.vision_model(pixel_values=preprocessor.normalize(pixels)).pooler_output
+    expected = clip.vision_model(pixel_values=preprocessor.normalize(PIXELS)).pooler_output
     torch.testing.assert_close(features, expected)
     projected = torch.nn.functional.normalize(clip.visual_projection(features), dim=1)
     torch.testing.assert_close(images, projected)
     features[:, 0].sum().backward()
     assert clip.vision_model.embeddings.patch_embedding.weight.grad.abs().sum() > 0
     assert clip.visual_projection.weight.grad is None and not clip.vision_model._forward_hooks
-    assert len(encode_batch(clip, pixels, texts, preprocessor.normalize, once_more=clip, in_chunks=False)) == 2
+    assert len(encode_batch(clip, PIXELS, texts, preprocessor.normalize, once_more=clip, in_chunks=False)) == 2
 
 
 class Casts(TorchDispatchMode):
@@ -54,23 +58,17 @@ def accelerator():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_in_mixed_precision_groups_share_one_copy_of_the_weights(clip, clip_processor, accelerator):
-    preprocessor = Preprocessor(clip_processor, clip.config)
-    pixels = torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    tokens = preprocessor.texts(["a red circle", "a blue square", "a green triangle", "one circle"] * 2)
+def test_in_mixed_precision_groups_share_one_copy_of_the_weights(clip, preprocessor, accelerator):
     wrapped = accelerator.prepare_model(clip)  # its forward is in mixed precision
 
     def encode(n_groups: int, **options):
-        texts = [preprocessor.text_inputs(tokens, group) for group in torch.arange(8).tensor_split(n_groups)]
+        texts = groups(preprocessor, n_groups)
         with Casts(clip) as casts:
-            found = encode_batch(wrapped, pixels, texts, preprocessor.normalize, once_more=wrapped, **options)
+            found = encode_batch(wrapped, PIXELS, texts, preprocessor.normalize, once_more=wrapped, **options)
         clip.zero_grad()
         sum((vectors**3).sum() for vectors in found).backward()
-        return (
-            casts.count,
-            found,
-            torch.cat([weight.grad.flatten() for weight in clip.parameters() if weight.grad is not None]),
-        )
+        gradient = [weight.grad.flatten() for weight in clip.parameters() if weight.grad is not None]
+        return casts.count, found, torch.cat(gradient)
 
     together = {"in_chunks": False, "autocast": accelerator.autocast}
     single, *_ = encode(1, **together)

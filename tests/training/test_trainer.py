@@ -15,7 +15,6 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.runtime.options import UserError
 from repair_hf.training.finetune import train
 from repair_hf.training.grids import Grids
-from repair_hf.training.losses import ContrastiveLoss
 from repair_hf.training.sampling import OneCaptionPerImage
 
 
@@ -74,17 +73,6 @@ def seed_of_a_step_with_more_grids_in_one_half(pairs, records) -> int:
         if has_grid[step[:4]].sum() != has_grid[step[4:]].sum():
             return seed
     raise AssertionError("no such step")
-
-
-def test_a_cut_step_has_the_global_loss_of_its_halves(clip, one_step, make_trainer, tmp_path):
-    one_step(None, "cut", gradient_accumulation_steps=2)
-    trainer = make_trainer(gradient_accumulation_steps=2)
-    loss = []
-    for batch, _ in zip(trainer.get_train_dataloader(), range(2), strict=False):
-        found = clip(pixel_values=trainer.processing_class.normalize(batch["pixels"]), **batch["texts"][0])
-        pair = found.image_embeds[batch["anchor_images"]], found.text_embeds[batch["anchor_texts"]]
-        loss.append(ContrastiveLoss()(*pair, clip.logit_scale.exp())["loss"].item())
-    assert curve(tmp_path / "cut")[0]["loss_global"] == pytest.approx(sum(loss) / 2, abs=1e-5)
 
 
 def test_each_distinct_item_of_a_batch_is_encoded_once(clip, repaired, make_trainer):

@@ -189,7 +189,6 @@ def _compare(
 ) -> None:
     """Write and print what the others gain and lose against the first."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from rich.console import Console
 
     from repair_hf.analysis.tables import changes_table, differences_table
@@ -198,6 +197,7 @@ def _compare(
     from repair_hf.evaluation.judging import load_cases, resample_compositional
     from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction
     from repair_hf.evaluation.retrieval import resample_retrieval
+    from repair_hf.evaluation.tables import save_table
     from repair_hf.runtime.run_folder import finish_stage, write_atomically
 
     pairs, draws = data.pairs, Draws(len(data.pairs.images), resamples)
@@ -215,9 +215,7 @@ def _compare(
     }
     queries = {name: compare_queries(tables[reference], tables[name]) for name in others}
     counts = {name: count_changes(table) for name, table in queries.items()}
-    draft = output / ".queries.parquet.tmp"
-    pq.write_table(pa.concat_tables(queries.values()), draft)
-    draft.replace(output / "queries.parquet")
+    save_table(pa.concat_tables(queries.values()), output / "queries.parquet")
     comparison = {"reference": reference, "differences": gains, "queries": counts}
     write_atomically(output / "differences.json", json.dumps(comparison, indent=2) + "\n")
     write_atomically(output / "metrics.json", json.dumps(measured, indent=2) + "\n")

@@ -18,7 +18,6 @@ A tie is wrong, as in the authors' code.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from repair_hf.evaluation.cases import (
     first_is_right,
     macro,
     numbered,
+    read_json,
     whole_or_subset,
 )
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
@@ -54,7 +54,7 @@ def load_visual_genome(benchmark: str, source: str, image_folders: Sequence[Path
     """Read `vg_relation` or `vg_attribution`.
 
     Args:
-        benchmark: Name of the benchmark.
+        benchmark: Its name.
         source: The JSON file, its folder, a Hub id, or the folder of a dataset.
         image_folders: Folders of the photographs, in addition to `images` next to the JSON file.
         subset: Take the cases whose photographs are found, under the name `{benchmark}_subset`.
@@ -105,10 +105,7 @@ def attribution_metrics(pairs: Sequence[str]) -> tuple[Metric, ...]:
 
 def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[list[dict], Photographs, list[str]]:
     """Return the rows whose photograph is found, the parts that they are about, and the missing photographs."""
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
+    content = read_json(path)
     if not isinstance(content, list):
         raise UserError(f"{path} must hold a list of cases, got {ascii(content)[:100]}.")
     _check_rows(str(path), content, ("image_path", *CAPTIONS), kind, [f"bbox_{side}" for side in SIDES])
@@ -130,7 +127,7 @@ def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
     _check_rows(source, content, CAPTIONS, kind)
-    boxes = _boxes(source, [row["bbox"] for row in content]) if has_boxes else None
+    boxes = [_given_box(source, place, row["bbox"]) for place, row in enumerate(content)] if has_boxes else None
     rows = [_row(place, row, kind, str(place), place) for place, row in enumerate(content)]
     return rows, Photographs(EncodedImages(dataset, ["image"]), boxes)
 
@@ -147,13 +144,12 @@ def _check_rows(source: str, rows: list, texts: Sequence[str], kind: str, number
         raise UserError(f"{source}, case {place}: needs {', '.join(needed)}, got {ascii(row)[:200]}.")
 
 
-def _boxes(source: str, boxes: list) -> list[Box]:
-    for place, box in enumerate(boxes):
-        if not (isinstance(box, dict) and all(isinstance(box.get(side), int | float) for side in SIDES)):
-            raise UserError(
-                f"{source}, case {place}: `bbox` must hold the numbers {', '.join(SIDES)}, got {ascii(box)[:200]}."
-            )
-    return [_box(box) for box in boxes]
+def _given_box(source: str, place: int, box: Any) -> Box:
+    if isinstance(box, dict) and all(isinstance(box.get(side), int | float) for side in SIDES):
+        return _box(box)
+    raise UserError(
+        f"{source}, case {place}: `bbox` must hold the numbers {', '.join(SIDES)}, got {ascii(box)[:200]}."
+    )
 
 
 def _row(place: int, row: dict, kind: str, photograph: str, part: int) -> dict:

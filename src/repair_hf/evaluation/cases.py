@@ -6,15 +6,17 @@ and caption is stored, and embedded, once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
 
+from repair_hf.evaluation.hub import EncodedImages
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
 from repair_hf.pairs.sources import is_outside
 from repair_hf.runtime.options import UserError
@@ -27,72 +29,33 @@ SHOWN = 3  # examples in a message
 Judge = Callable[[np.ndarray, np.ndarray | None], dict[str, np.ndarray]]
 
 
-class Pictures(Protocol):
-    """Pictures by row, decoded when asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]: ...
-
-
-class Files(Protocol):
-    """Image files by row, each a path or its bytes; for example a list."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int) -> Path | bytes: ...
-
-
 @dataclass(frozen=True)
 class Metric:
-    """An accuracy over the cases of a benchmark.
+    """An accuracy over the cases of a benchmark."""
 
-    Args:
-        name: Its key is `{benchmark}_{name}`.
-        measure: The key of the judge's margins.
-        groups: The groups of cases to include; None for all.
-        weights: Weight of each group in a weighted mean of accuracies (macro, if equal). None pools the cases (micro).
-        ties_right: Whether a tie counts as right; by default it is wrong.
-    """
-
-    name: str
-    measure: str
-    groups: tuple[str, ...] | None = None
-    weights: tuple[float, ...] | None = None
+    name: str  # its key is `{benchmark}_{name}`
+    measure: str  # the key of the judge's margins
+    groups: tuple[str, ...] | None = None  # the groups of cases to include; None for all
+    weights: tuple[float, ...] | None = None  # of the groups' accuracies in their mean; None pools the cases (micro)
     ties_right: bool = False
 
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of one benchmark.
+    """The cases of one benchmark."""
 
-    Args:
-        benchmark: Prefix of the metrics' keys; ends in `_subset` if cases are missing.
-        pictures: None for the images of the evaluated pairs, in their order.
-        captions: The distinct captions.
-        picture: (n, a) rows of `pictures`.
-        caption: (n, b) rows of `captions`.
-        case_ids: (n,) unique names.
-        picture_ids: (n,) the picture with which a case is drawn in a resample.
-        groups: (n,) category, relation, seed, or whatever the metrics distinguish.
-        judge: Computes the margins; a case is right if its margin is above 0.
-        metrics: The metrics to report.
-        counts: Further counts for `metrics.json`.
-        compares_captions: Whether the judge needs the captions' cosines with one another.
-    """
-
-    benchmark: str
-    pictures: Pictures | None
-    captions: list[str]
-    picture: np.ndarray
-    caption: np.ndarray
-    case_ids: list[str]
-    picture_ids: list[str]
-    groups: list[str]
-    judge: Judge
+    benchmark: str  # prefix of the metrics' keys; ends in `_subset` if cases are missing
+    pictures: Photographs | None  # None for the images of the evaluated pairs, in their order
+    captions: list[str]  # the distinct captions
+    picture: np.ndarray  # (n, a) rows of `pictures`
+    caption: np.ndarray  # (n, b) rows of `captions`
+    case_ids: list[str]  # (n,) unique names
+    picture_ids: list[str]  # (n,) the picture with which a case is drawn in a resample
+    groups: list[str]  # (n,) category, relation, seed, or whatever the metrics distinguish
+    judge: Judge  # computes the margins; a case is right if its margin is above 0
     metrics: tuple[Metric, ...]
-    counts: Mapping[str, int] = field(default_factory=dict)
-    compares_captions: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)  # further counts for `metrics.json`
+    compares_captions: bool = False  # whether the judge needs the captions' cosines with one another
 
     def __len__(self) -> int:
         return len(self.case_ids)
@@ -121,6 +84,14 @@ def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a benchmark."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
+
+
 def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:
     """Return the distinct texts, and the (n, b) texts as rows of these."""
     rows: dict[str, int] = {}
@@ -129,24 +100,18 @@ def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:
 
 
 class Photographs:
-    """Image files, or boxes cut from them, decoded to RGB on access.
+    """Image files, or boxes cut from them, decoded to RGB on access; whole pictures are rotated upright."""
 
-    Args:
-        sources: Path or bytes of each.
-        boxes: The box to cut from each; None for whole pictures, rotated upright.
-    """
-
-    def __init__(self, sources: Files, boxes: Sequence[Box] | None = None) -> None:
+    def __init__(self, sources: Sequence[Path] | EncodedImages, boxes: Sequence[Box] | None = None) -> None:
         self.sources, self.boxes = sources, boxes
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def __getitem__(self, rows: np.ndarray) -> list[PIL.Image.Image]:
-        return [self._open(int(row)) for row in rows]
+        return [self._open(self.sources[int(row)], int(row)) for row in rows]
 
-    def _open(self, row: int) -> PIL.Image.Image:
-        source = self.sources[row]
+    def _open(self, source: bytes | Path, row: int) -> PIL.Image.Image:
         try:
             return self._decoded(source, row)
         except UNDECODABLE as error:
@@ -180,13 +145,6 @@ def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str,
 
 def whole_or_subset(benchmark: str, *, found: int, published: int, missing: Sequence[str], subset: bool) -> str:
     """Return the name under which to report the cases that were found: the benchmark's, or `{benchmark}_subset`.
-
-    Args:
-        benchmark: The published name.
-        found: Number of cases whose photographs were found.
-        published: Number of cases of the benchmark.
-        missing: Photographs that were not found.
-        subset: Whether the user asked for a subset.
 
     Raises:
         UserError: If cases are missing, and the user did not ask for a subset.

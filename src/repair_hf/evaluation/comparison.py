@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repair_hf.evaluation.intervals import interval
 from repair_hf.runtime.options import UserError
@@ -36,10 +37,6 @@ def are_of_same_queries(before: pa.Table, now: pa.Table) -> bool:
 def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
     """Join the ranks of two models by query.
 
-    Args:
-        before: Ranks of the reference.
-        now: Ranks of the other model, on the same pairs.
-
     Returns:
         `reference` and `model` (short names); `direction`, `q_id`; `before_rank`, `rank`; `before_margin`, `margin`
         (cosine of the best answer minus that of the best wrong one, null if no candidate is wrong); `before_top1_id`,
@@ -49,10 +46,8 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
         UserError: If the queries differ.
     """
     if not are_of_same_queries(before, now):
-        raise UserError(
-            f"The ranks of {_model(before)} and {_model(now)} are of different queries; evaluate both on the same "
-            "pairs."
-        )
+        names = " and ".join(f"`{ranks['model'][0].as_py()}`" for ranks in (before, now))
+        raise UserError(f"The ranks of {names} are of different queries; evaluate both on the same pairs.")
     old, new = before["gt_rank"].to_numpy(), now["gt_rank"].to_numpy()
     return pa.table(
         {
@@ -62,8 +57,8 @@ def compare_queries(before: pa.Table, now: pa.Table) -> pa.Table:
             "q_id": now["q_id"],
             "before_rank": old,
             "rank": new,
-            "before_margin": _margin(before),
-            "margin": _margin(now),
+            "before_margin": pc.subtract(before["gt_score"], before["fp_score"]),
+            "margin": pc.subtract(now["gt_score"], now["fp_score"]),
             "before_top1_id": before["top1_id"],
             "top1_id": now["top1_id"],
             "change": pa.array(changes(old, new), pa.string()),
@@ -86,16 +81,9 @@ def differences(
     before_samples: Mapping[str, np.ndarray],
     now_samples: Mapping[str, np.ndarray],
 ) -> dict[str, dict[str, float]]:
-    """Return the difference of each metric, with the confidence interval of the paired difference.
+    """Return `difference`, `low` and `high` of each metric of both models, with the interval of the paired difference.
 
-    Args:
-        before: Metrics of the reference.
-        now: Metrics of the other model, on the same images.
-        before_samples: Metric -> (R,) its values in the resamples.
-        now_samples: The same for the other model, of the same draws.
-
-    Returns:
-        Metric -> `difference`, `low`, `high`, for each metric that both have.
+    The samples are a metric's (R,) values in resamples with the same draws.
     """
     found = {}
     for name in before_samples:
@@ -103,13 +91,3 @@ def differences(
             low, high = interval(now_samples[name] - before_samples[name])
             found[name] = {"difference": now[name] - before[name], "low": low, "high": high}
     return found
-
-
-def _margin(ranks: pa.Table) -> pa.ChunkedArray:
-    import pyarrow.compute as pc
-
-    return pc.subtract(ranks["gt_score"], ranks["fp_score"])
-
-
-def _model(ranks: pa.Table) -> str:
-    return f"`{ranks['model'][0].as_py()}`"

@@ -78,13 +78,10 @@ class CompositionalOptions:
 def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> list[Cases]:
     """Load or make the benchmarks that the options name.
 
-    Args:
-        options: The benchmarks and their sources.
-        pairs: The evaluated pairs.
-        pairs_options: The options of these pairs; only a benchmark's test split gives an order test of its name.
+    `pairs_options` belong to the pairs: only a benchmark's test split gives an order test of its name.
     """
     from repair_hf.evaluation.aro import load_visual_genome
-    from repair_hf.evaluation.sugarcrepe import load_sugarcrepe, load_sugarcrepe_pp
+    from repair_hf.evaluation.sugarcrepe import load_sugarcrepe
     from repair_hf.evaluation.toyworld import load_world
     from repair_hf.evaluation.winoground import load_winoground
 
@@ -94,10 +91,8 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
             sets.append(load_world(pairs))
         elif name == "order":
             sets.append(_order(source, options, pairs, pairs_options))
-        elif name == "sugarcrepe":
-            sets.append(load_sugarcrepe(Path(source), folders, subset=subset))
-        elif name == "sugarcrepe++":
-            sets.append(load_sugarcrepe_pp(Path(source), folders, subset=subset))
+        elif name in ("sugarcrepe", "sugarcrepe++"):
+            sets.append(load_sugarcrepe(Path(source), folders, subset=subset, is_pp=name == "sugarcrepe++"))
         elif name == "winoground":
             sets.append(load_winoground(source, folders, subset=subset))
         else:

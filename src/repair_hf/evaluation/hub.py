@@ -13,14 +13,10 @@ from repair_hf.runtime.options import UserError
 
 
 def load_test_rows(source: str, needed: Sequence[str]) -> Dataset:
-    """Load the split `test`, or the only one.
-
-    Args:
-        source: Hub id or folder.
-        needed: Required columns.
+    """Load the split `test`, or the only one, of a dataset on the Hub or in a folder.
 
     Raises:
-        UserError: If the dataset cannot be loaded, or lacks a column.
+        UserError: If the dataset cannot be loaded, or lacks a needed column.
     """
     try:
         loaded = load_any(source)

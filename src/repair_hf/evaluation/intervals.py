@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import check_bounds, need, opt
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -28,35 +28,25 @@ COARSE = 64  # values among which a median is searched first
 class Draws:
     """The images of each resample: N of N, with replacement.
 
-    Args:
-        n_images: Number of images, N.
-        resamples: Number of resamples, R.
-        seed: Seed of the draws.
-
     Example:
         >>> draws = Draws(n_images=3, resamples=1000)
         >>> gain = draws.means(after, image) - draws.means(before, image)  # (R,)
         >>> low, high = interval(gain)
     """
 
-    n_images: int
-    resamples: int = RESAMPLES
+    n_images: int = need("Number of images, N.", least=1)
+    resamples: int = opt(RESAMPLES, "Number of resamples, R.", least=1)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_images", "resamples"):
-            if vars(self)[name] < 1:
-                raise UserError(f"`{name}` must be at least 1, got {vars(self)[name]}.")
+        check_bounds(self)
 
     def means(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
         """Return the means over each resample's queries; NaN if a resample has no values for a mean.
 
-        Args:
-            values: One value per query and mean; NaN excludes a query from a mean.
-            image: The image that each query is, or belongs to.
-
         Shape:
-            values: (Q,) or (Q, K), for one mean or K of them. image: (Q,). Returns (R,) or (R, K).
+            values: (Q,) or (Q, K), for one mean or K of them; NaN excludes a query from a mean. image: (Q,), the image
+            that each query is, or belongs to. Returns (R,) or (R, K).
         """
         columns = np.asarray(values, np.float64).reshape(len(values), -1)  # (Q, K)
         counts = np.stack([self._per_image(np.isfinite(column), image) for column in columns.T], 1)  # (N, K)
@@ -67,10 +57,6 @@ class Draws:
 
     def medians(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
         """Return the median over each resample's queries: the middle value, or the mean of the two in the middle.
-
-        Args:
-            values: One value per query, such as its rank.
-            image: The image that each query is, or belongs to.
 
         Shape:
             values, image: (Q,). Returns (R,); NaN if a resample has no queries.

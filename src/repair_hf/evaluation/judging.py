@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.cases import Cases, Metric
 from repair_hf.evaluation.intervals import Draws
+from repair_hf.evaluation.tables import load_table, save_table
 from repair_hf.mining.scores import exact_scores, quietly
-from repair_hf.runtime.options import UserError
 
 FILE = "cases.parquet"
 BLOCK = 4096  # cases scored together
@@ -35,16 +34,13 @@ BLOCK = 4096  # cases scored together
 def evaluate_compositional(
     encoder: DualEncoder, sets: Sequence[Cases], model: str, own_images: np.ndarray | None = None
 ) -> pa.Table:
-    """Score the cases of some benchmarks.
+    """Score the cases of some benchmarks, in a table with the columns above.
 
     Args:
         encoder: The encoder to evaluate.
         sets: The benchmarks.
         model: Short name of the encoder.
         own_images: (N, D) embeddings of the pairs' images, for benchmarks about these.
-
-    Returns:
-        A table with the columns above.
     """
     return pa.concat_tables([_judge(encoder, cases, model, own_images) for cases in sets])
 
@@ -57,7 +53,7 @@ def compositional_metrics(table: pa.Table, sets: Sequence[Cases]) -> dict[str, f
             for metric in cases.metrics:
                 if metric.measure == measure:
                     columns = _columns(rows, metric)  # (n, groups)
-                    found[_key(cases, metric)] = float(_weighted(np.nanmean(columns, axis=0), metric))
+                    found[f"{cases.benchmark}_{metric.name}"] = float(_weighted(np.nanmean(columns, axis=0), metric))
         found |= _counts(cases, table)
     return found
 
@@ -74,17 +70,12 @@ def resample_compositional(table: pa.Table, sets: Sequence[Cases], resamples: in
             for metric in cases.metrics:
                 if metric.measure == measure:
                     means = draws.means(_columns(rows, metric), picture)  # (R, groups)
-                    samples[_key(cases, metric)] = _weighted(means, metric)
+                    samples[f"{cases.benchmark}_{metric.name}"] = _weighted(means, metric)
     return samples
 
 
 def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases]) -> list[str]:
-    """Describe each benchmark in a line: its size, and the number of ties of each model.
-
-    Args:
-        measured: The metrics of each model, by short name.
-        sets: The benchmarks.
-    """
+    """Describe each benchmark in a line: its size, and the number of ties of each model, by short name."""
     lines = []
     for cases in sets:
         name, counted = cases.benchmark, next(iter(measured.values()))
@@ -96,9 +87,7 @@ def told_cases(measured: Mapping[str, Mapping[str, Any]], sets: Sequence[Cases])
 
 def save_cases(table: pa.Table, folder: str | Path) -> None:
     """Write a model's cases to a folder, atomically."""
-    draft = Path(folder) / f".{FILE}.tmp"
-    pq.write_table(table, draft)
-    draft.replace(Path(folder) / FILE)
+    save_table(table, Path(folder) / FILE)
 
 
 def load_cases(folder: str | Path) -> pa.Table:
@@ -107,10 +96,7 @@ def load_cases(folder: str | Path) -> pa.Table:
     Raises:
         UserError: If the file is missing.
     """
-    path = Path(folder) / FILE
-    if not path.is_file():
-        raise UserError(f"{folder} holds no {FILE}; give the folder of an evaluation with --compositional.")
-    return pq.read_table(path)
+    return load_table(Path(folder) / FILE, "of an evaluation with --compositional")
 
 
 def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:
@@ -130,10 +116,8 @@ def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarra
         between = _scores(texts, texts, caption, caption) if cases.compares_captions else None
         for measure, margin in cases.judge(_scores(images, texts, picture, caption), between).items():
             margins.setdefault(measure, []).append(margin)
-    names = (pa.array(values, pa.string()) for values in (cases.case_ids, cases.picture_ids, cases.groups))
-    columns = dict(zip(("case_id", "picture_id", "group"), names, strict=True))
     return pa.concat_tables(
-        [_table(model, cases.benchmark, measure, columns, np.concatenate(found)) for measure, found in margins.items()]
+        [_table(model, cases, measure, np.concatenate(found)) for measure, found in margins.items()]
     )
 
 
@@ -144,12 +128,11 @@ def _first_cases(cases: Cases, n_pictures: int) -> list[str]:
     return [f"{row} (of case {cases.case_ids[names[row]]})" for row in range(n_pictures)]
 
 
-def _table(model: str, benchmark: str, measure: str, columns: dict[str, pa.Array], margin: np.ndarray) -> pa.Table:
-    told = {
-        name: pa.array([value] * len(margin))
-        for name, value in (("model", model), ("benchmark", benchmark), ("measure", measure))
-    }
-    return pa.table(told | columns | {"margin": margin, "correct": margin > 0})
+def _table(model: str, cases: Cases, measure: str, margin: np.ndarray) -> pa.Table:
+    names = {"model": model, "benchmark": cases.benchmark, "measure": measure}
+    columns = {name: [value] * len(margin) for name, value in names.items()}
+    columns |= {"case_id": cases.case_ids, "picture_id": cases.picture_ids, "group": cases.groups}
+    return pa.table(columns | {"margin": margin, "correct": margin > 0})
 
 
 @quietly()
@@ -189,15 +172,8 @@ def _weighted(means: np.ndarray, metric: Metric) -> np.ndarray:
         return np.nansum(means * weights, axis=-1) / weights.sum(-1)
 
 
-def _key(cases: Cases, metric: Metric) -> str:
-    return f"{cases.benchmark}_{metric.name}"
-
-
 def _counts(cases: Cases, table: pa.Table) -> dict[str, int]:
-    tied = {case for rows in _rows(table, cases.benchmark).values() for case in _tied(rows)}
+    own = table.filter(np.asarray(table["benchmark"]) == cases.benchmark)
+    tied = set(own.filter(own["margin"].to_numpy() == 0)["case_id"].to_pylist())
     counts = {"n_cases": len(cases), "n_pictures": len(set(cases.picture_ids)), "n_ties": len(tied), **cases.counts}
     return {f"{cases.benchmark}_{name}": value for name, value in counts.items()}
-
-
-def _tied(rows: pa.Table) -> list[str]:
-    return rows.filter(rows["margin"].to_numpy() == 0)["case_id"].to_pylist()

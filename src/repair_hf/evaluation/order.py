@@ -60,12 +60,8 @@ def load_order(
 ) -> Cases:
     """Make the cases of some pairs.
 
-    Args:
-        pairs: Images and captions.
-        parser: Tags the words.
-        tokenize: Splits a caption into the words of the runs; NLTK's for the authors' cases.
-        benchmark: `coco_order` or `flickr30k_order` if the pairs are that benchmark's test split.
-        seeds: Seeds of the shuffles.
+    The parser tags the words. The tokenizer makes the words of the runs; the authors use NLTK's.
+    `benchmark` is `coco_order` or `flickr30k_order` if the pairs are that benchmark's test split.
 
     Example:
         >>> cases = load_order(pairs, load_parser(), load_tokenizer())
@@ -74,7 +70,7 @@ def load_order(
     """
     texts, image_ids = pairs.captions["caption"][:], pairs.images["image_id"][:]
     bar = tqdm(parser.pipe(texts), "Parsing captions", len(texts), unit=" captions", delay=1, disable=None)
-    documents = [(_words(document), _kinds(document)) for document in bar]
+    documents = [(np.array([token.text for token in document]), _kinds(document)) for document in bar]
     runs = [tokenize(text) for text in texts]
     options: list[list[str]] = []
     for seed in seeds:
@@ -103,13 +99,7 @@ def load_order(
 def shuffle_by_kind(words: np.ndarray, kinds: np.ndarray, rng: np.random.RandomState) -> tuple[str, str]:
     """Shuffle nouns and adjectives, each among themselves; and shuffle all other words.
 
-    Args:
-        words: Words of a caption.
-        kinds: `noun`, `adjective` or `other`.
-        rng: Draws first the nouns' order, then the adjectives', then the others'.
-
-    Shape:
-        words, kinds: (W,).
+    The (W,) kinds are `noun`, `adjective` or `other`; the orders are drawn in this sequence.
     """
     named, others = words.copy(), words.copy()
     for kind in ("noun", "adjective"):
@@ -132,10 +122,6 @@ def normalize(caption: str) -> str:
     """Lower the case, remove punctuation and repeated spaces, and keep at most thirty words."""
     text = re.sub(r"\s{2,}", " ", _MARKS.sub(" ", caption.lower())).strip(" ")
     return " ".join(text.split(" ")[:MAX_WORDS])
-
-
-def _words(document: Doc) -> np.ndarray:
-    return np.array([token.text for token in document])
 
 
 def _kinds(document: Doc) -> np.ndarray:

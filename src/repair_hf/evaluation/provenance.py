@@ -14,20 +14,15 @@ from repair_hf.runtime.run_folder import versions
 def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: str) -> dict[str, Any]:
     """Return what is needed to compare a metric with another one.
 
-    Args:
-        options: The options of the pairs. They name a benchmark only if `load_pairs` has verified the split's size.
-        pairs: The evaluated pairs.
-        model: Id or folder.
-        model_digest: Digest of the weights, the configuration and the processor.
-
-    Returns:
-        `pairs`, `split`, `benchmark` (None for other data), `pairs_fingerprint`, `n_images`, `n_texts`, `model`,
-        `model_digest`, `repair_hf` (version) and `commit` (None outside a repository).
+    `benchmark` is None for other data: options name one only if `load_pairs` has verified the split's size. `commit`
+    is None outside a repository.
     """
-    code = versions()
+    code, split = versions(), options.split
+    if options.benchmark is not None:
+        split = check_name(options.benchmark, split, with_restval=options.with_restval)
     return {
         "pairs": options.pairs,
-        "split": _split(options),
+        "split": split,
         "benchmark": options.benchmark,
         "pairs_fingerprint": pairs.fingerprint,
         "n_images": len(pairs.images),
@@ -40,11 +35,7 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
 
 
 def told(measured: Mapping[str, Mapping[str, Any]]) -> str:
-    """Describe the provenance of several models' metrics on the same pairs in a sentence.
-
-    Args:
-        measured: The result of `provenance` of each model, by short name.
-    """
+    """Describe the provenance of several models' metrics on the same pairs, by short name, in a sentence."""
     one = next(iter(measured.values()))
     data = one["benchmark"] or f"{one['pairs']} (under no benchmark's name)"
     published = () if one["benchmark"] is None else SIZES[one["benchmark"]][one["split"]].captions
@@ -58,14 +49,7 @@ def told(measured: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _split(options: PairsOptions) -> str:
-    if options.benchmark is None:
-        return options.split
-    return check_name(options.benchmark, options.split, with_restval=options.with_restval)
-
-
 def _code(measured: Mapping[str, Any]) -> str:
-    commit = (
-        f" ({measured['commit'][:12]}{'+changes' if '+' in measured['commit'] else ''})" if measured["commit"] else ""
-    )
-    return f"repair_hf {measured['repair_hf']}{commit}"
+    commit = measured["commit"] or ""
+    where = f" ({commit[:12]}{'+changes' if '+' in commit else ''})" if commit else ""
+    return f"repair_hf {measured['repair_hf']}{where}"

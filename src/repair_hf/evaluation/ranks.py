@@ -22,23 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from repair_hf.evaluation.tables import load_table, save_table
 from repair_hf.mining.positives import Ranking
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.runtime.options import UserError
 
 FILE = "ranks.parquet"
 
 
 def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.Table:
-    """Make the table of ranks.
-
-    Args:
-        rankings: `i2t` and `t2i`, with at least one wrong answer per query, if there is one.
-        pairs: The ranked pairs.
-        model: Short name of the model.
-    """
+    """Make the table of a model's ranks from both directions, with a wrong answer per query if there is one."""
     ids = {"image": pairs.images["image_id"][:], "caption": pairs.captions["caption_id"][:]}
     ids = {kind: np.array(names, object) for kind, names in ids.items()}
     parts = []
@@ -63,9 +56,7 @@ def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.
 
 def save_ranks(table: pa.Table, folder: str | Path) -> None:
     """Write a model's ranks to a folder, atomically."""
-    draft = Path(folder) / f".{FILE}.tmp"
-    pq.write_table(table, draft)
-    draft.replace(Path(folder) / FILE)
+    save_table(table, Path(folder) / FILE)
 
 
 def load_ranks(folder: str | Path) -> pa.Table:
@@ -74,10 +65,7 @@ def load_ranks(folder: str | Path) -> pa.Table:
     Raises:
         UserError: If the file is missing.
     """
-    path = Path(folder) / FILE
-    if not path.is_file():
-        raise UserError(f"{folder} holds no {FILE}; give the folder that `repair-hf evaluate` wrote for one model.")
-    return pq.read_table(path)
+    return load_table(Path(folder) / FILE, "that `repair-hf evaluate` wrote for one model")
 
 
 def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:

@@ -29,13 +29,10 @@ def evaluate_retrieval(
     """Measure retrieval among N images and M captions.
 
     Args:
-        image_embeddings: Unit vectors, float32.
-        text_embeddings: Unit vectors, float32.
-        caption_image: Index of each caption's image.
+        image_embeddings: (N, D) unit vectors, float32.
+        text_embeddings: (M, D) unit vectors, float32.
+        caption_image: (M,) index of each caption's image.
         ks: The K of each Recall@K.
-
-    Shape:
-        image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
 
     Returns:
         `i2t_R@1`, ..., `i2t_MRR`, `i2t_median_rank`, `t2i_R@1`, ..., `t2i_median_rank`, as fractions; `n_images`,
@@ -49,7 +46,8 @@ def evaluate_retrieval(
         >>> found["i2t_R@1"], found["t2i_MRR"], found["n_texts"]
         (1.0, 1.0, 3)
     """
-    _check_ks(ks)
+    if not ks or min(ks) < 1:
+        raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
     rankings = rank_queries(image_embeddings, text_embeddings, caption_image)
     ranks = {direction: ranking.gt_rank for direction, ranking in rankings.items()}
     return retrieval_metrics(ranks, ks=ks) | {"n_images": len(ranks["i2t"]), "n_texts": len(ranks["t2i"])}
@@ -58,44 +56,22 @@ def evaluate_retrieval(
 def rank_queries(
     image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, *, fps: int = 0
 ) -> dict[str, Ranking]:
-    """Rank all captions for each image and all images for each caption; only annotated pairs are positives.
+    """Rank all captions for each image (`i2t`) and all images for each caption (`t2i`), see `evaluate_retrieval`.
 
-    Args:
-        image_embeddings: Unit vectors, float32.
-        text_embeddings: Unit vectors, float32.
-        caption_image: Index of each caption's image.
-        fps: Number of best wrong answers to find for each query.
-
-    Shape:
-        image_embeddings: (N, D). text_embeddings: (M, D). caption_image: (M,).
-
-    Returns:
-        `i2t` for the N images and `t2i` for the M captions.
-
-    Raises:
-        UserError: If a vector is zero or not finite, an image has no caption, or shapes do not fit.
+    Only annotated pairs are positives. `fps` is the number of best wrong answers to find for each query.
     """
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, texts, caption_image)
     positives = Positives.of(caption_image, len(images))
     found = rank_both_ways(
-        images,
-        texts,
-        positives,
-        fps_of_image=min(fps, len(texts)),
-        fps_of_caption=min(fps, len(images)),
+        images, texts, positives, fps_of_image=min(fps, len(texts)), fps_of_caption=min(fps, len(images))
     )
     return dict(zip(DIRECTIONS, found, strict=True))
 
 
 def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS) -> dict[str, float]:
-    """Compute the metrics of ranks.
-
-    Args:
-        ranks: By direction, the rank of each query's best positive, from 1.
-        ks: The K of each Recall@K.
-    """
+    """Compute the metrics from the rank of each query's best positive, by direction."""
     metrics: dict[str, float] = {}
     for direction, rank in ranks.items():
         terms = _terms(rank, ks)
@@ -107,14 +83,7 @@ def retrieval_metrics(ranks: Mapping[str, np.ndarray], *, ks: Sequence[int] = KS
 def resample_retrieval(
     ranks: Mapping[str, np.ndarray], caption_image: np.ndarray, draws: Draws, *, ks: Sequence[int] = KS
 ) -> dict[str, np.ndarray]:
-    """Compute the same metrics, (R,) values each, in each resample of the images.
-
-    Args:
-        ranks: By direction, the rank of each query's best positive, from 1.
-        caption_image: (M,) index of each caption's image.
-        draws: Draws of the N images.
-        ks: The K of each Recall@K.
-    """
+    """Compute the same metrics, (R,) values each, in each resample of the images; `caption_image` is (M,)."""
     samples: dict[str, np.ndarray] = {}
     for direction, rank in ranks.items():
         image = np.arange(len(rank)) if direction == "i2t" else np.asarray(caption_image)
@@ -123,11 +92,6 @@ def resample_retrieval(
         samples |= {f"{direction}_{name}": values for name, values in zip(terms, means.T, strict=True)}
         samples[f"{direction}_median_rank"] = draws.medians(rank, image)
     return samples
-
-
-def _check_ks(ks: Sequence[int]) -> None:
-    if not ks or min(ks) < 1:
-        raise UserError(f"`ks` must be one or more numbers from 1, got {ks}.")
 
 
 def _terms(rank: np.ndarray, ks: Sequence[int]) -> dict[str, np.ndarray]:

@@ -9,7 +9,6 @@ A file is an object by row number, or a list. The row numbers of SugarCrepe's `s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from repair_hf.evaluation.cases import (
     macro,
     micro_and_macro,
     numbered,
+    read_json,
     whole_or_subset,
 )
 from repair_hf.runtime.options import UserError
@@ -43,35 +43,23 @@ SUGARCREPE_PP = {name: count for name, count in SUGARCREPE.items() if not name.s
 KINDS = ("add", "replace", "swap")
 
 
-def load_sugarcrepe(folder: Path, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
-    """Read SugarCrepe.
+def load_sugarcrepe(
+    folder: Path, image_folders: Sequence[Path], *, subset: bool = False, is_pp: bool = False
+) -> Cases:
+    """Read SugarCrepe or SugarCrepe++.
 
     Args:
-        folder: Folder of the seven files, or a folder whose `data` holds them.
+        folder: Folder of the benchmark's files, or a folder whose `data` holds them.
         image_folders: Folders of the photographs.
-        subset: Take the cases whose photographs are found, under the name `sugarcrepe_subset`.
+        subset: Take the cases whose photographs are found, under the name `{benchmark}_subset`.
+        is_pp: Read SugarCrepe++.
 
     Raises:
         UserError: If files or photographs are missing, or a file has another number of cases.
     """
-    rows = _read(folder, SUGARCREPE, ("caption", "negative_caption"))
-    return _cases("sugarcrepe", rows, SUGARCREPE, folder, image_folders, subset)
-
-
-def load_sugarcrepe_pp(folder: Path, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
-    """Read SugarCrepe++; see `load_sugarcrepe`."""
-    rows = _read(folder, SUGARCREPE_PP, ("caption", "caption2", "negative_caption"))
-    return _cases("sugarcrepe++", rows, SUGARCREPE_PP, folder, image_folders, subset)
-
-
-def _cases(
-    benchmark: str,
-    rows: dict[str, dict[str, Any]],
-    published: dict[str, int],
-    folder: Path,
-    image_folders: Sequence[Path],
-    subset: bool,
-) -> Cases:
+    benchmark, published = ("sugarcrepe++", SUGARCREPE_PP) if is_pp else ("sugarcrepe", SUGARCREPE)
+    texts = ("caption", "caption2", "negative_caption") if is_pp else ("caption", "negative_caption")
+    rows = _read(folder, published, texts)
     names = [row["filename"] for row in rows.values()]
     found = find_photographs(names, [*image_folders, folder, folder / "val2017", folder / "images"])
     missing = [name for name in dict.fromkeys(names) if name not in found]
@@ -82,7 +70,6 @@ def _cases(
     captions, caption = numbered([row["captions"] for row in rows.values()])
     groups = [row["category"] for row in rows.values()]
     present = [name for name in published if name in groups]
-    is_pp = caption.shape[1] == 3
     return Cases(
         benchmark,
         Photographs([found[name] for name in pictures]),
@@ -113,19 +100,13 @@ def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) ->
                 "release."
             )
         for number, row in rows:
-            found[f"{category}/{number}"] = {
-                "category": category,
-                "filename": row["filename"],
-                "captions": [row[name] for name in captions],
-            }
+            texts = [row[name] for name in captions]
+            found[f"{category}/{number}"] = {"category": category, "filename": row["filename"], "captions": texts}
     return found
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
+    content = read_json(path)
     if not isinstance(content, dict | list):
         raise UserError(f"{path} must hold cases, by number or in a list, got {ascii(content)[:100]}.")
     rows = list(content.items()) if isinstance(content, dict) else [(str(k), row) for k, row in enumerate(content)]

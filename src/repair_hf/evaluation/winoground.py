@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repair_hf.evaluation.cases import Cases, Files, Metric, Photographs, find_photographs, numbered, whole_or_subset
+from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.runtime.options import UserError
 
@@ -22,18 +22,13 @@ NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
 
 
 def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool = False) -> Cases:
-    """Read Winoground.
-
-    Args:
-        source: Hub id, or folder.
-        image_folders: Further folders of the pictures.
-        subset: Take the cases that are found, under the name `winoground_subset`.
+    """Read Winoground from a Hub id or a folder; with `subset`, the cases whose pictures are found.
 
     Raises:
         UserError: If cases or pictures are missing.
     """
+    pictures: list[Path] | EncodedImages
     if (Path(source) / "examples.jsonl").is_file():
-        pictures: Files
         rows, pictures, missing = _from_folder(Path(source), image_folders)
     else:
         dataset = load_test_rows(source, NEEDED)

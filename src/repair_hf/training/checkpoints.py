@@ -31,18 +31,11 @@ MAX_LOGIT_SCALE = math.log(100)
 
 @dataclass(frozen=True)
 class Spent:
-    """What the steps of a training took.
+    """What the steps of a training took."""
 
-    Args:
-        seconds: Duration of the loop, evaluations and checkpoints included.
-        waited: Part of it between steps, waiting for data.
-        images: Images encoded by all processes together.
-        texts: Captions encoded by all processes together.
-    """
-
-    seconds: float = 0.0
-    waited: float = 0.0
-    images: int = 0
+    seconds: float = 0.0  # of the loop, evaluations and checkpoints included
+    waited: float = 0.0  # the part of it between steps, waiting for data
+    images: int = 0  # encoded by all processes together
     texts: int = 0
 
     def __add__(self, other: Spent) -> Spent:
@@ -52,9 +45,7 @@ class Spent:
 class LoopCallback(TrainerCallback):
     """Time the loop, start the sampler's epochs, bound the logit scale, and log before each checkpoint.
 
-    Args:
-        sampler: Needs to know the epoch, also after a resume: accelerate does not reach it through the sharded batch
-            sampler that skips the first batches.
+    After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
     """
 
     def __init__(self, sampler: OneCaptionPerImage) -> None:
@@ -98,11 +89,7 @@ class LoopCallback(TrainerCallback):
 
 
 class Signature(TrainerCallback):
-    """Write into each checkpoint which run it belongs to, and the cost so far.
-
-    Args:
-        trainer: Has `run`, which identifies the run, and `spent()`, the cost so far.
-    """
+    """Write into each checkpoint which run it belongs to, and the cost so far."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -118,8 +105,7 @@ class Signature(TrainerCallback):
 class _Waits:
     """The time between the end of a step and the beginning of the next, by this process's clock.
 
-    Args:
-        device: Where the steps are computed. Work that is still pending there is awaited: it is not waiting for data.
+    Work that is still pending on the device is awaited: it is not waiting for data.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -180,13 +166,7 @@ def _now() -> torch.cuda.Event:
 
 
 def mean_loss(state: TrainerState, first_step: int, since: float) -> float:
-    """Average the loss over all steps of a run that may have been resumed.
-
-    Args:
-        state: Its log holds the losses before the resume.
-        first_step: The step that the run was resumed at.
-        since: Mean loss of the steps since then.
-    """
+    """Average the loss over all steps of a run: those before `first_step`, as logged, and the mean `since` then."""
     total, before = since * (state.global_step - first_step), 0.0
     for line in state.log_history:
         if "loss" in line and line["step"] <= first_step:  # the mean since the line before
@@ -196,13 +176,10 @@ def mean_loss(state: TrainerState, first_step: int, since: float) -> float:
 
 
 def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[str, Any]) -> str | None:
-    """Resolve `resume_from_checkpoint` to a folder, or to None to start anew.
+    """Resolve `resume_from_checkpoint` (a folder, `last` or None) to a folder, or to None to start anew.
 
-    Args:
-        wanted: A folder, `last`, or None.
-        config: The configuration of the training.
-        run: What identifies the run. With `last`, the checkpoint must be of the same run: otherwise a second training
-            in the same folder would continue from the weights of the first.
+    With `last`, the checkpoint must be of the same run: otherwise a second training in the same folder would continue
+    from the weights of the first.
 
     Raises:
         UserError: If the folder is not a complete checkpoint, or the last one is of another run.
@@ -229,9 +206,7 @@ def spent_before(checkpoint: str | None) -> Spent:
 def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
     """Find the complete checkpoint with the most steps in a run's folder; None without any.
 
-    Args:
-        folder: The run's folder.
-        processes: Number of processes of a run that was killed before its checkpoint recorded it.
+    `processes` is the number for a checkpoint that does not record it, because its run was killed just before.
     """
     whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path, processes)]
     return max(whole, key=_steps, default=None)

@@ -100,7 +100,10 @@ class GridCollator:
     def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Any]:
         drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         images, of_images = self.distinct({name: drawn[name] for name in drawn if name.endswith("_images")})
-        texts, of_texts = self.distinct({name: self._sorted(drawn[name]) for name in drawn if name.endswith("_texts")})
+        places = {  # in the captions sorted by length
+            name: np.where(drawn[name] >= 0, self._place[drawn[name]], -1) for name in drawn if name.endswith("_texts")
+        }
+        texts, of_texts = self.distinct(places)
         groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
         batch: dict[str, Any] = {"pixels": self._pixels(images), **of_images, **of_texts}
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
@@ -121,10 +124,6 @@ class GridCollator:
         if self.chunk_size is None:
             return min(max(n_texts // GROUP, 1), MOST_GROUPS)
         return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
-
-    def _sorted(self, rows: np.ndarray) -> np.ndarray:
-        """Map rows of the caption table to places in the table sorted by length; -1 stays -1."""
-        return np.where(rows >= 0, self._place[rows], -1)
 
     def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Tensor]]:
         """Map columns of (B,) or (B, k) table rows to the distinct rows, ascending, and the index of each in these."""

@@ -108,7 +108,9 @@ class Grids(torch.utils.data.Dataset):
         grid_texts = np.stack([anchors, self._i2t.negatives[i2t], self._t2i.opposite[t2i]], 1)  # (n, 3)
         sources = np.stack([np.full_like(i2t, ANCHOR), self._i2t.sources[i2t], self._t2i.sources[t2i]], 1)
         annotated = sources[:, 2] == ANNOTATION
-        grid_texts[annotated, 2] = self._a_caption_of(grid_images[annotated, 2], chance[2][annotated])
+        shown = grid_images[annotated, 2]
+        picks = (chance[2][annotated] * self._count[shown]).astype(np.int64)
+        grid_texts[annotated, 2] = self._by_image[self._start[shown] + picks]
         if self.slot1 == "mixed":
             heads = chance[3] < 0.5
             new_image, new_text = heads & (self._t2i.edits[t2i] >= 0), ~heads & (self._i2t.edits[i2t] >= 0)
@@ -188,9 +190,6 @@ class Grids(torch.utils.data.Dataset):
             np.concatenate([np.arange(n_captions), t2i.queries[: t2i.n_edits], i2t.edits[: i2t.n_edits]]),
         )
 
-    def _a_caption_of(self, images: np.ndarray, chance: np.ndarray) -> np.ndarray:
-        return self._by_image[self._start[images] + (chance * self._count[images]).astype(np.int64)]
-
 
 class _Failures:
     """The records of one direction, those with an edit first, then by descending score.
@@ -230,10 +229,6 @@ class _Failures:
         picks = start + (chance * (stop - start)).astype(np.int64)
         return self._grouped[np.where(stop > start, picks, -1)]
 
-    def best(self, queries: np.ndarray) -> np.ndarray:
-        """Return each query's best-scored record, with an edit if possible; -1 for none."""
-        return self.draw(queries, np.zeros(len(queries)))
-
     def find(self, queries: np.ndarray, negatives: np.ndarray) -> np.ndarray:
         """Return the record of each query with the given false positive; -1 for none."""
         pairs = zip(self.queries.tolist()[::-1], self.negatives[:-1].tolist()[::-1], strict=True)
@@ -243,7 +238,8 @@ class _Failures:
     def find_opposites(self, others: _Failures, counterparts: Counterparts) -> None:
         """Choose for each record an edit of the other direction that matches its false positive."""
         queries, negatives = self.negatives[:-1], self.queries
-        found = others.find(queries, negatives), others.best(queries)
+        best = others.draw(queries, np.zeros(len(queries)))  # with an edit, if possible
+        found = others.find(queries, negatives), best
         mirror, other = (np.where(others.edits[places] >= 0, places, -1) for places in found)
         if counterparts != "edited":
             other = np.full_like(other, -1)

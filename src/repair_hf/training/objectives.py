@@ -22,33 +22,24 @@ ITEMS = 2**20  # more than a process encodes in a step: separates the item numbe
 
 @dataclass(frozen=True)
 class Vectors:
-    """The embeddings of a batch's distinct items.
+    """The embeddings of a batch's distinct items."""
 
-    Shape:
-        images: (n_images, D) and texts: (n_texts, D), unit length. scale: (), after exp. features: (n_images, F), the
-        image tower's output before its projection; only for an objective that `needs_features`.
-    """
-
-    images: Tensor
-    texts: Tensor
-    scale: Tensor
-    features: Tensor | None = None
+    images: Tensor  # (n_images, D), unit length
+    texts: Tensor  # (n_texts, D), unit length
+    scale: Tensor  # (), after exp
+    features: Tensor | None = None  # (n_images, F) before the projection, for an objective that `needs_features`
 
 
 @dataclass(frozen=True)
 class Term:
     """One part of the loss.
 
-    Args:
-        value: A mean over grids, or over the batch.
-        weight: Its weight in the loss.
-        count: Number of grids that `value` averages; None for a mean over the batch. The trainer needs it to average
-            over all grids of an optimizer step that is split into several batches.
+    The trainer needs the count to average over all grids of an optimizer step that is split into several batches.
     """
 
-    value: Tensor
+    value: Tensor  # a mean over grids, or over the batch
     weight: float = 1.0
-    count: Tensor | None = None
+    count: Tensor | None = None  # number of grids that `value` averages; None for a mean over the batch
 
 
 class Objective(nn.Module):
@@ -66,17 +57,14 @@ class Objective(nn.Module):
 
 
 class LocalGrids(Objective):
-    """L_global over the anchor pairs of all processes, and L_grid over each anchor's own grid, if any.
+    """L_global over the anchor pairs of all processes, and `grid_weight` times L_grid over each anchor's own grid.
 
-    Args:
-        grid_weight: Lambda, the weight of L_grid.
-        mask_matches: Mask cells that are known to be true pairs out of L_grid.
+    With `mask_matches`, cells that are known to be true pairs are masked out of L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
         super().__init__()
         self.grid_weight, self.mask_matches = grid_weight, mask_matches
-        self.grid_loss = GridLoss()
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
         terms = {"loss_global": _global_loss(vectors, inputs)}
@@ -86,6 +74,12 @@ class LocalGrids(Objective):
         images, texts = vectors.images[inputs["grid_images"]], vectors.texts[inputs["grid_texts"]]  # (B, 3, D)
         found = self.grid_loss(images, texts, vectors.scale, inputs["present"], matches)
         return terms | {"loss_grid": Term(found["loss"], self.grid_weight, found["grids"])}
+
+    def grid_loss(
+        self, images: Tensor, texts: Tensor, scale: Tensor, present: Tensor, matches: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Compute L_grid as `GridLoss` does."""
+        return GridLoss()(images, texts, scale, present, matches)
 
 
 class GlobalMatrix(Objective):
@@ -116,7 +110,7 @@ class GlobalMatrix(Objective):
         return {"loss_global": Term((F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2)}
 
 
-class HardNegativesOnly(Objective):
+class HardNegativesOnly(LocalGrids):
     """L_global, and a push from hard negatives without a pull: the paper's ablation "Hard Neg Only".
 
     Our reading: the grid keeps its hard negatives without the items opposite them. The anchor's image is compared with
@@ -124,26 +118,19 @@ class HardNegativesOnly(Objective):
     used as L_grid.
     """
 
-    def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
-        super().__init__()
-        self.grid_weight, self.mask_matches = grid_weight, mask_matches
-
-    def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        terms = {"loss_global": _global_loss(vectors, inputs)}
-        if "grid_images" not in inputs:
-            return terms
-        images, texts = vectors.images[inputs["grid_images"]].float(), vectors.texts[inputs["grid_texts"]].float()
-        present = inputs["present"][:, 1:]  # (B, 2)
+    def grid_loss(
+        self, images: Tensor, texts: Tensor, scale: Tensor, present: Tensor, matches: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Compute the mean of both cross-entropies."""
+        images, texts, present = images.float(), texts.float(), present[:, 1:]  # (B, 3, D), (B, 3, D), (B, 2)
         hidden = ~present
-        if self.mask_matches:  # the anchor is known to match its false positive
-            hidden = hidden | torch.stack([inputs["matches"][:, 0, 1], inputs["matches"][:, 2, 0]], 1)
+        if matches is not None:  # the anchor is known to match its false positive
+            hidden = hidden | torch.stack([matches[:, 0, 1], matches[:, 2, 0]], 1)
         wrong = torch.stack([(images[:, 0] * texts[:, 1]).sum(1), (images[:, 2] * texts[:, 0]).sum(1)], 1)  # (B, 2)
         right = (images[:, 0] * texts[:, 0]).sum(1, keepdim=True)  # (B, 1)
-        each = F.softplus(vectors.scale * (wrong - right)).where(~hidden, 0.0)  # a cross-entropy of two
-        sides, is_grid = present.sum(1), present.any(1)  # (B,)
-        grids = is_grid.sum()
-        mean = (each.sum(1) / sides.clamp(min=1)).sum() / grids.clamp(min=1)
-        return terms | {"loss_grid": Term(mean, self.grid_weight, grids)}
+        each = F.softplus(scale * (wrong - right)).where(~hidden, 0.0)  # a cross-entropy of two
+        sides, grids = present.sum(1), present.any(1).sum()  # (B,), ()
+        return {"loss": (each.sum(1) / sides.clamp(min=1)).sum() / grids.clamp(min=1), "grids": grids}
 
 
 def _global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:

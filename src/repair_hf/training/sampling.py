@@ -59,14 +59,11 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         rng = np.random.default_rng((self.seed, self.epoch))
-        batches = self._fill_batches(rng)
+        near = None if self.neighbours is None else self.neighbours(self.epoch)
+        anchors = _Epoch(self.anchor_images, self._captions_of, near, rng)
+        batches = [anchors.fill(self.batch_size, remaining) for remaining in range(self.batches, 0, -1)]
         for number in rng.permutation(len(batches)):
             yield from ((self.epoch, anchor) for anchor in batches[number])
-
-    def _fill_batches(self, rng: np.random.Generator) -> list[list[int]]:
-        near = None if self.neighbours is None else self.neighbours(self.epoch)
-        epoch = _Epoch(self.anchor_images, self._captions_of, near, rng)
-        return [epoch.fill(self.batch_size, remaining) for remaining in range(self.batches, 0, -1)]
 
 
 class _Epoch:

@@ -31,8 +31,8 @@ def encode_batch(
 
     Args:
         model: The module of the first forward; under DDP, its wrapper.
-        pixels: All images of the batch.
-        texts: The groups of captions: `input_ids` and, if the model needs it, `attention_mask`.
+        pixels: (n_images, 3, H, W) uint8, all images of the batch.
+        texts: The groups of captions, (n, L) each: `input_ids` and, if the model needs it, `attention_mask`.
         normalize: Turns uint8 pixels into `pixel_values`.
         once_more: The module of all other forwards. DDP allows one forward per backward, and its processes may have
             different numbers of groups, so this is its inner model.
@@ -42,13 +42,11 @@ def encode_batch(
             chunks it is not used, because the cast weights would stay in memory.
 
     Shape:
-        pixels: (n_images, 3, H, W) uint8. texts: (n, L) each, n_texts rows in all. Returns (n_images, D), (n_texts, D)
-        and, with `with_features`, (n_images, F).
+        Returns (n_images, D), (n_texts, D) and, with `with_features`, (n_images, F).
     """
     modules = [model, *[once_more] * (len(texts) - 1)]
     groups = zip(modules, pixels.tensor_split(len(texts)), texts, strict=True)
-    context: AbstractContextManager[Any] = nullcontext() if in_chunks else autocast()
-    with context:
+    with nullcontext() if in_chunks else autocast():
         found = [
             _encode([module, once_more], images, captions, normalize, in_chunks, with_features)
             for module, images, captions in groups

@@ -62,8 +62,7 @@ class RepairTrainer(Trainer):
         eval_dataset: Pairs to evaluate on.
         eval_pixels: The images of `eval_dataset`, if they are decoded already.
         objective: The loss; by default the one that `args.negatives` names.
-        callbacks: Further callbacks.
-        optimizers: The optimizer and its schedule, in place of those that `args` name.
+        callbacks, optimizers: As in the Trainer.
     """
 
     args: RepairConfig
@@ -124,10 +123,7 @@ class RepairTrainer(Trainer):
     ) -> TrainOutput:
         """Train as the Trainer does, and check that a checkpoint is complete and belongs to this run.
 
-        Args:
-            resume_from_checkpoint: A checkpoint's folder; True or None follows the configuration, False starts anew.
-            trial: As in the Trainer.
-            ignore_keys_for_eval: As in the Trainer.
+        `resume_from_checkpoint` is a folder; True or None follows the configuration, False starts anew.
 
         Raises:
             UserError: If the checkpoint is incomplete, or the last one is of another run.
