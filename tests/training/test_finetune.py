@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -50,6 +51,16 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(repaired, fit, tmp_p
         for name in ("steps", "images_per_step", "texts_per_step", "loss"):
             assert found[name] == pytest.approx(expected[name], rel=1e-6)
         assert found["seconds"] > json.loads((checkpoint / "repair_spent.json").read_text())["seconds"] > 0
+
+
+def test_last_checkpoint_is_found_and_none_starts_anew(encoder, pairs, config, tmp_path):
+    named = dict(save_strategy="steps", save_steps=2, resume_from_checkpoint="last")
+    train(encoder, pairs, None, config(**named))
+    whole, trained = curve(tmp_path / "out"), weights(encoder.model)
+    shutil.rmtree(tmp_path / "out" / "checkpoint-3")  # as if it had been killed in the third step
+    train(encoder, pairs, None, config(**named))
+    assert_same(trained, weights(encoder.model))
+    assert curve(tmp_path / "out") == whole
 
 
 @pytest.mark.parametrize("other", [dict(seed=1), dict(max_steps=4), dict(records=True)])

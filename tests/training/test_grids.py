@@ -280,3 +280,17 @@ def test_records_of_other_pairs_or_columns_raise_and_some_are_left_out(caplog):
     grids = Grids(make_pairs(), make_records(*OWN, ("c99", "i0")))
     assert "1 of 3 records name items outside these pairs" in caplog.text
     assert len(grids.edited_images) == 1
+
+
+def test_edits_stand_in_the_tables_where_the_draws_point():
+    records = make_records(*OWN, ("i3", "c0"), ("c8", "i0"))
+    grids = Grids(make_pairs(), records)
+    images, texts, _ = draw(grids, 0)
+    assert grids.captions[texts[2]] == "edit of c0 for i3"
+    t2i = [row["q_id"] for row in records if row["direction"] == "t2i"]  # of equal scores, in the order of their ids
+    assert t2i[images[1] - 6] == "c8" and len(grids.edited_images) == 2
+
+
+def test_captions_of_one_image_share_its_i2t_records():
+    grids = Grids(make_pairs(), make_records(("i0", "c8")))
+    assert draw(grids, 0)[1] == [0, 8, -1] and draw(grids, 1)[1] == [1, 8, -1] and draw(grids, 2)[1] == [2, -1, -1]

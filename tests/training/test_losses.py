@@ -43,6 +43,22 @@ def slow_grid(images, texts, scale, present, matches) -> tuple[float, int]:
     return (sum(losses) / len(losses) if losses else 0.0), len(losses)
 
 
+@pytest.mark.parametrize("batch", [1, 2, 7, 128])
+def test_contrastive_loss_of_equal_logits_is_ln_of_the_batch(batch):
+    zeros = torch.zeros(batch, 4)
+    assert ContrastiveLoss()(zeros, zeros, SCALE)["loss"].item() == pytest.approx(math.log(batch), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"), [((1, 1, 1), math.log(3)), ((1, 1, 0), math.log(2)), ((1, 0, 1), math.log(2))]
+)
+def test_grid_loss_of_equal_logits_is_ln_of_its_side(slots, expected):
+    zeros, present = torch.zeros(4, 3, 5), torch.tensor([slots] * 4, dtype=torch.bool)
+    found = GridLoss()(zeros, zeros, SCALE, present)
+    assert found["loss"].item() == pytest.approx(expected, abs=1e-6)
+    assert found["grids"].item() == 4
+
+
 def test_contrastive_loss_is_the_one_of_transformers():
     images, texts = unit(6, 5), unit(6, 5, seed=1)
     expected = image_text_contrastive_loss(SCALE * texts @ images.mT)
