@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,13 @@ def test_contributing_holds_the_same_table():
     ]
     written = [row for row in rows if row[0].isdigit()]
     assert written == [(str(floor), f"`{name}/`", what) for name, (floor, what) in ROOMS.items()]
+
+
+def test_contributing_names_at_most_35_files_on_the_way_of_a_failure():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\d+\. `([\w/]+\.py)`: ", text, re.MULTILINE)
+    assert 30 < len(named) == len(set(named)) <= 35
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
 
 
 def test_finds_every_way_to_import():

@@ -160,7 +160,8 @@ def test_signs_that_break_lines_elsewhere_may_stand_in_an_answer(tmp_path):
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
     line = json.dumps({"custom_id": "k", "response": {"status_code": 200, "body": body}}, ensure_ascii=False)
     api = Batches("openai/gpt-4o", tmp_path)._api
-    assert [answered.reply.text for answered in api._read(f"{line}\n\n")] == [said]
+    ((key, reply),) = api._read(f"{line}\n\n")
+    assert (key, reply.text) == ("k", said)
 
 
 def test_a_batch_at_vertex_is_found_by_its_file(tmp_path, monkeypatch):

@@ -220,10 +220,11 @@ def test_the_budget_holds(serve, sources, tmp_path):
     assert 0.07 < spent <= 0.15 and len(bills(tmp_path)) == len(server.asked) == len(list(tmp_path.rglob("*.png")))
 
 
-def test_too_many_failures_end_the_run(serve, sources, tmp_path):
+def test_too_many_failures_end_the_run(serve, sources, tmp_path, monkeypatch):
+    monkeypatch.setattr("repair_hf.llm.limits.ENOUGH", 10)
     server = serve(lambda n: None)
     with pytest.raises(RunStopped, match="max-error-rate"):
-        make(server, "openai", sources, tmp_path, [(at, "red") for at in range(8)], circuit=Circuit(at_least=10))
+        make(server, "openai", sources, tmp_path, [(at, "red") for at in range(8)], circuit=Circuit())
 
 
 def test_when_a_run_stops_what_is_paid_for_arrives(serve, sources, tmp_path):
