@@ -64,7 +64,7 @@ def test_rounds(tmp_path):
     (tmp_path / "rounds.json").write_text(json.dumps(content))
     found = round_finding(tmp_path)
     assert found.table["I2T R@1"].tolist() == ["50.00", "51.00", "52.00"] and found.figure is not None
-    assert "validation" in found.told
+    assert "validation" in found.note
 
 
 def test_error_shares_are_those_of_the_papers_kind():

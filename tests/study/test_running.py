@@ -95,7 +95,7 @@ def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, 
     assert list(results.rows) == ["vanilla", "simclr"]
     assert results.left_out == {"repair-i2t": "runs/x holds no records"}
     assert [line for line in told if "left out" in line] == ["left out repair-i2t: runs/x holds no records"]
-    assert "`repair-i2t`: runs/x" in left_out(results).told
+    assert "`repair-i2t`: runs/x" in left_out(results).note
 
 
 @pytest.mark.parametrize("tune", [True, False])

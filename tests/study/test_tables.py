@@ -116,7 +116,7 @@ def test_one_cell_stands_for_all_seeds(make_cell, differences):
 @pytest.mark.parametrize("longer, short, holds", [(0.0, 0.4, True), (1.0, 0.4, False), (0.0, 1.0, False)])
 def test_regime_says_whether_plain_training_is_saturated(longer, short, holds, results, differences):
     """Also if it gains first and loses that again."""
-    told = regime(results(longer, short), differences).told
+    told = regime(results(longer, short), differences).note
     assert ("says something" in told, "THE CONDITION DOES NOT HOLD" in told) == (holds, not holds)
 
 
@@ -127,7 +127,7 @@ def test_csv_of_the_scores_and_of_the_choices_hold_every_training(results):
     assert "repair, 50% of the samples" in names
     tried = tuning(found)
     assert list(tried.data["method"]) == ["vanilla"] + ["vanilla, 3 epochs"] * len(SEEDS)
-    assert tried.told.startswith(f"{1 + len(SEEDS)} trainings")
+    assert tried.note.startswith(f"{1 + len(SEEDS)} trainings")
 
 
 def test_gains_have_both_comparisons_and_leave_plain_training_out(results, differences):

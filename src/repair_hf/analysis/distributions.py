@@ -35,7 +35,7 @@ def distributions(data: RunData) -> list[Finding]:
             _histogram(axes, title, found, PANELS[title][0])
     rows = [(title, len(n), n.median(), n.mean(), n.max()) for title, n in counts.items() if len(n)]
     table = pd.DataFrame(rows, columns=["distribution", "items", "median", "mean", "most"])
-    told = (
+    note = (
         "Items without a record are not counted. The two lower charts have a logarithmic scale: few hubs are wrong "
         "for many queries."
     )
@@ -43,7 +43,7 @@ def distributions(data: RunData) -> list[Finding]:
         [n.rename_axis("id").rename("count").reset_index().assign(distribution=t) for t, n in counts.items()]
     )
     return [
-        Finding("distributions", "Records per item", told, table, figure, data),
+        Finding("distributions", "Records per item", note, table, figure, data),
         Finding("hubs", "Hubs", "The items that are the false positive of most queries.", _hubs(kept, counts)),
     ]
 
@@ -82,14 +82,14 @@ def candidates(data: RunData) -> Finding:
         rows.append(
             (direction, len(group), chosen.mean(), others.mean() if len(others) else np.nan, int(np.isnan(flat).sum()))
         )
-    told = (
+    note = (
         "Cosine to the false positive. The most similar candidate is chosen; the gap shows what several candidates "
         "bring. A candidate that failed or changed nothing has no cosine."
     )
     heads = ["direction", "records", "chosen, mean", "others, mean", "candidates without one"]
     table = pd.DataFrame(rows, columns=heads)
     if table.empty:
-        return Finding("candidates", "Candidates", told)
+        return Finding("candidates", "Candidates", note)
     with chart(1.7, columns=len(cells)) as (figure, panels):
         for axes, (direction, (chosen, others)) in zip(np.atleast_1d(panels), cells.items(), strict=True):
             edges = np.linspace(min([*chosen, *others]), 1, 40)
@@ -99,4 +99,4 @@ def candidates(data: RunData) -> Finding:
             axes.set_xlabel("cosine to the false positive", fontsize=7)
             axes.set_yticks([])
             axes.legend(loc="upper left", fontsize=6.5)
-    return Finding("candidates", "Candidates", told, table, figure)
+    return Finding("candidates", "Candidates", note, table, figure)

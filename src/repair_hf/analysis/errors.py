@@ -65,12 +65,12 @@ def error_findings(data: RunData) -> list[Finding]:
     records = typed(data.kept, data.labels())
     known, total = (frame["direction"].value_counts() for frame in (records, data.kept))
     counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
-    told = (
+    note = (
         f"Error types are known for {counted} records. Caption instructions name them; image instructions must first "
         "be labelled by an LLM (--llm)."
     )
     if records.empty:
-        return [Finding("errors", "Error types", told)]
+        return [Finding("errors", "Error types", note)]
     shares, near = error_shares(records), similarity_by_error(records)
     kinds = shares[shares["error"] != DENSITY]
     known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
@@ -89,6 +89,6 @@ def error_findings(data: RunData) -> list[Finding]:
         legend(spread)
     told_near = "Measured by the retriever that failed. A higher cosine means a smaller change, not a better edit."
     return [
-        Finding("errors", "Error types", told, shares, figure),
+        Finding("errors", "Error types", note, shares, figure),
         Finding("similarity_by_error", "Similarity of edits, by error type", told_near, near, spread),
     ]

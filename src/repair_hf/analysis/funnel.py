@@ -36,8 +36,8 @@ def funnel(data: RunData) -> Finding:
     table = pd.DataFrame(rows, columns=["direction", "stage", "failures", "share of mined"])
     shares = {way: table[table["direction"] == way]["share of mined"].to_numpy() for way in DIRECTIONS}
     figure = share_bars(STAGES, shares, "share of mined failures", height=1.9)
-    told = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
-    return Finding("funnel", "From failures to records", told, table, figure)
+    note = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
+    return Finding("funnel", "From failures to records", note, table, figure)
 
 
 def reasons(data: RunData) -> Finding:
@@ -45,8 +45,8 @@ def reasons(data: RunData) -> Finding:
     counts = data.dropped.assign(stage=lost_at(data.dropped)).value_counts(["direction", "reason", "stage"])
     table = counts.rename("failures").reset_index().sort_values(["direction", "failures"], ascending=[True, False])
     table["meaning"] = table["reason"].map(REASONS)
-    told = "Each dropped failure has one reason; the config dropped holds both."
-    return Finding("dropped", "Why failures were dropped", told, table)
+    note = "Each dropped failure has one reason; the config dropped holds both."
+    return Finding("dropped", "Why failures were dropped", note, table)
 
 
 def audit_shares(data: RunData) -> Finding:
@@ -61,8 +61,8 @@ def audit_shares(data: RunData) -> Finding:
     table = pd.DataFrame(rows, columns=heads)
     shares = {way: table[table["direction"] == way][heads[4:]].to_numpy(float)[0] for way in DIRECTIONS}
     figure = share_bars(list(CRITERIA.values()), shares, "share of rejected failures", height=1.4)
-    told = (
+    note = (
         "Shares of the failures that the audit rejects; they add up to 100% per direction. Where both criteria "
         "reject, the first counts."
     )
-    return Finding("audit", "What the audit rejects", told, table, figure)
+    return Finding("audit", "What the audit rejects", note, table, figure)

@@ -57,20 +57,20 @@ class LiveView:
         (then, before), done = self._pace[0], len(self._seen)
         pace = (done - before) / max(time.monotonic() - then, 1e-9)  # failures a second
         self._pace.append((time.monotonic(), done))
-        told = {
+        facts = {
             "through": f"{done:,} of {self.total:,} failures",
             "pace": f"{60 * pace:,.0f} a minute",
             "paid in this run": dollars(self.spent()),
         }
         if pace and not is_done:
-            told["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
+            facts["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
         reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
         table = [(name.replace("_", " "), *(self.outcomes[way, name] for way in DIRECTIONS)) for name in reasons]
         page = render(
             "live.html",
             at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
             refresh=None if is_done else round(self.every),
-            told=told,
+            facts=facts,
             directions=DIRECTIONS,
             table=table,
             cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],

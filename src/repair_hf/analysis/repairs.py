@@ -43,26 +43,26 @@ def rank_findings(data: RunData) -> list[Finding]:
     """How training changed the rank of each query."""
     queries = None if data.root is None else find_queries(data.root)
     if queries is None:
-        told = (
+        note = (
             "This folder holds no ranks of two models. `repair-hf evaluate BASE TRAINED --output` a folder below it "
             "writes them; on the repaired split, queries are also counted by error type."
         )
-        return [Finding("ranks", "Ranks before and after", told)]
+        return [Finding("ranks", "Ranks before and after", note)]
     table = _changes(queries, ["model", "direction"])
-    told = (
+    note = (
         "repaired: first only after training; broken: first only before; improved, worsened: first neither before nor "
         "after. The chart shows the queries of the last model by both ranks; darker means more."
     )
     last = queries[queries["model"] == queries["model"].iloc[-1]]
-    found = [Finding("ranks", "Ranks before and after", told, table, _rank_map(last), queries)]
+    found = [Finding("ranks", "Ranks before and after", note, table, _rank_map(last), queries)]
     by_error = changes_by_error(queries, typed(data.kept, data.labels()))
     if by_error is None:
-        told = (
+        note = (
             "The evaluated queries have no records, so their error types are unknown. Evaluate on the repaired split."
         )
-        return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", told)]
-    told = "Queries of the records, by the error types of their false positives; a query counts for each type."
-    return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", told, by_error)]
+        return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", note)]
+    note = "Queries of the records, by the error types of their false positives; a query counts for each type."
+    return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", note, by_error)]
 
 
 def changes_by_error(queries: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame | None:
@@ -80,8 +80,8 @@ def round_finding(root: Path | None) -> Finding | None:
     """R@1 after each round of `repair-hf run`; None if there were no rounds."""
     if root is None or not (root / "rounds.json").is_file():
         return None
-    told = json.loads((root / "rounds.json").read_text(encoding="utf-8"))
-    rounds: Sequence[dict] = told["rounds"]
+    history = json.loads((root / "rounds.json").read_text(encoding="utf-8"))
+    rounds: Sequence[dict] = history["rounds"]
     heads, rows = round_rows(rounds)
     with chart(1.8) as (figure, axes):
         for direction in DIRECTIONS:
@@ -92,7 +92,7 @@ def round_finding(root: Path | None) -> Finding | None:
         axes.set_xlabel("round of repair")
         axes.set_ylabel("R@1, %")
         axes.legend(fontsize=7)
-    why = f"Measured on the split `{told['split']}`; stopped: {told['stopped']}."
+    why = f"Measured on the split `{history['split']}`; stopped: {history['stopped']}."
     return Finding("rounds", "Round by round", why, pd.DataFrame(rows, columns=heads), figure)
 
 

@@ -27,7 +27,7 @@ class Finding:
 
     name: str  # stem of its files
     title: str
-    told: str  # what the numbers are and how to read them, or why there are none
+    note: str  # what the numbers are and how to read them, or why there are none
     table: pd.DataFrame | None = None
     figure: Figure | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table

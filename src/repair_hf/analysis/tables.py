@@ -62,9 +62,9 @@ def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str
 def _footer(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     sizes = {method: {(m["n_images"], m["n_texts"]) for m in seeds} for method, seeds in rows.items()}
     if len(set.union(*sizes.values())) > 1:
-        told = "; ".join(f"{method} {sorted(size)}" for method, size in sizes.items())
+        listed = "; ".join(f"{method} {sorted(size)}" for method, size in sizes.items())
         raise UserError(
-            f"The methods were measured on different data (images, texts): {told}. Evaluate all on one split."
+            f"The methods were measured on different data (images, texts): {listed}. Evaluate all on one split."
         )
     images, texts = next(iter(sizes.values())).pop()
     seeds = sorted({len(seeds) for seeds in rows.values()} - {1})

@@ -51,7 +51,7 @@ def run(options: AgreementOptions) -> None:
             continue
         rows = ([cell(value) for value in row] for row in finding.table.itertuples(index=False))
         table = terminal_table(finding.table.columns, rows)
-        table.title, table.caption = finding.title, finding.told
+        table.title, table.caption = finding.title, finding.note
         table.title_justify = table.caption_justify = "left"
         console.print(table)
         if options.output is not None:

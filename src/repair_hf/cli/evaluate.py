@@ -64,7 +64,7 @@ def run(
     from repair_hf.analysis.tables import intervals_table
     from repair_hf.evaluation.compositional import load_benchmarks
     from repair_hf.evaluation.judging import told_cases
-    from repair_hf.evaluation.provenance import told
+    from repair_hf.evaluation.provenance import describe
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import open_stage
@@ -99,7 +99,7 @@ def run(
         "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically.\n"
         f"In brackets: 95% interval, {options.resamples:,} resamples of the images, each with its captions.\n"
-        f"{told(measured)}"
+        f"{describe(measured)}"
     )
     print("\n".join([*told_cases(measured, data.sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})

@@ -123,7 +123,7 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
     for section in sections:
         table = section.table
         if section.name in ("regime", "scores", "gains") and table is not None and len(table):
-            _print(section.title, list(table.columns), table.to_numpy().tolist(), section.told)
+            _print(section.title, list(table.columns), table.to_numpy().tolist(), section.note)
     print(f"\n-> {setting.output / 'study.md'}")
     records = setting.output / "products" / "repair-records"
     if records.is_dir():

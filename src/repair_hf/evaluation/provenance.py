@@ -34,7 +34,7 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
     }
 
 
-def told(measured: Mapping[str, Mapping[str, Any]]) -> str:
+def describe(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """Describe the provenance of several models' metrics on the same pairs, by short name, in a sentence."""
     one = next(iter(measured.values()))
     data = one["benchmark"] or f"{one['pairs']} (under no benchmark's name)"

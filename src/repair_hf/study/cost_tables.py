@@ -37,12 +37,12 @@ def overhead(results: Results, paper: str | None = None) -> Finding:
     heads = ["method", "samples", "LLM calls", "images", "LLM x repair", "images x repair"]
     heads += ["LLM a sample", "images a sample", "dollars"]
     heads += [f"paper: {head}" for head in PAPER_COUNTS.values() if paper]
-    told = (
+    note = (
         "Calls and dollars as if methods shared nothing, rejects included. Calls a sample: without rejects, as in "
         "RePair's paper."
     )
     data = pd.DataFrame([{"method": name, **cost} for name, cost in costs.items()])
-    return Finding("overhead", "Cost of the data", told, frame(heads, rows), data=data)
+    return Finding("overhead", "Cost of the data", note, frame(heads, rows), data=data)
 
 
 def training(results: Results) -> Finding:
@@ -59,7 +59,7 @@ def training(results: Results) -> Finding:
         rows[name] += [f"{took['seconds']:,.0f}"]
     heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds"]
     is_tuned = any(tuned.tried for tuned in results.tuned.values())
-    told = (
+    note = (
         "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with one seed; "
         "so was the learning rate of plain training of each length. Ablations of the same retriever use RePair's "
         "hyperparameters. Only RePair has lambda, so it had more to choose from; weights inside other methods' "
@@ -67,7 +67,7 @@ def training(results: Results) -> Finding:
         if is_tuned
         else "Learning rate, epochs and lambda are the same for all methods; none were tuned."
     )
-    return Finding("training", "Training", told, frame(heads, rows), data=pd.DataFrame(data))
+    return Finding("training", "Training", note, frame(heads, rows), data=pd.DataFrame(data))
 
 
 def tuning(results: Results) -> Finding | None:
@@ -84,8 +84,8 @@ def tuning(results: Results) -> Finding | None:
             if is_chosen:
                 rows[name] = [*_knobs(cell.knobs), *(f"{100 * value:.1f}" for value in metrics.values())]
     heads = ["method", *KNOBS, *(f"validation {label(metric)}" for metric in R1)]
-    told = f"{len(data)} trainings were evaluated on the validation split. The table has the chosen ones, the CSV all."
-    return Finding("tuning", "Hyperparameters", told, frame(heads, rows), data=pd.DataFrame(data))
+    note = f"{len(data)} trainings were evaluated on the validation split. The table has the chosen ones, the CSV all."
+    return Finding("tuning", "Hyperparameters", note, frame(heads, rows), data=pd.DataFrame(data))
 
 
 @cache

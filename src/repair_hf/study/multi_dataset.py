@@ -62,10 +62,10 @@ def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding
     whole.columns = [f"{name}: {head}" for name, head in whole.columns]
     data = pd.concat([pd.read_csv(output / name / "scores.csv").assign(dataset=name) for name in names])
     pages = ", ".join(f"[{name}]({name}/study.md)" for name in names)
-    told = (
+    note = (
         "R@1 in %, ± standard deviation over seeds; gain over plain training of equal steps in points of R@1, with "
         f"the 95% interval over images (*: excludes 0). Each dataset's other tables: {pages}."
     )
-    found = Finding("datasets", "All data sets", told, whole.fillna(NONE).reset_index(), data=data)
+    found = Finding("datasets", "All data sets", note, whole.fillna(NONE).reset_index(), data=data)
     write_page([found], output, is_toy=is_toy)
     return found

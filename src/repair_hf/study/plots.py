@@ -67,12 +67,12 @@ def draw_sweep(results: Results) -> Finding | None:
         for share, cells in found.items()
         for cell in cells
     ]
-    told = (
+    note = (
         "R@1 I2T / T2I in %, mean over seeds, by the share of each method's samples. A larger share contains every "
         "smaller one."
     )
     table = frame(["method", *(f"{share:.0%}" for share in shares)], rows)
-    return Finding("sweep", "How many samples", told, table, figure, data=pd.DataFrame(data))
+    return Finding("sweep", "How many samples", note, table, figure, data=pd.DataFrame(data))
 
 
 def _mean(cells: Sequence[Measured], metric: str) -> float:

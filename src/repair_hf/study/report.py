@@ -61,7 +61,7 @@ def write_page(sections: Sequence[Finding], output: Path, *, is_toy: bool, cavea
     lines = ["# What does repair buy?", "", *([TOY, ""] if is_toy else []), *([caveat, ""] if caveat else [])]
     for each in sections:
         each.save(output)
-        lines += [f"## {each.title}", "", each.told, ""]
+        lines += [f"## {each.title}", "", each.note, ""]
         if each.table is not None:
             lines += [markdown(list(each.table.columns), each.table.to_numpy().tolist()), ""]
         if each.figure is not None:

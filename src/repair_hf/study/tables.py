@@ -105,11 +105,11 @@ def scores(results: Results, paper: str | None = None) -> Finding:
         figures = published.get(name, {})
         cells += [f"{float(figures[metric]):.2f}" if figures.get(metric) else NONE for metric in R1 if paper]
     metrics, seeds = results.base.metrics, len(results.longer)
-    told = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {seeds} seed{'s' if seeds > 1 else ''}. "
-    told += DEFINITIONS
+    note = f"{metrics['n_images']:,} images, {metrics['n_texts']:,} texts, {seeds} seed{'s' if seeds > 1 else ''}. "
+    note += DEFINITIONS
     if paper:
-        told += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
-    return Finding("scores", "Retrieval", told, frame(heads, rows), data=_by_seed(results))
+        note += f" The columns `paper` hold the figures of RePair's paper for {paper}; they were not measured here."
+    return Finding("scores", "Retrieval", note, frame(heads, rows), data=_by_seed(results))
 
 
 def gains(results: Results, differences: Differences) -> Finding:
@@ -124,14 +124,14 @@ def gains(results: Results, differences: Differences) -> Finding:
         steps, compute = (differences.between(row.cells, other) for other in (row.same_steps, row.same_compute))
         data |= {(name, "equal steps"): steps, (name, "equal compute"): compute}
         rows[name] = [_gain(steps[m]) for m in R1] + [f"{row.ratio:g}x"] + [_gain(compute[m]) for m in R1]
-    told = (
+    note = (
         "Gain in points of R@1 over plain training, with the 95% interval over images (*: excludes 0, as one in "
         "twenty does by chance). The interval does not include the variation over seeds (`sd` in the CSV). Equal "
         "steps: as many steps of plain training. Equal compute: as many steps as encode the method's images or "
         "captions, whichever is more."
     )
     return Finding(
-        "gains", "Against plain training", told, frame(heads, rows), data=_long(data, ["method", "against"])
+        "gains", "Against plain training", note, frame(heads, rows), data=_long(data, ["method", "against"])
     )
 
 
@@ -141,11 +141,11 @@ def summary(retrieval: Finding, gained: Finding, took: Finding) -> Finding:
     table = retrieval.table[["method", *map(label, R1)]]
     table = table.merge(gained.table.drop(columns="steps for equal compute"), how="left", on="method")
     table = table.merge(took.table[["method", "samples", "LLM calls", "images"]], how="left", on="method")
-    told = (
+    note = (
         "R@1 in %, ± standard deviation over seeds; gain over plain training in points of R@1, with the 95% interval "
         "over images (*: excludes 0); cost of the data. The sections below have the details."
     )
-    return Finding("summary", "In one table", told, table.fillna(NONE))
+    return Finding("summary", "In one table", note, table.fillna(NONE))
 
 
 def value(results: Results, differences: Differences) -> Finding | None:
@@ -163,11 +163,11 @@ def value(results: Results, differences: Differences) -> Finding | None:
     if not rows:
         return None
     heads = ["method", "points", "per 1,000 samples", "per 1,000 LLM calls", "per 1,000 images", "per dollar"]
-    told = (
+    note = (
         "Gain in points of R@1 (mean of both directions) over plain training at equal steps, divided by the cost of "
         "the data with rejects. Models on this machine cost no dollars."
     )
-    return Finding("value", "What a sample buys", told, frame(heads, rows), data=pd.DataFrame(data))
+    return Finding("value", "What a sample buys", note, frame(heads, rows), data=pd.DataFrame(data))
 
 
 def compositional(results: Results, differences: Differences) -> Finding | None:
@@ -178,9 +178,9 @@ def compositional(results: Results, differences: Differences) -> Finding | None:
     rows = _rows(results, names)
     gains = {name: differences.between(row.cells, row.same_steps) for name, row in results.rows.items()}
     data = {name: {metric: found[metric] for metric in names} for name, found in gains.items()}
-    told = "Accuracy in percent. The CSV has the paired differences from plain training at equal steps."
+    note = "Accuracy in percent. The CSV has the paired differences from plain training at equal steps."
     return Finding(
-        "compositional", "Almost right captions", told, frame(["method", *map(label, names)], rows), data=_long(data)
+        "compositional", "Almost right captions", note, frame(["method", *map(label, names)], rows), data=_long(data)
     )
 
 
@@ -190,12 +190,12 @@ def truth(results: Results) -> Finding | None:
     if not names:
         return None
     rows = _rows(results, names)
-    told = (
+    note = (
         "Percentage of the first K answers that are true by what the scenes show. R@K counts a true answer that is "
         "annotated for another query as wrong."
     )
     table, data = frame(["method", *map(label, names)], rows), _by_seed(results)[["method", "seed", *names]]
-    return Finding("truth", "By the scenes", told, table, data=data)
+    return Finding("truth", "By the scenes", note, table, data=data)
 
 
 DEFINITIONS = (

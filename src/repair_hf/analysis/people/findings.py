@@ -23,36 +23,38 @@ def people_findings(folders: list[Path]) -> list[Finding]:
     """Collect the findings of people's answers; none if nobody has judged."""
     found = []
     if (asked := _asked(folders, "qc")) is not None:
-        told = (
+        note = (
             "Counts are those of the sample. Precision, recall, accuracy and Cohen's kappa are those of the whole "
             "run: each stratum is weighted by its size. In brackets: 95% interval (Jeffreys' prior in each stratum)."
         )
         table = qc_agreement(*asked)
-        found.append(Finding("agreement_qc", "The audit against people", told, with_intervals(table), None, table))
+        found.append(Finding("agreement_qc", "The audit against people", note, with_intervals(table), None, table))
         found += _annotators("qc", asked[1], ["verdict"])
     if (asked := _asked(folders, "edits")) is not None:
-        table, told = edit_quality(*asked), _bad_told(bad_share(*asked))
+        table, note = edit_quality(*asked), _bad_note(bad_share(*asked))
         figure = _criteria_chart(table)
-        found.append(Finding("agreement_edits", "Edits, as people see them", told, _wide(table), figure, table))
-        told = "Failure modes of the edits that miss a criterion."
-        found.append(Finding("failure_modes", "How edits fail", told, failure_modes(*asked)))
+        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), figure, table))
+        note = "Failure modes of the edits that miss a criterion."
+        found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
         found += _annotators("edits", asked[1], list(CRITERIA))
     return found
 
 
 def sentences_for_card(folder: Path) -> dict[str, str]:
     """Sentences for a dataset card on people's view of the audit (`qc`) and the edits (`edits`), if any."""
-    told = {}
+    sentences = {}
     if (asked := _asked([folder], "qc")) is not None:
         row = qc_agreement(*asked).iloc[0]
         share = f"{row['precision']:.1%} (95% interval {row['precision_low']:.1%} to {row['precision_high']:.1%})"
-        told["qc"] = f"People judged {row['items']:,} of its verdicts: {share} of the accepted failures are genuine."
+        sentences["qc"] = (
+            f"People judged {row['items']:,} of its verdicts: {share} of the accepted failures are genuine."
+        )
     if (asked := _asked([folder], "edits")) is not None:
-        told["edits"] = _bad_told(bad_share(*asked))
-    return told
+        sentences["edits"] = _bad_note(bad_share(*asked))
+    return sentences
 
 
-def _bad_told(bad: dict[str, float]) -> str:
+def _bad_note(bad: dict[str, float]) -> str:
     return (
         f"People judged {bad['items']:,} edits: an estimated {bad['share']:.1%} of all records "
         f"(95% interval {bad['low']:.1%} to {bad['high']:.1%}) are no valid hard contrast."
@@ -85,8 +87,8 @@ def _annotators(task: str, answers: pd.DataFrame, questions: list[str]) -> list[
     table = annotator_agreement(answers, questions)
     if table.empty:
         return []
-    told = "On the items that both have answered. Kappa corrects for agreement by chance."
-    return [Finding(f"annotators_{task}", "Agreement of the annotators", told, table)]
+    note = "On the items that both have answered. Kappa corrects for agreement by chance."
+    return [Finding(f"annotators_{task}", "Agreement of the annotators", note, table)]
 
 
 def _wide(table: pd.DataFrame) -> pd.DataFrame:
