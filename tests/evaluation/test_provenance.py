@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import repair_hf
-from repair_hf.evaluation.provenance import provenance, told
+from repair_hf.evaluation.provenance import describe, provenance
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
 
@@ -34,7 +34,7 @@ def test_a_split_has_the_benchmarks_own_name(found, options, split):
 def test_the_sentence_holds_all_of_it_and_every_model(found):
     one = found[1] | {"commit": "0123456789abcdef+", "n_images": 5000, "n_texts": 25000}
     two = one | {"model": "runs/b", "model_digest": "ffff", "commit": None}
-    text = told({"a": one, "b": two})
+    text = describe({"a": one, "b": two})
     assert text.startswith("photos (under no benchmark's name), split all, fingerprint ")
     assert "5,000 images, 25,000 texts. a is me/clip, digest 0123abcd; b is runs/b, digest ffff." in text
     version = repair_hf.__version__
@@ -44,5 +44,5 @@ def test_the_sentence_holds_all_of_it_and_every_model(found):
 @pytest.mark.parametrize("texts, other", [(25_000, "25,010"), (25_010, "25,000")])
 def test_of_two_forms_of_a_split_the_other_is_told(found, texts, other):
     one = found[1] | {"benchmark": "coco", "split": "test", "n_texts": texts}
-    assert f"{texts:,} texts (the split also goes about with {other})." in told({"a": one})
-    assert told({"a": one}).startswith("coco, split test,")
+    assert f"{texts:,} texts (the split also goes about with {other})." in describe({"a": one})
+    assert describe({"a": one}).startswith("coco, split test,")
