@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from repair_hf.runtime.options import UserError
 from repair_hf.training import checkpoints
-from repair_hf.training.checkpoints import RUN, LoopCallback, newest_checkpoint
+from repair_hf.training.checkpoint_files import DIGESTS, RUN, seal
+from repair_hf.training.checkpoints import LoopCallback, checkpoint_to_resume, newest_checkpoint
+
+
+STATES = ("rng_state.pth", "optimizer.pt", "scheduler.pt")
+FILES = (*STATES, "trainer_state.json", "model.safetensors")
+GONE = (DIGESTS, Path.unlink)  # then the rest is checked as in an older version
 
 
 @pytest.fixture
@@ -19,7 +28,9 @@ def folder(tmp_path) -> Path:
     for steps in ("2", "9", "10", "twelve"):
         path = tmp_path / f"checkpoint-{steps}"
         path.mkdir()
-        torch.save({"cpu": torch.get_rng_state()}, path / "rng_state.pth")
+        for name in STATES:
+            torch.save({"cpu": torch.get_rng_state()}, path / name)
+        save_file({"weights": torch.zeros(64)}, path / "model.safetensors")
         (path / "trainer_state.json").write_text('{"global_step": 2}')
     return tmp_path
 
@@ -28,12 +39,42 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("name", ["trainer_state.json", "rng_state.pth"])
-@pytest.mark.parametrize("spoil", [cut, Path.unlink])
-def test_the_newest_is_that_of_the_most_steps_and_a_half_written_one_is_passed_over(folder, name, spoil):
-    assert newest_checkpoint(folder) == folder / "checkpoint-10"
-    spoil(folder / "checkpoint-10" / name)
-    assert newest_checkpoint(folder) == folder / "checkpoint-9"
+def flip(path: Path) -> None:
+    """Change one bit, and keep size and time of the file's last change."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("is_sealed", "name", "spoil"),
+    [(True, name, spoil) for name in (*FILES, DIGESTS) for spoil in (cut, flip, Path.unlink)]
+    + [(False, name, spoil) for name in FILES for spoil in (cut, Path.unlink)],
+)
+def test_a_damaged_checkpoint_is_left_aside(folder, name, spoil, is_sealed):
+    """One without digests, of an older version, is whole if nothing is missing or truncated."""
+    newest = folder / "checkpoint-10"
+    if is_sealed:
+        seal(newest)
+    spoil(newest / name)
+    assert newest_checkpoint(folder) == folder / ("checkpoint-10" if (name, spoil) == GONE else "checkpoint-9")
+
+
+def test_a_resume_names_what_it_leaves_aside(folder, config, caplog):
+    settings = config(folder=".")
+    (folder / "checkpoint-10" / "optimizer.pt").unlink()
+    cut(folder / "checkpoint-9" / "model.safetensors")
+    assert checkpoint_to_resume("last", settings, {}) == str(folder / "checkpoint-2")
+    (line,) = caplog.messages
+    assert "checkpoint-10 (optimizer.pt is missing), " in line and "model.safetensors is truncated" in line
+    assert line.endswith("training resumes from checkpoint-2.")
+    with pytest.raises(UserError, match="not a whole checkpoint: optimizer.pt is missing"):
+        checkpoint_to_resume(str(folder / "checkpoint-10"), settings, {})
+    for path in folder.glob("checkpoint-*"):
+        (path / "scheduler.pt").unlink()
+    assert checkpoint_to_resume("last", settings, {}) is None
+    assert caplog.messages[-1].endswith("training starts anew.")
 
 
 @pytest.fixture

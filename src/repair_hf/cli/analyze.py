@@ -32,6 +32,10 @@ class AnalyzeOptions:
     dry_run: bool = opt(False, "Print how many calls labelling would make and what they would cost, then stop.")
     seed: int = opt(0, "Seed of the sample of records shown.")
 
+    def __post_init__(self) -> None:
+        if self.output is None and Path(self.run).is_dir():
+            self.output = str(Path(self.run) / "report")
+
 
 @dataclass
 class LabelOptions(LLMOptions):
@@ -65,15 +69,14 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
         _label(gather(options.run), llm, options.dry_run)
     if options.dry_run:
         return
-    output = Path(options.output) if options.output else Path(options.run) / "report"
-    if options.output is None and not Path(options.run).is_dir():
+    if options.output is None:
         raise UserError(
             f"{options.run} is not a local folder; give the folder of a run, or for records on the Hub also --output."
         )
     pairs = None if source.pairs is None else load_wanted(source)
     while True:
         start, material = time.perf_counter(), gather(options.run)
-        page = write_report(material, output, run_findings(material, pairs), seed=options.seed)
+        page = write_report(material, Path(options.output), run_findings(material, pairs), seed=options.seed)
         size = page.stat().st_size / 2**20
         print(
             f"analyze   {len(material.kept):,} records, {time.perf_counter() - start:.0f} s, {size:.1f} MB   -> {page}"

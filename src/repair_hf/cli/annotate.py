@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from repair_hf.runtime.options import SourceOptions, UserError, need, opt
 
@@ -50,10 +51,9 @@ ACTIONS = {
 
 
 def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: SourceOptions) -> None:
-    from repair_hf.analysis.people.sampling import lay_out
     from repair_hf.analysis.run_data import gather
-    from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.answers import PEOPLE
+    from repair_hf.runtime.locks import one_writer
 
     if not options.dry_run and importlib.util.find_spec("gradio") is None:
         raise UserError("the page needs Gradio, which is not installed: pip install -e '.[ui]'")
@@ -61,10 +61,19 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
     if len(material.folders) != 1:
         found = ", ".join(map(str, material.folders)) or "none"
         raise UserError(f"give one folder of records at a time; {options.run} holds {found}.")
-    folder = material.folders[0]
+    here = material.folders[0] / PEOPLE / task
+    with one_writer(here):
+        _judge(material, here, options, source)
+
+
+def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOptions) -> None:
+    """Draw the sample, and serve its page."""
+    from repair_hf.analysis.people.sampling import lay_out
+    from repair_hf.pairs.dataset import load_wanted
+
+    task: Any = here.name
     pairs = material.pairs if source.pairs is None else lambda: load_wanted(source)
-    count = lay_out(material, task, folder, size=options.size, seed=options.seed, pairs=pairs)
-    here = folder / PEOPLE / task
+    count = lay_out(material, task, material.folders[0], size=options.size, seed=options.seed, pairs=pairs)
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
         return

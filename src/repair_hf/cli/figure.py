@@ -20,6 +20,7 @@ EPILOG = """examples:
 
 @dataclass
 class FigureOptions:
+    _is_shared = True  # a file
     run: str = need("Folder of a run, or folder or Hub id of records.")
     output: str = opt("figure.svg", "Figure to write: .svg or .png.")
     seed: int = opt(0, "Seed of the sample if no record is named.")

@@ -4,8 +4,8 @@ A command is a module of this folder with `OPTIONS` (dataclasses), `run(*options
 `ACTIONS: dict[str, (OPTIONS, run)]` where a second word selects one of several. It is imported only when it is used. A
 command whose `OPTIONS` are slow to load and long to read has `BRIEF`, which `--help` shows; `--help-all` shows all.
 
-Exit codes: 0 done; 1 stopped from outside, and the same command resumes; 2 a mistake of the user; 130 interrupted; 141
-the reader of the output has left.
+Exit codes: 0 done; 1 stopped from outside, and the same command resumes; 2 a mistake of the user; 130, 143 or 129
+ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import difflib
 import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
@@ -72,24 +73,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_guarded(words: list[str], debug: bool) -> int:
     from repair_hf.runtime.options import UserError
     from repair_hf.runtime.run_folder import RunStopped
+    from repair_hf.runtime.signals import like_ctrl_c
 
     _log_ours()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when `datasets` is imported
     prog = f"repair-hf {words[0]}" if words[0] in COMMANDS else "repair-hf"
     try:
-        _run(words)
-        sys.stdout.flush()
+        with like_ctrl_c():
+            _run(words)
+            sys.stdout.flush()
     except (UserError, OSError, RunStopped, KeyboardInterrupt) as error:
         if isinstance(error, BrokenPipeError) and not _is_read():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
+            _close(sys.stdout)
             return 141  # a shell's code for a program killed by SIGPIPE
         if debug or not _is_foreseen(error):
             raise
-        print(f"{prog}: {_one_line(error)}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
-            return 130
+            return _end(prog, error)
+        print(f"{prog}: {_one_line(error)}", file=sys.stderr)
         return 1 if isinstance(error, RunStopped) or _trouble(error) == _FULL else 2
     return 0
+
+
+def _end(prog: str, error: KeyboardInterrupt) -> int:
+    """Say in one line that a signal ended the command, unless the terminal is gone, and return the shell's code."""
+    line = f"{prog}: {str(error) or 'interrupted'}; the same command resumes from what is on disk."
+    for stream, said in ((sys.stdout, ""), (sys.stderr, f"{line}\n")):
+        try:
+            stream.write(said)
+            stream.flush()
+        except OSError:
+            _close(stream)
+    return 128 + getattr(error, "number", signal.SIGINT)
+
+
+def _close(stream: TextIO) -> None:
+    """Send to nowhere what nobody reads any more; else Python complains when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_read() -> bool:
@@ -119,7 +139,7 @@ def _log_ours() -> None:
 
 
 def _run(words: list[str]) -> None:
-    from repair_hf.cli.subcommands import load_command
+    from repair_hf.cli.subcommands import load_command, perform
     from repair_hf.runtime.command_line import parse
 
     name, rest = words[0], words[1:]
@@ -139,7 +159,7 @@ def _run(words: list[str]) -> None:
     from transformers.utils import logging as transformers_logging  # here, because `--help` ends in `parse`
 
     transformers_logging.disable_progress_bar()  # for loading and saving models; downloads keep theirs
-    run(*filled)
+    perform(run, filled)
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:
@@ -153,8 +173,6 @@ def _known(word: str, words: Iterable[str], what: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted; the same command resumes from what is on disk."
     if isinstance(error, OSError) and error.filename is not None:
         return f"error: {error.filename} {_trouble(error)}."
     return f"error: {' '.join(str(error).split())}"

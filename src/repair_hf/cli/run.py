@@ -50,6 +50,9 @@ class RunOptions:
     )
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
+    def __post_init__(self) -> None:
+        self.output = self.output or str(Path("runs") / f"{Path(self.recipe).resolve().name}-rounds")
+
 
 OPTIONS = (RunOptions,)
 
@@ -59,7 +62,7 @@ def run(options: RunOptions) -> None:
     refuse_several("run")
     recipe = Path(options.recipe)
     _check(recipe)
-    folder = Path(options.output or Path("runs") / f"{recipe.resolve().name}-rounds")
+    folder = Path(str(options.output))
     split = options.split or _read(recipe, "evaluate").split
     rounds = _Rounds(recipe, folder, split, print_command if options.dry_run else run_command)
     if (recipe / "world.yaml").is_file():

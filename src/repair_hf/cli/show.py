@@ -17,6 +17,7 @@ EPILOG = """examples:
 
 @dataclass
 class ShowOptions:
+    _is_shared = True  # a file
     records: str = need("Folder or Hub id of records.")
     n: int = opt(12, "How many to draw; both directions get the same share.", least=1)
     direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from types import ModuleType
+from typing import Any
 
 from repair_hf.runtime.command_line import parse
 
@@ -48,6 +50,20 @@ def run_command(*words: str) -> None:
     options, act = (module.OPTIONS, module.run) if count == 1 else module.ACTIONS[words[1]]
     before = _is_inner.set(True)
     try:
-        act(*parse(options, words[count:], f"repair-hf {' '.join(words[:count])}"))
+        perform(act, parse(options, words[count:], f"repair-hf {' '.join(words[:count])}"))
     finally:
         _is_inner.reset(before)
+
+
+def perform(act: Callable[..., None], options: Sequence[Any]) -> None:
+    """Run a command with its options, as the only one that writes into its output folder.
+
+    Options whose class has `_is_shared` name a file, or a folder that several runs share; a dry run writes nothing.
+    """
+    from repair_hf.runtime.locks import one_writer
+
+    writing = [vars(each).get("output") for each in options if not getattr(each, "_is_shared", False)]
+    folder = next((output for output in writing if output is not None), None)
+    is_dry = any(vars(each).get("dry_run") for each in options)
+    with nullcontext() if folder is None or is_dry else one_writer(folder):
+        act(*options)

@@ -19,9 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import filelock
-
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.locks import take
 
 logger = logging.getLogger(__name__)
 
@@ -109,13 +107,7 @@ class Journal:
     ) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = filelock.FileLock(lock or f"{self.path}.lock", blocking=False)
-        try:
-            self._lock.acquire()
-        except filelock.Timeout as error:
-            raise UserError(
-                f"{self.path} is in use by another run; wait for it to end, or give another --output."
-            ) from error
+        self._lock = take(lock or f"{self.path}.lock", self.path)
         self._appender = self.path.open("ab")
         self._reader = self.path.open("rb")
         self._shards: list[BinaryIO] = []

@@ -43,6 +43,7 @@ class StudyOptions:
     """Which methods, and how they are trained and evaluated."""
 
     _argument_group_name = "study"
+    _is_shared = True  # several studies share the work in one folder, and lock its parts
 
     output: str = opt("runs/study", "Folder of the study.")
     datasets: dict | None = opt(

@@ -1,16 +1,16 @@
 """Checkpoints of a training: what each records, which one to resume from, and the callbacks around the steps.
 
-A checkpoint may be half-written, because its run was killed; it is then ignored. Beside the Trainer's files it holds
-what identifies its run (`RUN`) and what the run has cost so far (`SPENT`).
+A checkpoint may be half-written, because its run was killed, or damaged; it is then left aside. Beside the Trainer's
+files it holds what identifies its run (`RUN`), what the run has cost so far (`SPENT`), and digests of all files.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -18,14 +18,16 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import differences, write_atomically
+from repair_hf.training.checkpoint_files import RUN, fault, seal
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.sampling import OneCaptionPerImage
 
-RUN, SPENT = "repair_run.json", "repair_spent.json"
+logger = logging.getLogger(__name__)
+
+SPENT = "repair_spent.json"
 MAX_LOGIT_SCALE = math.log(100)
 
 
@@ -89,17 +91,18 @@ class LoopCallback(TrainerCallback):
 
 
 class Signature(TrainerCallback):
-    """Write into each checkpoint which run it belongs to, and the cost so far."""
+    """Write into each checkpoint which run it belongs to, the cost so far, and last the digests of all files."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_save(self, args, state, control, **kwargs):
-        spent = self.trainer.spent()
+        spent = self.trainer.spent()  # waits until every process has written its files
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             write_atomically(folder / SPENT, json.dumps(asdict(spent), indent=2) + "\n")
             write_atomically(folder / RUN, json.dumps(self.trainer.run, indent=2) + "\n")
+            seal(folder)
 
 
 class _Waits:
@@ -182,17 +185,21 @@ def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[
     from the weights of the first.
 
     Raises:
-        UserError: If the folder is not a complete checkpoint, or the last one is of another run.
+        UserError: If the folder is not a whole checkpoint, or the last one is of another run.
     """
     if wanted == "last":
-        newest = newest_checkpoint(str(config.output_dir), config.world_size)
+        newest, aside = _newest_and_aside(str(config.output_dir), config.world_size)
         if newest is not None:
             _refuse_another_run(newest, run)
+        if aside and config.process_index == 0:
+            faults = ", ".join(f"{path} ({why})" for path, why in aside.items())
+            instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
+            logger.warning("Left aside: %s; %s.", faults, instead)
         return None if newest is None else str(newest)
-    if wanted is not None and not _is_whole(Path(wanted), config.world_size):
+    if wanted is not None and (why := fault(Path(wanted), config.world_size)):
         raise UserError(
-            f"`resume_from_checkpoint` names {wanted}, which is not a complete checkpoint: {TRAINER_STATE_NAME} or a "
-            "process's rng_state*.pth is missing or truncated. Give a `checkpoint-...` folder, or `last`."
+            f"`resume_from_checkpoint` names {wanted}, which is not a whole checkpoint: {why}. "
+            "Give a `checkpoint-...` folder, or `last`."
         )
     return wanted
 
@@ -204,12 +211,22 @@ def spent_before(checkpoint: str | None) -> Spent:
 
 
 def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """Find the complete checkpoint with the most steps in a run's folder; None without any.
+    """Find the whole checkpoint with the most steps in a run's folder; None without any.
 
     `processes` is the number for a checkpoint that does not record it, because its run was killed just before.
     """
-    whole = [path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0 and _is_whole(path, processes)]
-    return max(whole, key=_steps, default=None)
+    return _newest_and_aside(folder, processes)[0]
+
+
+def _newest_and_aside(folder: str | Path, processes: int) -> tuple[Path | None, dict[Path, str]]:
+    """Return the newest whole checkpoint, and what is wrong with each that is newer."""
+    aside: dict[Path, str] = {}
+    found = (path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0)
+    for path in sorted(found, key=_steps, reverse=True):
+        if (why := fault(path, processes)) is None:
+            return path, aside
+        aside[path] = why
+    return None, aside
 
 
 def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
@@ -226,15 +243,3 @@ def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
 def _steps(path: Path) -> int:
     found = re.fullmatch(r"checkpoint-(\d+)", path.name)
     return int(found[1]) if found else -1
-
-
-def _is_whole(path: Path, processes: int) -> bool:
-    """Whether nothing is missing: each process writes its random state, the first the trainer's, and last `RUN`."""
-    try:
-        json.loads((path / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    if (path / RUN).is_file():
-        processes = json.loads((path / RUN).read_text(encoding="utf-8")).get("processes", processes)
-    names = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
-    return all(zipfile.is_zipfile(path / name) for name in names)  # a zip ends with its directory

@@ -7,6 +7,7 @@ import sys
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
 
@@ -14,6 +15,7 @@ from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.runtime.options import SEEDS, UserError
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.training.hyperparameters import Hyperparameters
+from repair_hf.training.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     def __post_init__(self) -> None:
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
-        self.use_cpu |= is_launched_on_cpu()
+        # transformers takes bf16 for that of a GPU unless the CPU is named
+        self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
         self._check_before_transformers()
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("median_rank"):
             self.greater_is_better = False
@@ -61,6 +64,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         self._check_own_options()
         self._check_loop()
         self._check_devices()
+        check_trackers(self.report_to)  # type: ignore[arg-type]  # transformers has made it a list
         self.dataloader_pin_memory &= self.device.type != "cpu"
 
     def _check_before_transformers(self) -> None:

@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
+from repair_hf.training.checkpoint_files import fault
 from repair_hf.training.checkpoints import (
     MAX_LOGIT_SCALE,
     LoopCallback,
@@ -205,6 +207,13 @@ class RepairTrainer(Trainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _load_best_model(self) -> None:
+        """Load the best model, unless its checkpoint was damaged since."""
+        folder = Path(str(self.state.best_model_checkpoint))
+        if folder.is_dir() and (why := fault(folder, self.args.world_size)):
+            raise UserError(f"The best checkpoint, {folder}, is damaged: {why}. Delete the checkpoints to train anew.")
+        super()._load_best_model()
 
     def spent(self) -> Spent:
         """Return the cost of all steps, including those before a resume. Every process must call it at once."""
