@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import make_dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +19,7 @@ import pytest
 import repair_hf
 from repair_hf.cli import main as cli
 from repair_hf.cli.subcommands import load_command, suggest
+from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
 
@@ -90,6 +96,78 @@ def test_a_foreseen_error_is_one_line(command, capsys, error, code, line):
     assert capsys.readouterr().err == line + "\n"
     with pytest.raises(type(error)):
         cli.main(["cook", "--dish", "soup", "--debug"])
+
+
+SIGNALS = [("SIGTERM", 143, "terminated"), ("SIGHUP", 129, "the terminal was closed")]
+
+
+@pytest.mark.parametrize(("name", "code", "word"), SIGNALS)
+@pytest.mark.parametrize("how", ["waiting", "asynchronous", "wrapped", "ctrl-c is ignored"])
+def test_a_signal_ends_like_ctrl_c(command, request, capsys, name, code, word, how):
+    number, closed = getattr(signal, name), []
+    ctrl_c = signal.SIG_IGN if how == "ctrl-c is ignored" else signal.default_int_handler
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, ctrl_c)))
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
+
+    async def wait():
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            closed.append(await asyncio.sleep(0, "in order"))  # the loop still runs
+
+    def run(options):
+        if how in ("asynchronous", "ctrl-c is ignored"):
+            asyncio.run(wait())
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt as error:
+            closed.append("in order")
+            if how == "wrapped":
+                raise RuntimeError("a worker is gone") from error
+            raise
+
+    command(run)
+    assert cli.main(["cook", "--dish", "soup"]) == code
+    assert closed == ["in order"]
+    assert capsys.readouterr().err == f"repair-hf cook: {word}; the same command resumes from what is on disk.\n"
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored(command, request):
+    request.addfinalizer(partial(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN)))
+    command(lambda options: os.kill(os.getpid(), signal.SIGHUP))
+    assert cli.main(["cook", "--dish", "soup"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mine --pairs x --model y",
+        "synthesize --pairs x --failures y --model y --llm world/oracle --editor world",
+        "train --pairs x --model y --use-cpu",
+        "evaluate y --pairs x",
+        "export open_clip y",
+        "world build",
+        "world pretrain",
+        "demo",
+        "run recipe",
+        "analyze run",
+        "agreement run",
+        "annotate qc",
+    ],
+)
+def test_two_runs_do_not_write_into_one_folder(words, illustrated_folder, tmp_path, capsys):
+    folder = tmp_path / "out"
+    given = [*words.split(), "--output", str(folder)]
+    if "annotate" in words:  # writes into the folder of records
+        run = shutil.copytree(illustrated_folder, tmp_path / "run")
+        (run / "versions.json").write_text('{"command": "synthesize"}')
+        folder, given = run / "people" / "qc", [*words.split(), str(run), "--dry-run"]
+    with one_writer(folder):
+        assert cli.main(given) == 2
+    assert f"{folder} is in use by another run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

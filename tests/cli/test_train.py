@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +58,26 @@ def test_a_stopped_run_goes_on_from_its_newest_checkpoint(flags, tmp_path):
         assert value.equal(whole[name]), name
 
 
+@pytest.mark.parametrize("damage", ["flip", "optimizer.pt", "scheduler.pt"])
+def test_a_damaged_checkpoint_does_not_change_the_result(damage, flags, tmp_path, caplog):
+    going_on = [*flags, "--save-strategy", "steps", "--save-steps", "2"]
+    assert main(going_on) == 0
+    out = tmp_path / "out"
+    whole = (out / "model.safetensors").read_bytes()
+    (out / "summary.json").unlink()  # as if killed before the end
+    if damage == "flip":
+        weights = bytearray((out / "checkpoint-4" / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (out / "checkpoint-4" / "model.safetensors").write_bytes(weights)
+    else:
+        (out / "checkpoint-4" / damage).unlink()
+    caplog.clear()
+    assert main(going_on) == 0
+    (line,) = [line for line in caplog.messages if "Left aside" in line]
+    assert "checkpoint-4" in line and line.endswith("training resumes from checkpoint-2.")
+    assert (out / "model.safetensors").read_bytes() == whole
+
+
 def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, capsys):
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
@@ -67,29 +88,36 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     assert summary(tmp_path / "out")["steps"] == 4
 
 
-@pytest.mark.slow  # three starts of Python, and 200 steps
-@pytest.mark.parametrize("extra", [[], ["--gradient-accumulation-steps", "2", "--chunk-size", "3"]])
-def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_path):
-    steps = "--learning-rate 1e-4 --max-steps 100 --save-strategy steps --save-steps 7 --logging-steps 5".split()
+@pytest.mark.slow  # a start of Python for each kill
+@pytest.mark.parametrize(
+    ("kills", "extra"), [(20, []), (2, ["--gradient-accumulation-steps", "2", "--chunk-size", "3"])]
+)
+def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flags, tmp_path):
+    """Each kill comes after another checkpoint, while the run trains or writes; every other one by SIGTERM."""
+    steps = (
+        f"--learning-rate 1e-4 --max-steps {50 * kills} --save-strategy steps --save-steps 7 --logging-steps 5".split()
+    )
     words = [*flags, "--slot1", "mixed", *steps, *extra]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
     rng, killed = random.Random(), 0
-    while killed < 2 or not (tmp_path / "out" / "summary.json").is_file():
-        if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed twice: once more
+    while killed < kills or not (tmp_path / "out" / "summary.json").is_file():
+        if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed so often: once more
             shutil.rmtree(tmp_path / "out")
             killed = 0
         process = subprocess.Popen([*python, *words], env=one_thread, stderr=subprocess.DEVNULL)
         before = set(tmp_path.glob("out/checkpoint-*"))
-        while process.poll() is None and killed < 2 and set(tmp_path.glob("out/checkpoint-*")) <= before:
+        while process.poll() is None and killed < kills and set(tmp_path.glob("out/checkpoint-*")) <= before:
             time.sleep(0.005)
         time.sleep(0.3 * rng.random())  # while it trains or writes
-        if killed < 2 and process.poll() is None:
-            process.kill()
+        if killed < kills and process.poll() is None:
+            number = signal.SIGTERM if killed % 2 else signal.SIGKILL
+            process.send_signal(number)
+            assert process.wait() in (-number, 128 + number, 0)  # 0 if it was just done
             killed += 1
         process.wait()
-    assert killed == 2
+    assert killed == kills
     states = [json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("whole", "out")]
     whole, resumed = (state["log_history"] for state in states)
     names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")

@@ -64,7 +64,7 @@ def answers(folder: Path) -> int:
     "kills",
     [
         [(1, CONCURRENCY)],
-        pytest.param([(1, CONCURRENCY), (2, 6), (1, 3), (1, 16), (2, 4)], marks=pytest.mark.slow),
+        pytest.param([(1, CONCURRENCY), (2, 6), (1, 3), (1, 16), (2, 4)] * 4, marks=pytest.mark.slow),
     ],
 )
 def test_kill_and_go_on(kills, words, tmp_path, capsys):

@@ -16,7 +16,6 @@ from repair_hf.training import checkpoints
 from repair_hf.training.checkpoint_files import DIGESTS, RUN, seal
 from repair_hf.training.checkpoints import LoopCallback, checkpoint_to_resume, newest_checkpoint
 
-
 STATES = ("rng_state.pth", "optimizer.pt", "scheduler.pt")
 FILES = (*STATES, "trainer_state.json", "model.safetensors")
 GONE = (DIGESTS, Path.unlink)  # then the rest is checked as in an older version

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
+import torch
 
 from repair_hf.runtime.options import UserError
+from repair_hf.training.trackers import check_trackers
 
 METRIC = "`metric_for_best_model` must be one of i2t_R@1, .*, got "
 IDLE = {
@@ -45,12 +49,27 @@ IDLE = {
         (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] would change nothing"),
         *(({name: value}, f"`{name}` {value} would change nothing") for name, value in IDLE.items()),
         (dict(fsdp="full_shard"), "`fsdp` shards the model"),
+        (dict(report_to=["no_tracker"]), "`report_to` no_tracker is no tracker; known: .*wandb"),
         (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` shards the model"),
     ],
 )
 def test_options_that_cannot_work_raise(named, message, config):
     with pytest.raises(UserError, match=message):
         config(**named)
+
+
+@pytest.mark.parametrize(("name", "package"), [("wandb", "wandb"), ("comet_ml", "comet-ml"), ("flyte", "flytekit")])
+def test_a_tracker_that_is_not_installed_is_named_with_its_package(name, package, config, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(UserError, match=f"`report_to` {name} needs the package {package}, which is not installed"):
+        check_trackers([name])
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU is chosen where there is nothing else")
+def test_bf16_alone_works_on_a_cpu(config):
+    made = config(bf16=True, use_cpu=False)
+    assert (made.device.type, made.mixed_precision) == ("cpu", "bf16")
+    assert not config(use_cpu=False).use_cpu  # it identifies a run in its checkpoints
 
 
 def test_a_rank_is_better_when_it_is_smaller(config):
