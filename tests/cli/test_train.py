@@ -89,15 +89,11 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
 
 
 @pytest.mark.slow  # a start of Python for each kill
-@pytest.mark.parametrize(
-    ("kills", "extra"), [(20, []), (2, ["--gradient-accumulation-steps", "2", "--chunk-size", "3"])]
-)
+@pytest.mark.parametrize(("kills", "extra"), [(20, ""), (2, "--gradient-accumulation-steps 2 --chunk-size 3")])
 def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flags, tmp_path):
     """Each kill comes after another checkpoint, while the run trains or writes; every other one by SIGTERM."""
-    steps = (
-        f"--learning-rate 1e-4 --max-steps {50 * kills} --save-strategy steps --save-steps 7 --logging-steps 5".split()
-    )
-    words = [*flags, "--slot1", "mixed", *steps, *extra]
+    steps = f"--learning-rate 1e-4 --max-steps {50 * kills} --save-strategy steps --save-steps 7 --logging-steps 5"
+    words = [*flags, "--slot1", "mixed", *steps.split(), *extra.split()]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
