@@ -84,7 +84,7 @@ def test_edits_that_are_encoded_by_id(rule, ids):
 
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_a_single_direction_trains_its_edits(direction):
-    """By the default rule alone; by the paper's with the failures of the other direction as records without an edit."""
+    """By the default rule alone; by the paper's with the other direction's failures as records without an edit."""
     kept = make_records(*ALL).filter(lambda row: row["direction"] == direction)
     grids = Grids(make_pairs(), kept)
     assert encoded(grids, kept) == set(kept["record_id"]) and grids.edits_reachable() == {direction: 1.0}
