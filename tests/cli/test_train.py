@@ -35,7 +35,10 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     printed = capsys.readouterr().out
     found = summary(tmp_path / "out")
     assert found["steps"] == 4 and found["grids"]["anchors"] == 24
-    assert f"anchors 24   {found['grids']['grids_3']} with 3 slots" in printed
+    full, some = (found["grids"][f"grids_{n}"] for n in (3, 2))
+    assert f"{full + some} of 24 captions have a grid ({full} full)" in printed
+    assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0}
+    assert f"edits   can train: 100% i2t ({found['samples_encoded']['i2t']} were encoded), 100% t2i" in printed
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -125,17 +128,52 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys):
+def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, caplog):
     assert main([*flags, "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "anchors 24" in told
+    assert "of 24 captions have a grid" in told
     assert not (tmp_path / "out").exists()
     assert main(flags) == 0
-    assert told.partition("anchors")[2] in capsys.readouterr().out  # the very grids that are trained on
+    assert told.partition("grids")[2] in capsys.readouterr().out  # the very grids that are trained on
     assert main([*flags, "--dry-run", "--negatives", "none"]) == 0
-    assert "0 with 3 slots   0 with 2 slots   24 with 0 slots" in capsys.readouterr().out
+    assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
     assert main([*flags, "--dry-run", "--known-matches", "negative"]) == 0
-    assert "not left out: true pairs by annotation" in capsys.readouterr().out
+    assert "negatives are known to match; kept as negatives" in capsys.readouterr().out
+    assert main([*flags, "--dry-run", "--grids", "paper", "--counterparts", "annotation"]) == 0
+    assert "no edit is used; every match is an original annotation" in capsys.readouterr().out
+    assert "Few of the edits can train: 0% i2t, 0% t2i. Without --grids paper --counterparts annotation" in caplog.text
+    assert "it would be 100% i2t, 100% t2i" in caplog.text
+
+
+def test_runs_from_before_both_sides_are_recognised_where_they_mean_the_same(flags, tmp_path, capsys):
+    """Then all runs trained by the paper's rule, and no folder named it."""
+    assert main([*flags, "--grids", "paper"]) == 0
+    config = tmp_path / "out" / "config.yaml"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith(("grids:", "own_failures_share:"))))
+    assert len(lines) == len(config.read_text().splitlines()) + 2
+    before = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    assert main([*flags, "--grids", "paper"]) == 0
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == before
+    assert main(flags) == 2 and "other options: grids (absent -> both)" in capsys.readouterr().err
+
+
+def test_a_first_look_trains_on_its_edits(tmp_path):
+    world, words = tmp_path / "world", ["--pairs", str(tmp_path / "world"), "--model", "world/base"]
+    sizes = "--train 60 --validation 20 --test 20".split()
+    assert main(["world", "build", "--output", str(world), *sizes]) == 0
+    assert main(["mine", *words, "--max-queries", "8", "--output", str(tmp_path / "failures")]) == 0
+    models = ["--llm", "world/oracle", "--editor", "world"]
+    mined = ["--failures", str(tmp_path / "failures"), "--output", str(tmp_path / "records")]
+    assert main(["synthesize", *words, *models, *mined]) == 0
+    short = "--max-steps 20 --per-device-train-batch-size 32 --use-cpu".split()
+    trained = ["--records", str(tmp_path / "records"), "--output", str(tmp_path / "out"), *short]
+    assert main(["train", *words, *trained, "--cache-folder", str(tmp_path / "cache")]) == 0
+    found = summary(tmp_path / "out")
+    kept = {way: counts["kept"] for way, counts in summary(tmp_path / "records")["directions"].items()}
+    assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0} and min(kept.values()) > 2
+    for way, count in found["samples_encoded"].items():
+        assert kept[way] / 2 < count <= kept[way]
 
 
 def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):

@@ -31,6 +31,7 @@ def trained(clip_folder, stage_folder, tmp_path_factory) -> Path:
     options |= dict(pairs_fingerprint="abc", records_digest="def", hub_token="<hidden>", negatives="grid")
     summary = dict(steps=146, processes=2, seconds=61.2, loss=1.25)
     summary |= {"grids": dict(anchors=24, grids_3=5, grids_2=7, grids_0=12)}
+    summary |= {"edits_reachable": {"i2t": 0.97, "t2i": 0.985}}
     summary |= {"eval_i2t_R@1": 0.5, "eval_t2i_MRR": 0.625}
     stage_folder(folder, "train", options, summary)
     line = {"step": 1, "loss": 2.5, "loss_global": 2.0, "loss_grid": 1.0, "logit_scale": 14.0}
@@ -54,6 +55,8 @@ def results(trained, stage_folder, tmp_path) -> list[Path]:
 def test_the_model_card_tells_it_all(trained, results):
     card = model_card(trained, "me/clip-repair", results=results, license="mit")
     data = ModelCard(card).data
+    assert "| edits that can train, I2T | 97.0% |" in card and "| edits that can train, T2I | 98.5% |" in card
+    assert "| `grids` | `paper` | `both` |" in card  # on record before there was another rule
     assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
     assert data.library_name == "transformers" and data.license == "mit"
     found = {result.metric_name: result.metric_value for result in data.eval_results}

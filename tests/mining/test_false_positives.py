@@ -79,14 +79,16 @@ def test_refuses(embeddings, options, message):
 
 def test_sample_keeps_whole_queries_in_order(embeddings):
     failures = mine_false_positives(*embeddings, d_i2t=3)
-    some = sample_queries(failures, 4, seed=1)
+    some = sample_queries(failures, embeddings[2], 4, seed=1)
     rows = list(zip(some["direction"], some["q"], strict=True))
     assert len({row for row in rows if row[0] == "t2i"}) == len({row for row in rows if row[0] == "i2t"}) == 4
     assert rows.count(rows[-1]) == 3
+    asked = {direction: {q for way, q in rows if way == direction} for direction in ("i2t", "t2i")}
+    assert {int(embeddings[2][caption]) for caption in asked["t2i"]} <= asked["i2t"]  # captions of the same images
     assert rows == sorted(rows, key=lambda row: (row[0] == "i2t", row[1]))
-    assert sample_queries(failures, 4, seed=1).to_list() == some.to_list()
-    assert sample_queries(failures, 4, seed=2).to_list() != some.to_list()
-    assert len(sample_queries(failures, 1000)) == len(failures)
+    assert sample_queries(failures, embeddings[2], 4, seed=1).to_list() == some.to_list()
+    assert sample_queries(failures, embeddings[2], 4, seed=2).to_list() != some.to_list()
+    assert len(sample_queries(failures, embeddings[2], 1000)) == len(failures)
 
 
 def test_table_counts_queries_not_rows():

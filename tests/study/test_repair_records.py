@@ -101,6 +101,33 @@ def test_a_share_of_records_keeps_what_points_at_them():
     assert has_edit(Dataset.from_list([*own, *pointers])).tolist() == [True] * 10 + [False] * 10
 
 
+def test_failures_of_the_direction_that_is_not_repaired_become_records_without_an_edit(monkeypatch, tmp_path):
+    """And stay with every share of the records, unless they mirror one that is left out."""
+    typed, row = [], {"gt_id": "g", "fp_score": 0.5}
+    setting = SimpleNamespace(
+        pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={"d_i2t": 5, "d_t2i": 1}, training={},
+        llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
+        type_command=lambda *words: typed.append(words),
+    )  # fmt: skip
+    own = [row | {"record_id": f"r{k}", "direction": "i2t", "q_id": f"i{k}", "fp_id": f"c{k}"} for k in range(4)]
+    made = Dataset.from_list([one | {"error_types": ["x"], "candidate_similarities": [0.5]} for one in own])
+    monkeypatch.setattr(repair_records, "load_records", lambda folders: made)
+    mined = [row | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
+    (tmp_path / "repair-i2t-t2i-failures").mkdir()
+    pd.DataFrame(mined).to_parquet(tmp_path / "repair-i2t-t2i-failures" / "failures.parquet")
+    records = RepairRecords(setting, tmp_path, lambda llm, folder: llm).make_rounds(
+        METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0)
+    )[0]
+    assert records["direction"][:] == ["i2t"] * 4 + ["t2i"] * 4 and len(set(records["record_id"][:])) == 8
+    assert has_edit(records).tolist() == [True] * 4 + [False] * 4
+    assert [words[0] for words in typed] == ["mine", "synthesize", "mine"]  # the failures alone are made
+    assert typed[2][typed[2].index("--d-i2t") + 1] == "0"
+    some = share_of_records(records, 0.5)
+    left = {name for name in some["q_id"][:] if name.startswith("c")}
+    kept = {name[1:] for name in some["q_id"][:] if name.startswith("i")}
+    assert len(kept) == 2 and left == {f"c{k}" for k in (2, 3, 4, 5) if k > 3 or str(k) in kept}
+
+
 def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
     """Of six images, two were bought here at a dollar each; some of the answers were paid by another product."""
     use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25, "dollars_saved": 0.125, "stage": "audit"}

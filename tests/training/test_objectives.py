@@ -36,7 +36,24 @@ def batch(images=IMAGES, texts=TEXTS, matches=()) -> dict[str, torch.Tensor]:
         "grid_texts": texts,
         "present": images >= 0,
         "matches": known,
-    }
+    } | global_pairs(images, texts, matches)
+
+
+def global_pairs(images: torch.Tensor, texts: torch.Tensor, matches=()) -> dict[str, torch.Tensor]:
+    """Slots 2 and 3 as pairs; a caption is its own wording, and matches the images that it is a pair with."""
+    pairs = {(i, t) for i, t in zip(images.flatten().tolist(), texts.flatten().tolist(), strict=True) if i >= 0}
+    pairs |= {(int(images[b, i]), int(texts[b, j])) for b, i, j in matches}
+    answers = [[[t if (i, t) in pairs else -1 for t in range(12)] for i in row] for row in images.tolist()]
+    slots = torch.tensor([False, True, True])
+    found = {name: torch.where(slots, rows, -1) for name, rows in (("images", images), ("texts", texts))}
+    columns = {"wordings": torch.cat([texts[:, :1], found["texts"]], 1)}
+    some = torch.tensor(answers)  # (B, 3, 12), of the anchor and of slots 2 and 3
+    columns["answers"] = torch.cat([some[:, :1], torch.full_like(some[:, :1], -1), some[:, 1:]], 1)
+    return {f"pair_{name}": rows for name, rows in found.items()} | columns
+
+
+def without_pairs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: column for name, column in inputs.items() if not name.startswith("pair_")}
 
 
 def vectors() -> Vectors:
@@ -82,6 +99,24 @@ def test_the_full_matrix_is_infonce_over_all_pairs(images, texts, pairs):
     assert found.images.grad.abs().sum(1).nonzero().flatten().tolist() == used
 
 
+def test_a_pair_that_is_known_to_match_is_no_rival_in_the_global_batch_and_the_grid_stays():
+    """The first anchor's T_hn, caption 3, is known to be true of the second anchor's negative, image 5."""
+    found, inputs = vectors(), batch()
+    row = inputs["pair_images"].flatten().tolist().index(5)
+    inputs["answers"][row // 3, 1 + row % 3, 0] = 3
+    terms = LocalGrids(0.5)(found, inputs)
+    assert terms["loss_grid"].value == LocalGrids(0.5)(found, without_pairs(inputs))["loss_grid"].value
+    pairs, hidden = [(k, k) for k in range(6)], {(5, 3)}
+    total = 0.0
+    for k, _ in pairs:
+        own = dot(found.images[k], found.texts[k])
+        rivals = [dot(found.images[k], found.texts[t]) for t, _ in pairs if t != k and (k, t) not in hidden]
+        total += cross_entropy(own, rivals)
+        rivals = [dot(found.images[i], found.texts[k]) for i, _ in pairs if i != k and (i, k) not in hidden]
+        total += cross_entropy(own, rivals)
+    assert terms["loss_global"].value.item() == pytest.approx(total / 12, rel=1e-5)
+
+
 def test_without_grids_the_full_matrix_is_the_contrastive_loss():
     inputs = {name: column for name, column in batch().items() if name.startswith("anchor")}
     found = vectors()
@@ -93,7 +128,7 @@ def test_without_grids_the_full_matrix_is_the_contrastive_loss():
 def test_hard_negatives_alone_push_the_anchor_from_what_it_was_taken_for(mask_matches):
     found = vectors()
     inputs = batch(matches=[(0, 0, 1)])  # the first anchor's T_hn is known to be true of its image
-    terms = HardNegativesOnly(0.25, mask_matches=mask_matches)(found, inputs)
+    terms = HardNegativesOnly(0.25, mask_matches=mask_matches)(found, without_pairs(inputs))
     pairs = infonce(found.images, found.texts, [(0, 0), (1, 1), (2, 2)])
     assert terms["loss_global"].value.item() == pytest.approx(pairs, rel=1e-5)
     assert (terms["loss_grid"].weight, terms["loss_grid"].count.item()) == (0.25, 2)
@@ -111,21 +146,33 @@ def test_hard_negatives_alone_push_the_anchor_from_what_it_was_taken_for(mask_ma
 
 def test_hard_negatives_alone_without_any_grid_add_nothing():
     found = vectors()
-    terms = HardNegativesOnly()(found, batch(*NO_GRIDS))
+    terms = HardNegativesOnly()(found, without_pairs(batch(*NO_GRIDS)))
     assert terms["loss_grid"].value.item() == 0 and terms["loss_grid"].count.item() == 0
     terms["loss_grid"].value.backward()
     assert not found.images.grad.any()
 
 
 def test_options_name_the_objective():
-    kinds = {"grid": LocalGrids, "batch": GlobalMatrix, "alone": HardNegativesOnly, "none": LocalGrids}
+    kinds = {
+        "grid": LocalGrids,
+        "grid+captions": LocalGrids,
+        "grid+edits": LocalGrids,
+        "batch": GlobalMatrix,
+        "alone": HardNegativesOnly,
+        "none": LocalGrids,
+    }
     for negatives, kind in kinds.items():
         assert type(objective_of(negatives, 0.5, "masked")) is kind
     found = objective_of("alone", 0.125, "negative")
     assert (found.grid_weight, found.mask_matches) == (0.125, False)
 
 
-MADE = {"full matrix": GlobalMatrix, "triplet": lambda: WithNegatives(triplet), "drawn": MultiPositive}
+MADE = {
+    "full matrix": GlobalMatrix,
+    "grid and edits": LocalGrids,
+    "triplet": lambda: WithNegatives(triplet),
+    "drawn": MultiPositive,
+}
 
 
 def part(rank: int) -> tuple[Vectors, dict[str, torch.Tensor]]:

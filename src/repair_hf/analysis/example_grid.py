@@ -22,7 +22,8 @@ class ExampleGrid:
 
     images: list[Image.Image]  # of the anchor, the match of the false positive caption, the false positive image
     texts: list[str]  # the anchor's caption, the false positive caption, the match of the false positive image
-    instructions: Mapping[str, str | None] = field(default_factory=dict)  # of the anchor's records, by direction
+    # of the anchor's own failures, by direction
+    instructions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0) -> ExampleGrid:
@@ -58,7 +59,8 @@ def full_grids(
         images = [pairs.images[row]["image"] if row < n else edited[row - n]["edit_image"] for row in image_rows]
         anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
         wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
-        instructions = {way: _instruction(records, way, *names) for way, names in wanted.items()}
+        found = {way: _instruction(records, way, *names) for way, names in wanted.items()}
+        instructions = {way: text for way, text in found.items() if text is not None}
         yield ExampleGrid(images, [grids.captions[row] for row in text_rows], instructions)
 
 

@@ -61,19 +61,22 @@ def _costs(folders: Sequence[Path]) -> Finding:
 def _grids(data: RunData, pairs: Pairs | None) -> Finding:
     title = "Grids"
     try:
-        report = Grids(data.pairs() if pairs is None else pairs, data.records).report()
+        grids = Grids(data.pairs() if pairs is None else pairs, data.records)
     except UserError as error:  # the pairs lie elsewhere, or the records are from other pairs
         return Finding("grids", title, f"Not counted: {error}")
+    report = grids.report()
     sizes = {3: "full, 3 x 3", 2: "one side is missing, 2 x 2", 0: "none"}
-    rows = [("anchors", "training captions", report["anchors"])]
+    rows: list[tuple[str, str, int | str]] = [("anchors", "training captions", report["anchors"])]
     rows += [("grids", size, report[f"grids_{n}"]) for n, size in sizes.items()]
     for item, slot in SLOTS.items():
         counts = {source: report[name] for source in SOURCES if (name := f"{item}_{source}") in report}
         rows += [(slot, source.replace("_", " "), count) for source, count in counts.items()]
     rows.append(("off-diagonal cells", "in all", report["cells"]))
     rows.append(("off-diagonal cells", "known to be true pairs, masked out of the loss", report["cells_known"]))
+    rows += [("edits that can train", way, f"{share:.1%}") for way, share in grids.edits_reachable().items()]
     text = (
-        "One draw per training caption. Slots 2 and 3 hold a match of each false positive: the edit of the mirrored "
-        "record (reciprocal), the edit of another record of that query, or the dataset's own annotation."
+        "One draw per training caption, with the default options. Slots 2 and 3 hold a match of each false positive: "
+        "the edit that was made from the anchor (reciprocal), the edit of another record of that query, or the "
+        "dataset's own annotation."
     )
     return Finding("grids", title, text, pd.DataFrame(rows, columns=["", "what", "count"]))

@@ -34,7 +34,10 @@ class MineOptions(EmbeddingOptions):
     d_i2t: int = opt(5, "False positive captions to keep for each image.", least=0)
     d_t2i: int = opt(1, "False positive images to keep for each caption; each costs an image edit.", least=0)
     max_queries: int | None = opt(
-        None, "Mine at most so many queries of each direction, drawn at random; all by default.", least=1
+        None,
+        "Mine at most so many images, and as many of their own captions, drawn at random, so that both directions "
+        "meet; all by default.",
+        least=1,
     )
     false_positives: Literal["best", "random"] = opt(
         "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
@@ -128,7 +131,7 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
     if not processes().is_main:
         return {}
     if options.max_queries is not None:
-        failures = sample_queries(failures, options.max_queries, options.seed)
+        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
     positives = annotated_positives(pairs.caption_image, len(pairs.images), captions)
     if options.false_positives == "random":
         failures = at_random(failures, images, texts, positives, options.seed)

@@ -167,6 +167,7 @@ def _print_estimate(
     from repair_hf.analysis import costs
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import ENOUGH, estimate_run
+    from repair_hf.training.grid_records import edits_reachable
 
     (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
     earlier = paid_in(output)
@@ -197,6 +198,10 @@ def _print_estimate(
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
     print(costs.time_at_limits(estimate, **limits))
     print(costs.papers_counting(mined, options.candidates))
+    table = failures.select_columns(["direction", "q_id", "fp_id", "fp_score"]).to_pandas()
+    reach = edits_reachable(table.assign(has_edit=True, record_id=""))
+    shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
+    print(f"Edits that `repair-hf train` could encode if every failure were repaired: {shares or 'none'}.")
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
         print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")

@@ -43,6 +43,8 @@ class TrainOptions:
 
 PUSHED = "pushed.json"  # file that names the repository and revision to which a model was pushed
 
+NO_EDIT = "no edit is used; every match is an original annotation"
+
 BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
 
 
@@ -71,9 +73,11 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     pairs = load_wanted(pairs_options)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if stage.dry_run:
-        return _print_grids(grids_of(pairs, records, config).report(), config) if is_first else None
+        grids = grids_of(pairs, records, config)
+        return _print_grids(grids.report(), config) if is_first else None
     encoder = DualEncoder.from_pretrained(options.model, device=config.device)
-    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options) | config.recorded()
+    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options)
+    resolved |= config.recorded(has_records=records is not None)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
@@ -147,6 +151,10 @@ def _setup(config: RepairConfig) -> str:
 
 def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
     _print_grids(summary["grids"], config)
+    if reach := summary.get("edits_reachable"):
+        used = summary["samples_encoded"]
+        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} were encoded)" for way, share in reach.items())
+        print(f"edits   can train: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
         f"{1000 * summary['seconds_per_step']:.0f} ms a step   {summary['waiting']:.1%} waiting for data   "
@@ -157,16 +165,17 @@ def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
 
 
 def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
-    counts = "   ".join(f"{report[f'grids_{n}']:,} with {n} slots" for n in (3, 2, 0))
-    print(f"anchors {report['anchors']:,}   {counts}")
+    full, partial = report["grids_3"], report["grids_2"]
+    print(f"grids   {full + partial:,} of {report['anchors']:,} captions have a grid ({full:,} full)")
     if "cells" not in report:
         return
-    for item in ("image", "caption") if config.negatives != "alone" else ():
-        sources = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
-        total = max(sum(sources.values()), 1)
-        mix = "   ".join(f"{name.replace('_', ' ')} {count / total:.0%}" for name, count in sources.items())
-        print(f"{item:<8}opposite a false positive: {mix}")
-    if config.negatives == "batch":  # no matches are masked there
+    for item, kind in (("image", "images"), ("caption", "captions")) if config.negatives != "alone" else ():
+        found = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
+        if total := sum(found.values()):
+            of_anchor, others, annotations = (f"{count / total:.0%}" for count in found.values())
+            mix = f"{of_anchor} edits made from the anchor, {others} other edits, {annotations} original annotations"
+            print(f"        matching {kind}: {mix if found['annotation'] < total else NO_EDIT}")
+    if config.negatives == "batch":  # there other matches are masked than in a grid
         return
-    known = "left out" if config.known_matches == "masked" else "not left out"
-    print(f"cells   {report['cells']:,} negatives, {report['cells_known']:,} {known}: true pairs by annotation")
+    known = "masked out" if config.known_matches == "masked" else "kept as negatives"
+    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known to match; {known}")

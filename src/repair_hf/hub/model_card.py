@@ -13,7 +13,7 @@ from repair_hf.analysis.tables import SIDES, label
 from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render
-from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT
+from repair_hf.runtime.run_folder import ABSENT_MEANT, NOT_PART_OF_THE_RESULT
 from repair_hf.training.config import RepairConfig
 
 GRIDS = {
@@ -63,6 +63,8 @@ def model_card(
     runs = load_evaluations(stage, results)
     options = stage.options
     has_records = options.get("records") is not None and options.get("negatives") != "none"
+    if has_records:  # runs from before this option trained by the paper's rule
+        options = {"grids": ABSENT_MEANT["grids"]} | options
     values = {
         "title": repo.split("/")[-1],
         "repo": repo,
@@ -107,14 +109,16 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     if "steps" in summary:
         processes = f"{summary['processes']} process{'es' if summary['processes'] > 1 else ''}"
         steps = f"{summary['steps']:,}, on {processes}"
-    grids = table(("grids", ""), [(what, report[name]) for name, what in GRIDS.items()]) if report else ""
+    rows = [(what, report[name]) for name, what in GRIDS.items()] if report else []
+    reach = summary.get("edits_reachable", {})
+    rows += [(f"edits that can train, {label}", f"{reach[way]:.1%}") for way, label in SIDES.items() if way in reach]
     return {
         "pairs": stage.pairs(),
         "records": records,
         "steps": steps,
         "time": f"{summary['seconds']:,.0f} s" if "seconds" in summary else "not on record",
         "loss": f"{summary['loss']:.4f}" if "loss" in summary else "not on record",
-        "grids": grids if has_records else "",
+        "grids": table(("grids", ""), rows) if has_records and rows else "",
         "validation": _validation(summary),
     }
 

@@ -121,15 +121,17 @@ def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequ
     return Positives.of(caption_image, n_images, same_text)
 
 
-def sample_queries(failures: Dataset, max_queries: int, seed: int = 0) -> Dataset:
-    """Keep the false positives of `max_queries` queries of each direction, drawn at random, in the same order."""
+def sample_queries(failures: Dataset, caption_image: np.ndarray, max_queries: int, seed: int = 0) -> Dataset:
+    """Keep the false positives of `max_queries` images and of as many of their captions, drawn at random, in order.
+
+    `caption_image` is the image of each caption, (M,).
+    """
     is_t2i, query = _is_t2i(failures), _column(failures, "q")
-    kept = np.zeros(len(failures), bool)
-    for place, ours in enumerate((is_t2i, ~is_t2i)):
-        queries = np.unique(query[ours])
-        drawn = np.random.default_rng([seed, place]).permutation(queries)[:max_queries]
-        kept |= ours & np.isin(query, drawn)
-    return failures.select(np.flatnonzero(kept))
+    images = np.where(is_t2i, np.asarray(caption_image)[np.where(is_t2i, query, 0)], query)  # of each failure
+    is_drawn = np.isin(images, np.random.default_rng([seed, 1]).permutation(np.unique(images))[:max_queries])
+    captions = np.unique(query[is_t2i & is_drawn])
+    is_caption_drawn = np.isin(query, np.random.default_rng([seed, 0]).permutation(captions)[:max_queries])
+    return failures.select(np.flatnonzero(is_drawn & (~is_t2i | is_caption_drawn)))
 
 
 def with_ids(failures: Dataset, pairs: Pairs) -> Dataset:

@@ -39,6 +39,8 @@ NOT_PART_OF_THE_RESULT = """
     logging_steps report_to save_total_limit
     push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
 """.split()
+# What options meant before they existed, where that is not "not set".
+ABSENT_MEANT = {"grids": "paper", "own_failures_share": 0.5}
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
@@ -93,7 +95,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describe the options in which the results of two runs differ; empty if there are none.
 
     An absent option counts as not set (None, 0, False or an empty list), so a new option that is not set keeps old
-    folders valid.
+    folders valid. So does one that is set to what `ABSENT_MEANT`.
     """
     keys = [key for key in {**before, **now} if key not in NOT_PART_OF_THE_RESULT and _differs(key, before, now)]
     return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
@@ -102,7 +104,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _differs(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     if key in before and key in now:
         return before[key] != now[key]
-    return bool(before.get(key) or now.get(key))
+    return (before.get(key) or now.get(key) or None) not in (None, ABSENT_MEANT.get(key))
 
 
 def write_atomically(path: str | Path, data: str | bytes) -> None:

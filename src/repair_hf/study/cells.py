@@ -30,6 +30,7 @@ from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Product
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
+from repair_hf.training.hyperparameters import GridRule
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
@@ -61,8 +62,8 @@ class Measured:
     folder: Path
     # retrieval metrics, `n_images`, `n_texts`; on the reported split also compositional metrics
     metrics: Mapping[str, float]
-    # `steps`, `seconds`, `images_per_step`, `texts_per_step`, `loss`; empty for the base
-    training: Mapping[str, float]
+    # what `train` returns: `steps`, `seconds`, `images_per_step`, `edits_reachable` and so on; empty for the base
+    training: Mapping[str, Any]
 
     @property
     def knobs(self) -> Knobs:
@@ -105,9 +106,12 @@ def forget_weights(folder: Path) -> None:
 
 def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting) -> dict[str, Any]:
     """Return everything that decides the result."""
+    trained = setting.training_of(method)
+    if "records" in made:  # cells from before this option were trained by the paper's rule
+        trained = {"grids": GridRule().grids} | trained
     return asdict(cell) | {
         "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
-        "training": setting.training_of(method),
+        "training": trained,
         "products": {part: one.name for part, one in made.items()},
         "pairs_fingerprint": setting.pairs.fingerprint,
         "held_out_fingerprint": setting.held_out(cell.split).fingerprint,

@@ -15,7 +15,6 @@ from repair_hf.analysis.tables import NONE, label
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.running import Results
 from repair_hf.study.setting import Knobs
-from repair_hf.study.spending import total_cost
 
 R1 = tuple(f"{side}_R@1" for side in DIRECTIONS)
 KNOBS = ("learning rate", "epochs", "lambda")
@@ -24,7 +23,7 @@ PAPER_COUNTS = {"samples": "samples (K)", "llm_calls": "LLM (K)", "image_calls":
 
 def overhead(results: Results, paper: str | None = None) -> Finding:
     """Tabulate the cost of each method's data: samples, LLM and image calls, absolute and relative to RePair."""
-    costs = {name: total_cost(row.made.values()) for name, row in results.rows.items()}
+    costs = {name: row.cost for name, row in results.rows.items()}
     repair, published = costs.get("repair", {}), published_results(paper) if paper else {}
     rows = {}
     for name, cost in costs.items():
@@ -38,8 +37,8 @@ def overhead(results: Results, paper: str | None = None) -> Finding:
     heads += ["LLM a sample", "images a sample", "dollars"]
     heads += [f"paper: {head}" for head in PAPER_COUNTS.values() if paper]
     note = (
-        "Calls and dollars as if methods shared nothing, rejects included. Calls a sample: without rejects, as in "
-        "RePair's paper."
+        "Samples: encoded at least once in training. Calls and dollars as if methods shared nothing, rejects "
+        "included. Calls a sample: without rejects, as in RePair's paper."
     )
     data = pd.DataFrame([{"method": name, **cost} for name, cost in costs.items()])
     return Finding("overhead", "Cost of the data", note, frame(heads, rows), data=data)
@@ -53,7 +52,8 @@ def training(results: Results) -> Finding:
         took = {kind: first[kind] for kind in ("steps", "images_per_step", "texts_per_step")}
         took["seconds"] = statistics.fmean(cell.training["seconds"] for cell in row.cells)
         encodes = took["steps"] * (took["images_per_step"] + took["texts_per_step"])
-        data.append({"method": name, **vars(knobs), **took, "encodes": encodes})
+        reach = {f"edits_reachable_{way}": share for way, share in first.get("edits_reachable", {}).items()}
+        data.append({"method": name, **vars(knobs), **took, "encodes": encodes, **reach})
         rows[name] = [*_knobs(knobs), f"{took['steps']:,}"]
         rows[name] += [f"{value:,.0f}" for value in (took["images_per_step"], took["texts_per_step"], encodes)]
         rows[name] += [f"{took['seconds']:,.0f}"]

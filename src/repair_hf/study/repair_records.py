@@ -71,8 +71,22 @@ class RepairRecords:
             folders.append(self.folder / f"{name}-records")
         records = load_records([str(folder) for folder in folders])
         if variant.reciprocal:
-            records = _with_pointers(records, self.folder / f"{variant.product}-failures")
+            mined = _failures(self.folder / f"{variant.product}-failures", "t2i")
+            kept = {(row["fp_id"], row["q_id"]) for row in records.select_columns(["q_id", "fp_id"])}
+            records = _with_pointers(records, [row for row in mined if _pair(row) in kept])
+        for side in set(DIRECTIONS) - set(variant.directions):  # failures that are not repaired cost nothing
+            records = _with_pointers(records, _failures(self._mine_pointers(variant, side), side))
         return records, folders
+
+    def _mine_pointers(self, variant: RepairVariant, side: str) -> Path:
+        """Mine the failures of a direction that a variant does not repair, in a folder of their own."""
+        setting, folder = self.setting, self.folder / f"{variant.product}-{side}-failures"
+        none = {f"d_{repaired}": 0 for repaired in variant.directions}
+        setting.type_command(
+            "mine", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(folder),
+            *flags(setting.mine | dict(variant.mine) | none),
+        )  # fmt: skip
+        return folder
 
     def _mine_and_repair(self, variant: RepairVariant, model: str, name: str, earlier: list[Path]) -> None:
         """Make the failures and the records of one round."""
@@ -103,7 +117,10 @@ def has_edit(records: Dataset) -> np.ndarray:
 
 
 def share_of_records(records: Dataset, share: float) -> Dataset:
-    """Select a random share of the records. A record without an edit stays with the one that repairs the same pair."""
+    """Select a random share of the records with an edit.
+
+    A record without an edit stays with the one that repairs the same pair; if there is none it always stays.
+    """
     if share >= 1:
         return records
     is_own = has_edit(records)
@@ -111,9 +128,9 @@ def share_of_records(records: Dataset, share: float) -> Dataset:
     is_kept = np.zeros(len(records), bool)
     is_kept[own[places_of_share(len(own), share)]] = True
     items = list(zip(records["q_id"][:], records["fp_id"][:], strict=True))
-    kept = {items[place] for place in np.flatnonzero(is_kept)}
+    lost = {items[place] for place in np.flatnonzero(is_own & ~is_kept)}
     for place in np.flatnonzero(~is_own):
-        is_kept[place] = items[place][::-1] in kept
+        is_kept[place] = items[place][::-1] not in lost
     return records.select(np.flatnonzero(is_kept))
 
 
@@ -177,15 +194,21 @@ def mirror_failures(folder: Path) -> Path:
     return file
 
 
-def _with_pointers(records: Dataset, failures: Path) -> Dataset:
-    """Add to each mirrored record a record without an edit that holds the failure of the caption itself."""
-    kept = {(row["q_id"], row["fp_id"]) for row in records.select_columns(["q_id", "fp_id"])}
-    mined = read_table(failures / "failures.parquet").to_pylist()
+def _failures(folder: Path, direction: str) -> list[dict[str, Any]]:
+    rows = read_table(folder / "failures.parquet").to_pylist()
+    return [row for row in rows if row["direction"] == direction]
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["q_id"], row["fp_id"]
+
+
+def _with_pointers(records: Dataset, failures: Sequence[Mapping[str, Any]]) -> Dataset:
+    """Add a record without an edit for each of some failures."""
     pointers = [
         dict.fromkeys(records.column_names)
         | {name: row[name] for name in ("direction", "q_id", "gt_id", "fp_id", "fp_score")}
-        | {"record_id": digest([row["q_id"], row["fp_id"]]), "error_types": []}
-        for row in mined
-        if row["direction"] == "t2i" and (row["fp_id"], row["q_id"]) in kept
+        | {"record_id": digest([*_pair(row)]), "error_types": []}
+        for row in failures
     ]
     return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])

@@ -23,7 +23,7 @@ from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
 from repair_hf.study.methods.method import Method
 from repair_hf.study.products import Products
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Product
+from repair_hf.study.spending import Product, total_cost
 from repair_hf.study.tuning import SearchSpace, Tuned, tune
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
@@ -42,6 +42,12 @@ class MethodResult:
     same_compute: Cells  # plain training that encodes as much
     ratio: float  # steps of `same_compute` divided by those of `same_steps`
     made: Mapping[str, Product]  # what it trains on, by part
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """What its data cost, see `total_cost`; `samples` counts those that the first seed's training encoded."""
+        encoded = self.cells[0].training.get("samples_encoded")
+        return total_cost(self.made.values()) | ({} if encoded is None else {"samples": sum(encoded.values())})
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Product:
     """
 
     data: Dataset
-    samples: int  # number of samples; records without an edit do not count
+    samples: int  # number of samples that were made; records without an edit do not count
     llm_calls: int
     image_calls: int  # candidate images
     llm_per_sample: float  # LLM requests for one sample without rejects, as in the paper's overhead table

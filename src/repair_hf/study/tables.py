@@ -24,7 +24,6 @@ from repair_hf.study.cells import Measured
 from repair_hf.study.cost_tables import R1, frame, published_results
 from repair_hf.study.running import LONGER, PLAIN, Results
 from repair_hf.study.setting import Setting
-from repair_hf.study.spending import total_cost
 
 RETRIEVAL = tuple(f"{side}_{kind}" for side in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
 SATURATED = 1.0  # points of R@1
@@ -155,7 +154,7 @@ def value(results: Results, differences: Differences) -> Finding | None:
     for name, row in results.rows.items():
         if not row.made:
             continue
-        found, took = differences.between(row.cells, row.same_steps), total_cost(row.made.values())
+        found, took = differences.between(row.cells, row.same_steps), row.cost
         gain = 100 * statistics.fmean(found[metric]["difference"] for metric in R1)
         each = {unit: gain * many / took[unit] if took[unit] else None for unit, many in units.items()}
         data.append({"method": name, "gain": gain, **each})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +48,14 @@ class TrainingRows(Protocol):
         """Count the parts of the rows."""
         ...
 
+    def edits_reachable(self) -> dict[str, float]:
+        """Return by direction the share of edits that can be encoded in some epoch; empty without records."""
+        ...
+
+    def samples_encoded(self, keys: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, int]:
+        """Count the synthetic samples of each kind that are encoded in the rows of some (epochs, anchors)."""
+        ...
+
 
 class DecodedImages:
     """The images of a dataset, decoded and resized on each access."""
@@ -78,7 +86,9 @@ class GridCollator:
     Shape:
         `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,
         `attention_mask` (n, L), n_texts rows in all; `anchor_images` and `anchor_texts` (B,) point into those; with
-        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3).
+        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3);
+        with further pairs of the global batch `pair_images` and `pair_texts` (B, 3), `wordings` (B, 4) and `answers`
+        (B, 4, K), see `Grids`.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class GridCollator:
         groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
         batch: dict[str, Any] = {"pixels": self._pixels(images), **of_images, **of_texts}
         batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
+        batch |= {name: torch.from_numpy(drawn[name]) for name in ("wordings", "answers") if name in drawn}
         if "matches" in drawn:
             present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # one of the two may be left out
             batch |= {"present": present, "matches": torch.from_numpy(drawn["matches"])}

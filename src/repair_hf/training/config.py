@@ -25,14 +25,16 @@ IDLE = """
     include_num_input_tokens_seen bf16_full_eval fp16_full_eval prediction_loss_only eval_accumulation_steps
     include_for_metrics batch_eval_metrics eval_do_concat_batches eval_use_gather_object
 """.split()
-# Options of ours without an effect under each value of `negatives`.
+# Options of ours without an effect under a value of another one.
 IDLE_CHOICES = {
-    "batch": ("slot1", "known_matches"),
-    "alone": ("counterparts",),
-    "none": ("counterparts", "slot1", "known_matches", "batches"),
+    ("negatives", "batch"): ("slot1", "known_matches"),
+    ("negatives", "alone"): ("counterparts",),
+    ("negatives", "none"): ("grids", "own_failures_share", "counterparts", "slot1", "known_matches", "batches"),
+    ("grids", "paper"): ("own_failures_share",),
 }
 # Does not change the result, or differs between the processes of one run.
 NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
+IDLE_WITHOUT_RECORDS = ("grids", "own_failures_share")
 
 
 @dataclass
@@ -115,6 +117,10 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             _refuse_if(value is not None and value < 1, f"`{name}` must be at least 1, got {value}.")
         _refuse_if(self.grid_weight < 0, f"`grid_weight` must be at least 0, got {self.grid_weight:g}.")
         _refuse_if(
+            not 0 <= self.own_failures_share <= 1,
+            f"`own_failures_share` must be from 0 to 1, got {self.own_failures_share:g}.",
+        )
+        _refuse_if(
             self.data_seed is not None and not 0 <= self.data_seed < SEEDS,
             f"`data_seed` must be from 0 to {SEEDS - 1}, got {self.data_seed}.",
         )
@@ -130,12 +136,13 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             "`draft_jpegs` is for the file of `cache_images`; leave both on, or turn it off.",
         )
         defaults = Hyperparameters()
-        for name in IDLE_CHOICES.get(self.negatives, ()):
-            given = getattr(self, name)
-            _refuse_if(
-                given != getattr(defaults, name),
-                f"`{name}` {given} changes nothing with `negatives` {self.negatives}; leave one of them out.",
-            )
+        for (choice, value), idle in IDLE_CHOICES.items():
+            for name in idle if getattr(self, choice) == value else ():
+                given = getattr(self, name)
+                _refuse_if(
+                    given != getattr(defaults, name),
+                    f"`{name}` {given} changes nothing with `{choice}` {value}; leave one of them out.",
+                )
 
     def _check_loop(self) -> None:
         _refuse_if(
@@ -183,9 +190,11 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             "`fp16` needs a GPU: on the CPU, training would silently be in float32. Use `bf16`, or neither.",
         )
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self, *, has_records: bool = True) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
-        arguments = {name: value for name, value in self.to_dict().items() if name not in NOT_RECORDED}  # type: ignore[no-untyped-call]
+        is_plain = not has_records or self.negatives == "none"
+        left_out = (*NOT_RECORDED, *IDLE_WITHOUT_RECORDS) if is_plain else NOT_RECORDED
+        arguments = {name: value for name, value in self.to_dict().items() if name not in left_out}  # type: ignore[no-untyped-call]
         return arguments | {"processes": self.world_size, "mixed_precision": self.mixed_precision}
 
 

@@ -14,7 +14,7 @@ def uniforms(seed: int, epoch: np.ndarray, items: np.ndarray, stream: int) -> np
     Shape:
         epoch, items: (n,) integers. Returns (n,) float64.
     """
-    state = np.zeros(len(items), np.uint64)
+    state = np.zeros(1, np.uint64)  # seed and stream are mixed in once for all items
     for value in (np.uint64(seed % 2**64), np.uint64(stream), epoch.astype(np.uint64), items.astype(np.uint64)):
         state = _mix(state + value)
     return (state >> np.uint64(11)).astype(np.float64) / 2**53

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,13 @@ from repair_hf.training.checkpoints import mean_loss
 from repair_hf.training.collation import DecodedImages, GridCollator, Pixels, TrainingRows
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.grids import Grids
+from repair_hf.training.hyperparameters import GridRule
 from repair_hf.training.objectives import Objective, detach
 from repair_hf.training.trainer import RepairTrainer
+
+logger = logging.getLogger(__name__)
+
+ENOUGH = 0.5  # of the edits that can train; below it, a warning
 
 
 def train(
@@ -51,8 +58,10 @@ def train(
     Returns:
         `steps`, `processes`, `seconds` (of the loop, with evaluations and checkpoints), `seconds_per_step`, `waiting`
         (fraction of the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
-        `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`), and the metrics of the last
-        evaluation, if any, or of the best with `load_best_model_at_end`. All of it includes the steps before a resume.
+        `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`), `edits_reachable` (by
+        direction, the share of edits that can be encoded in some epoch), `samples_encoded` (how many synthetic samples
+        of each kind were encoded), and the metrics of the last evaluation, if any, or of the best with
+        `load_best_model_at_end`. All of it includes the steps before a resume.
     """
     config = RepairConfig() if config is None else config
     encoder = model if isinstance(model, DualEncoder) else DualEncoder.from_pretrained(model, device=config.device)
@@ -79,14 +88,29 @@ def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Gri
             "`batches: neighbours` fills a batch along the records' failures, and there are none. Give records, or "
             "leave it out."
         )
-    return Grids(
-        pairs,
-        records,
-        counterparts=config.counterparts,
-        slot1=config.slot1,
-        has_opposites=config.negatives != "alone",
-        seed=config.seed if config.data_seed is None else config.data_seed,
+    rule = {each.name: getattr(config, each.name) for each in fields(GridRule)}
+    grids = Grids(pairs, records, seed=config.seed if config.data_seed is None else config.data_seed, **rule)
+    if config.process_index == 0:
+        _log_reach(grids)
+    return grids
+
+
+def _log_reach(grids: Grids) -> None:
+    """Log which edits can train, and warn if most cannot: they were paid for."""
+    reach, default = grids.edits_reachable(), GridRule()
+    if not reach:
+        return
+    shown = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
+    logger.info("edits that can be encoded in some epoch: %s", shown)
+    if min(reach.values()) >= ENOUGH:
+        return
+    changed = " ".join(
+        f"--{each.name.replace('_', '-')} {value}"
+        for each in fields(GridRule)
+        if (value := getattr(grids.rule, each.name)) != getattr(default, each.name)
     )
+    otherwise = ", ".join(f"{share:.0%} {direction}" for direction, share in grids.edits_reachable(default).items())
+    logger.warning("Few of the edits can train: %s. Without %s it would be %s.", shown, changed, otherwise)
 
 
 def _collator(encoder: DualEncoder, pairs: Pairs, data: TrainingRows, config: RepairConfig) -> GridCollator:
@@ -117,6 +141,8 @@ def _summary(trainer: RepairTrainer, result: TrainOutput) -> dict[str, Any]:
         "images_per_step": spent.images / steps,
         "texts_per_step": spent.texts / steps,
         "grids": trainer.run["rows"],
+        "edits_reachable": trainer.train_dataset.edits_reachable(),
+        "samples_encoded": trainer.train_dataset.samples_encoded(trainer.sampler.keys(result.global_step)),
     } | (logged[-1] if logged else {})
 
 

@@ -10,27 +10,73 @@ from typing import Literal
 
 from repair_hf.runtime.options import DRAFT_JPEGS, opt
 
-Counterparts = Literal["edited", "reciprocal", "annotation"]
+GridSources = Literal["both", "paper"]
+Counterparts = Literal["edited", "best", "reciprocal", "annotation"]
 Slot1 = Literal["anchor", "mixed"]
+Negatives = Literal["grid", "grid+captions", "grid+edits", "batch", "alone", "none"]
 
 
 @dataclass
-class Hyperparameters:
-    """How to train. `RepairConfig` joins these with `TrainingArguments`."""
+class GridRule:
+    """Which records fill a grid, and which of its items enter the loss."""
 
-    _argument_group_name = "training"
-
-    grid_weight: float = opt(0.5, "Weight of L_grid in the loss (lambda); unused with `negatives` batch.")
+    grids: GridSources = opt(
+        "both",
+        "Records that fill an anchor's grid: those made from it and its own failures, or `paper`: its own failures, "
+        "opposite best-scored edits.",
+    )
+    own_failures_share: float = opt(
+        0.5, "With both kinds of records, the chance of the anchor's own failures; 0 or 1 leaves out one kind."
+    )
     counterparts: Counterparts = opt(
         "edited",
-        "Item opposite a false positive: the mirroring record's edit, else (not with `reciprocal`) another record's, "
-        "else the annotation; `annotation`: no edits.",
+        "Item opposite an own failure: any edit of that query, drawn anew each epoch; the `best`-scored; the "
+        "`reciprocal` only. Else, or with `annotation`, an annotated item.",
     )
     slot1: Slot1 = opt(
         "anchor",
         "First slot of a grid: `anchor`, the original pair; `mixed`, one of its items replaced by the anchor's own "
         "edit.",
     )
+    negatives: Negatives = opt(
+        "grid",
+        "Where records enter the loss: grids; grids, and edited captions or all edits as pairs of the global batch; "
+        "the global batch; hard negatives alone, without counterparts; none ignores them.",
+    )
+
+    @property
+    def has_own_failures(self) -> bool:
+        """Whether an anchor's own failures fill its grid."""
+        return self.grids == "paper" or self.own_failures_share > 0
+
+    @property
+    def has_made_from(self) -> bool:
+        """Whether the edits that were made from an anchor fill its grid."""
+        return self.grids == "both" and self.own_failures_share < 1
+
+    @property
+    def has_opposites(self) -> bool:
+        """Whether the items opposite the false positives are encoded."""
+        return self.negatives != "alone"
+
+    @property
+    def uses_edits(self) -> bool:
+        """Whether edits stand opposite the false positives."""
+        return self.has_opposites and self.counterparts != "annotation"
+
+    @property
+    def draws_counterparts(self) -> bool:
+        """Whether all edits of a query take turns, or one is always used."""
+        return self.grids == "both" and self.counterparts == "edited"
+
+
+@dataclass
+class Hyperparameters(GridRule):
+    """How to train. `RepairConfig` joins these with `TrainingArguments`."""
+
+    _argument_group_name = "training"
+
+    grid_weight: float = opt(0.5, "Weight of L_grid in the loss (lambda); unused with `negatives` batch.")
     known_matches: Literal["masked", "negative"] = opt(
         "masked",
         "Off-diagonal grid cells known to be true pairs: masked out of the loss, or negatives as in the paper.",
@@ -38,11 +84,6 @@ class Hyperparameters:
     batches: Literal["random", "neighbours"] = opt(
         "random",
         "Fill a batch at random, or with anchors of its false positives: fewer items to encode, harder negatives.",
-    )
-    negatives: Literal["grid", "batch", "alone", "none"] = opt(
-        "grid",
-        "Where records enter the loss: own grids; the global batch; hard negatives alone, without counterparts; none "
-        "ignores them.",
     )
     chunk_size: int | None = opt(
         None,

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from repair_hf.runtime.options import UserError
 from repair_hf.training.losses import ContrastiveLoss, GridLoss
 
-ITEMS = 2**20  # more than a process encodes in a step: separates the item numbers of different processes
-
 
 @dataclass(frozen=True)
 class Vectors:
@@ -57,9 +55,10 @@ class Objective(nn.Module):
 
 
 class LocalGrids(Objective):
-    """L_global over the anchor pairs of all processes, and `grid_weight` times L_grid over each anchor's own grid.
+    """L_global over the pairs of all processes, and `grid_weight` times L_grid over each anchor's own grid.
 
-    With `mask_matches`, cells that are known to be true pairs are masked out of L_grid.
+    The pairs of L_global are the anchors and, if the batch has `pair_images`, edits with their queries. With
+    `mask_matches`, cells that are known to be true pairs are masked out of L_grid.
     """
 
     def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
@@ -85,29 +84,11 @@ class LocalGrids(Objective):
 class GlobalMatrix(Objective):
     """InfoNCE over anchors and grid items in one matrix: the paper's ablation "Full Matrix".
 
-    Our reading: slots 2 and 3 of every grid are pairs like the anchors. A cell whose image and caption are a pair
-    elsewhere in the matrix is masked out of the loss, because a hub is the false positive of many anchors in a batch.
-    An item that two processes hold counts as two.
+    Our reading: slots 2 and 3 of every grid are pairs like the anchors.
     """
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        if "grid_images" not in inputs:
-            return {"loss_global": _global_loss(vectors, inputs)}
-        ids = [
-            torch.cat([inputs[f"anchor_{kind}"], inputs[f"grid_{kind}"][:, 1:].flatten()])
-            for kind in ("images", "texts")
-        ]  # (3 B,) each, -1 where absent
-        images, texts = gather(torch.cat([pick(vectors.images, ids[0]), pick(vectors.texts, ids[1])], 1)).chunk(2, 1)
-        offset = ITEMS * (dist.get_rank() if dist.is_initialized() else 0)
-        image_ids, text_ids = (gather(torch.where(row >= 0, row + offset, -1).double()).long() for row in ids)  # (P,)
-        here = image_ids >= 0
-        images, texts, image_ids, text_ids = images[here], texts[here], image_ids[here], text_ids[here]
-        many = int(text_ids.max()) + 1
-        is_pair = torch.isin(image_ids[:, None] * many + text_ids, image_ids * many + text_ids)  # (P, P)
-        hidden = is_pair & ~torch.eye(len(images), dtype=torch.bool, device=images.device)
-        logits = (vectors.scale * images.float() @ texts.float().mT).masked_fill(hidden, -torch.inf)  # (P, P)
-        truth = torch.arange(len(logits), device=logits.device)
-        return {"loss_global": Term((F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2)}
+        return {"loss_global": _global_loss(vectors, inputs)}
 
 
 class HardNegativesOnly(LocalGrids):
@@ -134,7 +115,29 @@ class HardNegativesOnly(LocalGrids):
 
 
 def _global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
-    return Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])
+    """Compute InfoNCE over the anchors and, if the batch has them, further pairs.
+
+    With further pairs, cells that are known to match are masked out: a hub is the false positive of many anchors.
+    """
+    if "pair_images" not in inputs:
+        return Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])
+    ids = [
+        torch.cat([inputs[f"anchor_{kind}"][:, None], inputs[f"pair_{kind}"]], 1).flatten()
+        for kind in ("images", "texts")
+    ]  # (4 B,) each, -1 where absent
+    images, texts = gather(torch.cat([pick(vectors.images, ids[0]), pick(vectors.texts, ids[1])], 1)).chunk(2, 1)
+    here, wordings, answers = (  # (P,), (P,), (P, K)
+        gather(column.double()).long()
+        for column in (ids[0] >= 0, inputs["wordings"].flatten(), inputs["answers"].flatten(0, 1))
+    )
+    images, texts, wordings, answers = (column[here.bool()] for column in (images, texts, wordings, answers))
+    hidden = torch.zeros(len(images), len(images), dtype=torch.bool, device=images.device)  # (P images, P texts)
+    for wording in answers.T:  # one at a time: (P, P, K) would be large
+        hidden |= wording[:, None] == wordings
+    hidden.fill_diagonal_(False)
+    logits = (vectors.scale * images.float() @ texts.float().mT).masked_fill(hidden, -torch.inf)
+    truth = torch.arange(len(logits), device=logits.device)
+    return Term((F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2)
 
 
 def anchor_pairs(vectors: Vectors, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,9 @@ Two captions of one image in a batch would be each other's false negatives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -64,6 +65,16 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
         batches = [anchors.fill(self.batch_size, remaining) for remaining in range(self.batches, 0, -1)]
         for number in rng.permutation(len(batches)):
             yield from ((self.epoch, anchor) for anchor in batches[number])
+
+    def keys(self, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield, epoch by epoch, the epochs and anchors of a run's first `steps` batches, (n,) each."""
+        current, left = self.epoch, steps * self.batch_size
+        for epoch in range(math.ceil(steps / self.batches)):
+            self.set_epoch(epoch)
+            keys = np.array(list(islice(self, left)))
+            left -= len(keys)
+            yield keys[:, 0], keys[:, 1]
+        self.set_epoch(current)
 
 
 class _Epoch:

@@ -223,9 +223,9 @@ class RepairTrainer(Trainer):
     @cached_property
     def run(self) -> dict[str, Any]:
         """What identifies this run in its checkpoints."""
-        captions = digest(self.train_dataset.captions)
-        data = {"model": self.model.name_or_path, "captions": captions, "rows": self.train_dataset.report()}
-        return self.args.recorded() | data
+        captions, rows = digest(self.train_dataset.captions), self.train_dataset.report()
+        data = {"model": self.model.name_or_path, "captions": captions, "rows": rows}
+        return self.args.recorded(has_records="cells" in rows) | data
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""

@@ -65,7 +65,8 @@ def test_variants_that_differ_in_training_alone_share_records():
     same = {
         name for name, method in METHODS.items() if isinstance(method, RepairVariant) and method.product == "repair"
     }
-    trained = "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
+    trained = "repair-paper repair-own repair-best repair-captions-batch repair-edits-batch "
+    trained += "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
     assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
     products = [
         METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], RepairVariant)

@@ -1,7 +1,8 @@
 """Plain fine-tuning, RePair, and RePair's variants, all trained by the package's own pipeline.
 
 `vanilla` fine-tunes on the pairs alone, with symmetric InfoNCE over the batch. `repair-i2t` and `repair-t2i` repair
-the failures of one direction. The other variants change one choice of `repair`.
+the failures of one direction; those of the other are records without an edit, which cost nothing. The other variants
+change one choice of `repair`.
 
 The paper's ablations:
 
@@ -20,6 +21,11 @@ Variants that the paper does not have:
 
 | name | what it does |
 |---|---|
+| `repair-paper` | the paper's rule: an anchor's own failures alone, opposite them always the best-scored edit |
+| `repair-own` | an anchor's own failures alone |
+| `repair-best` | opposite an own failure the mirror edit or the best-scored one, not one drawn anew each epoch |
+| `repair-captions-batch` | edited captions are pairs of the global batch too |
+| `repair-edits-batch` | all edits are pairs of the global batch too |
 | `repair-mixed` | half of the time, slot 1 holds the anchor's edit, opposite the false positive it was made from |
 | `repair-mirror` | opposite a false positive: the edit that mirrors the anchor's record, else the annotation |
 | `repair-unmasked` | known true pairs off a grid's diagonal count as negatives, as in the paper |
@@ -27,8 +33,8 @@ Variants that the paper does not have:
 | `repair-reciprocal` | a caption's failure is repaired by editing the caption to fit the wrong image |
 | `repair-2-rounds` | records of two rounds; the second is mined with the retriever that the first has repaired |
 
-`repair` itself puts the mirrored edit opposite a false positive, else another edit of the same query, else the
-annotation. `repair-reciprocal` needs LLM calls but no images.
+`repair` itself fills a grid, with equal chance, by an edit that was made from the anchor or by an own failure of the
+anchor, opposite an edit of the same query. `repair-reciprocal` needs LLM calls but no images.
 """
 
 from __future__ import annotations
@@ -50,6 +56,11 @@ VARIANTS = (
     RepairVariant("weak-llm", weak="llm"),
     RepairVariant("other-backbone-vanilla", other_model=True, records=False, tuned_as="other-backbone-vanilla"),
     RepairVariant("other-backbone", other_model=True, tuned_as="other-backbone"),
+    RepairVariant("repair-paper", train={"grids": "paper"}),
+    RepairVariant("repair-own", train={"own_failures_share": 1.0}),
+    RepairVariant("repair-best", train={"counterparts": "best"}),
+    RepairVariant("repair-captions-batch", train={"negatives": "grid+captions"}),
+    RepairVariant("repair-edits-batch", train={"negatives": "grid+edits"}),
     RepairVariant("repair-mixed", train={"slot1": "mixed"}),
     RepairVariant("repair-mirror", train={"counterparts": "reciprocal"}),
     RepairVariant("repair-unmasked", train={"known_matches": "negative"}),

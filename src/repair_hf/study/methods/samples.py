@@ -12,7 +12,7 @@ A sample belongs to a caption and holds a text, an image, or both. It plays one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import datasets
@@ -25,6 +25,13 @@ from repair_hf.training.draws import uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")
+# the column of a draw in which each sample of a part has a row of its own
+COLUMN = {
+    "rewrite": "anchor_texts",
+    "variant": "anchor_images",
+    "negative": "negative_texts",
+    "drawn": "drawn_images",
+}
 KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the samples
 
 IDS = {name: Value("string") for name in ("caption_id", "image_id")}
@@ -51,7 +58,7 @@ class SampleRows(torch.utils.data.Dataset):
         rows = {id: row for row, id in enumerate(pairs.captions["caption_id"][:])}
         self._tables: dict[Part, _SampleTable] = {}
         pictures = []
-        n_images = len(pairs.images)
+        n_images, self.n_images, self.n_captions = len(pairs.images), len(pairs.images), len(self.captions)
         for part, some in used.items():
             owners = np.array([rows[id] for id in some["caption_id"][:]], np.int64)
             text_rows = image_rows = np.full(len(some), -1)
@@ -101,6 +108,20 @@ class SampleRows(torch.utils.data.Dataset):
     def report(self) -> dict[str, int]:
         """Return the number of anchors, and of each part's samples."""
         return {"anchors": len(self)} | {f"samples_{part}": count for part, count in self.counts.items()}
+
+    def edits_reachable(self) -> dict[str, float]:
+        """Return nothing: there are no records."""
+        return {}
+
+    def samples_encoded(self, keys: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, int]:
+        """Count by part the samples that are encoded in the rows of some (epochs, anchors)."""
+        found: dict[str, np.ndarray] = {part: np.empty(0, int) for part in self.counts}
+        for epochs, anchors in keys:
+            drawn = self.draw(epochs, anchors)
+            for part in found:
+                rows, first = drawn[COLUMN[part]], self.n_images if "image" in COLUMN[part] else self.n_captions
+                found[part] = np.union1d(found[part], rows[rows >= first])
+        return {part: len(rows) for part, rows in found.items()}
 
 
 class _SampleTable:
