@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -201,8 +202,8 @@ def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, 
         shutil.copytree(toy_run / "records", tmp_path / "run" / place)
         with open_journal(tmp_path / "run" / place, "images") as journal:
             journal.put(image)
-    log, ask = tmp_path / "requests.jsonl", oracle.answer
-    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
+    log = tmp_path / "requests.jsonl"
+    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
         words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
         assert main([*words, "--max-usd", "6"]) == 1
         assert "--max-usd 6 is spent: $6.0000 are paid" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -73,12 +74,9 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
 def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
     """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
-    out = tmp_path / "out"
-    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
-        words = (
-            f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
-        )
+    out, log = tmp_path / "out", tmp_path / "requests.jsonl"
+    words = f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
+    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
         words += ["--llm-base-url", server.base_url, "--spacy-model", "world", "--max-usd"]
         assert main([*words, "0.02"]) == 1
         says = capsys.readouterr().err

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 import torch
 from provider_server import png
+from tiny_models import byte_tokenizer
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
@@ -190,9 +191,7 @@ def test_qwen2_vl(tmp_path):
 
 
 def _qwen2_vl(folder):
-    from tokenizers import pre_tokenizers
     from transformers import (
-        Qwen2Tokenizer,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
         Qwen2VLImageProcessorPil,
@@ -200,10 +199,8 @@ def _qwen2_vl(folder):
         Qwen2VLVideoProcessor,
     )
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
     marks = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    tokenizer.add_tokens(marks, special_tokens=True)
+    tokenizer = byte_tokenizer(*marks)
     start, end, vision_start, vision_end, image, video = map(tokenizer.convert_tokens_to_ids, marks)
     template = (
         "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
