@@ -172,13 +172,8 @@ def vlm_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    words = [
-        *alphabet(),
-        *(letter + "</w>" for letter in alphabet()),
-        "<|startoftext|>",
-        "<|endoftext|>",
-        "<|im_start|>",
-    ]
+    ends = [letter + "</w>" for letter in alphabet()]
+    words = [*alphabet(), *ends, "<|startoftext|>", "<|endoftext|>", "<|im_start|>"]
     return {word: row for row, word in enumerate(words)}, []
 
 
