@@ -76,8 +76,9 @@ def test_false_positives_at_random_for_the_same_queries(flags, tmp_path):
     assert summary["directions"]["i2t"]["false_positives"] == 60
 
 
-def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
-    assert main([*flags, "--dry-run"]) == 0
+@pytest.mark.parametrize("command", ["mine", "evaluate"])
+def test_a_dry_run_writes_nothing(command, flags, tmp_path, capsys):
+    assert main([command, *flags[1:], "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 

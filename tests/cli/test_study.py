@@ -45,12 +45,12 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     )
     table = pd.read_csv(folder / "scores.csv").set_index("method")
     for cell in (folder / "cells").iterdir():
-        told = json.loads((cell / "summary.json").read_text())
-        assert told["metrics"]["n_images"] == 24 and (cell / "ranks.parquet").is_file()
+        found = json.loads((cell / "summary.json").read_text())
+        assert found["metrics"]["n_images"] == 24 and (cell / "ranks.parquet").is_file()
         assert not (cell / "retriever").exists()  # weights are not kept
         method = cell.name.partition("--")[0]
         if method in ("laclip", "repair-i2t", "base"):
-            assert table.loc[method, "i2t_MRR"] == pytest.approx(told["metrics"]["i2t_MRR"])
+            assert table.loc[method, "i2t_MRR"] == pytest.approx(found["metrics"]["i2t_MRR"])
     product = json.loads((folder / "products" / "laclip" / "summary.json").read_text())
     assert product["samples"] + sum(product["dropped"].values()) == product["tried"] == 160
     truth = pd.read_csv(folder / "truth.csv").set_index("method")
@@ -83,12 +83,12 @@ def test_what_was_chosen_is_measured_with_the_weights_that_won(tmp_path):
     """One training for both splits; nobody's weights stay."""
     words = ["--size", "tiny", "--seeds", "1", "--methods", "vanilla", "--tune", "--learning-rates", "1e-4", "2e-4"]
     study(*words, "--compositional", "world", "--output", str(tmp_path))
-    told = {cell.name: json.loads((cell / "summary.json").read_text()) for cell in (tmp_path / "cells").iterdir()}
-    seconds = {name: each["training"].get("seconds") for name, each in told.items()}
-    (reported,) = (name for name in told if "--test--" in name and "epochs0.2" in name)
+    found = {cell.name: json.loads((cell / "summary.json").read_text()) for cell in (tmp_path / "cells").iterdir()}
+    seconds = {name: each["training"].get("seconds") for name, each in found.items()}
+    (reported,) = (name for name in found if "--test--" in name and "epochs0.2" in name)
     assert seconds[reported] == seconds[reported.replace("test", "validation")]
     assert (tmp_path / "cells" / reported / "trainer_state.json").is_file()
-    more = set(told[reported]["metrics"]) - set(told[reported.replace("test", "validation")]["metrics"])
+    more = set(found[reported]["metrics"]) - set(found[reported.replace("test", "validation")]["metrics"])
     assert {name for name in more if "true@" not in name} and (tmp_path / "compositional.csv").is_file()
     assert not list((tmp_path / "cells").glob("*/retriever"))
 

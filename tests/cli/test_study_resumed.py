@@ -35,7 +35,7 @@ def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
     ]
-    shown = [process.communicate(timeout=300)[0] for process in running]
+    shown = [process.communicate(timeout=1800)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], shown
     journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
     keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]

@@ -47,8 +47,8 @@ def test_leaves_a_folder_that_explains_itself(output):
     summary = json.loads((output / "summary.json").read_text())
     assert {way: found["mined"] for way, found in summary["directions"].items()} == {"t2i": 4, "i2t": 16}
     assert len(load_records(output)) == sum(found["kept"] for found in summary["directions"].values())
-    for told in ("llm", "paid"):  # by this run; by all runs in the folder
-        assert sum(use["calls"] for use in summary[told]) == len((output / "journal.jsonl").read_text().splitlines())
+    for part in ("llm", "paid"):  # by this run; by all runs in the folder
+        assert sum(use["calls"] for use in summary[part]) == len((output / "journal.jsonl").read_text().splitlines())
     assert summary["images"]["made"] == len(list((output / "candidates").rglob("*.png")))
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
@@ -61,7 +61,7 @@ def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_pa
     assert here == there and len(here) > 0
 
 
-def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys):
+def test_a_finished_run_is_reported_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
     shown = capsys.readouterr().out
@@ -72,14 +72,14 @@ def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_stopped_by_its_ceiling_tells_what_is_paid(inputs, tmp_path, capsys):
+def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, capsys):
     assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
     assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
 
 
-def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys):
+def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys):
     words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
     words += ["--candidates", "4", "--requests-per-minute", "10"]
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0

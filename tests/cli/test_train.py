@@ -103,11 +103,11 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(extra, flags, tmp_
 
 def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys):
     assert main([*flags, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "anchors 24" in told
+    shown = capsys.readouterr().out
+    assert "anchors 24" in shown
     assert not (tmp_path / "out").exists()
     assert main(flags) == 0
-    assert told.partition("anchors")[2] in capsys.readouterr().out  # the very grids that are trained on
+    assert shown.partition("anchors")[2] in capsys.readouterr().out  # the very grids that are trained on
     assert main([*flags, "--dry-run", "--negatives", "none"]) == 0
     assert "0 with 3 slots   0 with 2 slots   24 with 0 slots" in capsys.readouterr().out
     assert main([*flags, "--dry-run", "--known-matches", "negative"]) == 0

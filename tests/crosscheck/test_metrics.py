@@ -33,10 +33,10 @@ class Given(torch.nn.Module):
     def encode_text(self, numbers: torch.Tensor) -> torch.Tensor:
         return self.texts[numbers]
 
-    def embed_images(self, vectors: np.ndarray, **told: object) -> np.ndarray:
+    def embed_images(self, vectors: np.ndarray, **options: object) -> np.ndarray:
         return vectors
 
-    def embed_texts(self, names: list[str], **told: object) -> np.ndarray:
+    def embed_texts(self, names: list[str], **options: object) -> np.ndarray:
         return self.texts.numpy()[[int(name) for name in names]]
 
 

@@ -185,20 +185,6 @@ def test_a_backbone_whole_or_with_one_layer_a_tower(name, is_whole, tokenizers):
     check_step(encoder)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_pixels_are_scaled_by_its_own_mean_and_deviation(name, tokenizers):
-    backbone = BACKBONES[name]
-    preprocessor = Preprocessor(processor_of(backbone, tokenizers[backbone.kind]), config_of(backbone))
-    values = preprocessor.normalize(torch.full((1, *preprocessor.image_shape), 51, dtype=torch.uint8))  # 0.2
-    mean, std = (torch.tensor(each) for each in backbone.mean_std)
-    torch.testing.assert_close(values[0, :, 0, 0], (0.2 - mean) / std)
-    wide = PIL.Image.new("RGB", (120, 60))
-    wide.paste((255, 255, 255), (0, 0, 30, 60))  # its left quarter
-    kept = preprocessor.images([wide])[0, 0, 0].float().mean() / 255
-    squeezed, cropped = 0.25, 0.0
-    assert kept == pytest.approx(squeezed if backbone.kind is SiglipModel else cropped, abs=0.01)
-
-
 def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):
     """BERT attends in both directions, so captions of different length need a mask."""
     small, tokenizer = tower(16, 32, 1, 2), clip_processor.tokenizer

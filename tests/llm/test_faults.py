@@ -11,6 +11,7 @@ from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import LOST, Journal
+from repair_hf.llm.provider import LiteLLM
 from repair_hf.llm.sending import RequestOptions
 from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
 
@@ -18,12 +19,18 @@ both_shapes = pytest.mark.parametrize("shape", ["openai", "gemini"])
 
 
 @pytest.fixture
-def ask(ask):
-    """Asks once, in a shape, with little patience for a late answer; returns the answer."""
+def ask(ask, monkeypatch):
+    """Asks once, in a shape; returns the answer. Only a request that gets a late answer is given up soon."""
+    send = LiteLLM.__call__
 
     def run(shape, script, **question):
-        is_late = any(isinstance(answer, Wire) and answer.delay for answer in script.answers)
-        return ask(script, shape=shape, client={"timeout": 1.0 if is_late else 60.0}, **question)[0]
+        async def send_in_time(provider, request):
+            is_late = isinstance(script.answers[0], Wire) and script.answers[0].delay
+            provider.timeout = 2.0 if is_late else 60.0
+            return await send(provider, request)
+
+        monkeypatch.setattr(LiteLLM, "__call__", send_in_time)
+        return ask(script, shape=shape, **question)[0]
 
     return run
 

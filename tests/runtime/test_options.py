@@ -118,7 +118,7 @@ def test_what_is_wrong_on_the_command_line_stops_the_run(argv, message):
         fill(*argv)
 
 
-def test_help_tells_groups_types_defaults_and_what_is_needed(capsys):
+def test_help_shows_groups_types_defaults_and_what_is_needed(capsys):
     with pytest.raises(SystemExit) as left:
         parse((PairsOptions, StageOptions, Options), ["--help"], "repair-hf cook", epilog="example:\n  a  b")
     text = " ".join(capsys.readouterr().out.split())
