@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -152,15 +150,6 @@ def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
     assert len(error) == 1 and complaint in error[0]
 
 
-@pytest.fixture(scope="module")
-def address():
-    """The URL of the oracle behind OpenAI's protocol, served by `repair-hf world serve`."""
-    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        yield next(word for word in server.stdout.readline().split() if word.startswith("http://"))
-        server.terminate()
-
-
 SMALL = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split()
 
 
@@ -174,15 +163,6 @@ def by_oracle(inputs, tmp_path_factory) -> Path:
 def edits(folder: Path) -> list[dict]:
     columns = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
     return load_records(folder).select_columns(columns).to_list()
-
-
-@pytest.mark.slow
-def test_a_served_llm_makes_the_same_records(inputs, by_oracle, address, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
-    models = ["--llm", "openai/oracle", "--llm-base-url", address, "--editor", "world"]
-    assert synthesize(*inputs, *models, *SMALL, "--output", str(tmp_path)) == 0
-    assert edits(tmp_path) == edits(by_oracle) and len(edits(tmp_path)) > 5
-    assert set(load_records(tmp_path)["llm"]) != set(load_records(by_oracle)["llm"])
 
 
 @pytest.mark.slow
