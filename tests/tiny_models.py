@@ -186,17 +186,8 @@ def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
     torch.manual_seed(0)
     vocab, merges = tokenizer_parts
     tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=200)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=200,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.eos_token_id,
-    )
+    special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    text = CLIPTextConfig(vocab_size=len(tokenizer), max_position_embeddings=200, **special, **SMALL)
     pipeline = StableDiffusionInstructPix2PixPipeline(
         vae=AutoencoderKL(
             block_out_channels=(4, 4),

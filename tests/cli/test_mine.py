@@ -97,11 +97,6 @@ def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
     assert summary["search"] == "hnsw" and summary["ranks"] == "lower bounds"
     assert summary["recall"] == {"i2t": 1.0, "t2i": 1.0}  # of so few it misses none
     assert "hnsw found 100.0% (i2t), 100.0% (t2i) of the true false positives; ranks are lower bounds" in printed
-    assert [row["fp"] for row in rows(tmp_path / "out")] == exact_fps(flags, tmp_path)
-
-
-def exact_fps(flags, tmp_path) -> list[int]:
     assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
-    summary = json.loads((tmp_path / "exact" / "summary.json").read_text())
-    assert "recall" not in summary
-    return [row["fp"] for row in rows(tmp_path / "exact")]
+    assert "recall" not in json.loads((tmp_path / "exact" / "summary.json").read_text())
+    assert [row["fp"] for row in rows(tmp_path / "out")] == [row["fp"] for row in rows(tmp_path / "exact")]

@@ -60,9 +60,7 @@ class Backbone:
 
 B_TEXT = tower(512, 2048, 12, 8, max_position_embeddings=77, vocab_size=49408)
 L_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=77, vocab_size=49408)
-H_TEXT = tower(1024, 4096, 24, 16, max_position_embeddings=77, vocab_size=49408)
 SIGLIP_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=64, vocab_size=32000)
-SO400M_TEXT = tower(1152, 4304, 27, 16, max_position_embeddings=64, vocab_size=32000)
 B_VISION, L_VISION = (768, 3072, 12, 12), (1024, 4096, 24, 16)
 
 
@@ -77,13 +75,10 @@ def siglip(size: tuple[int, ...], image: int, patch: int, text: dict[str, Any], 
 
 BACKBONES = {
     "openai/clip-vit-base-patch32": clip(B_VISION, 224, 32, B_TEXT, "quick_gelu", 512),
-    "openai/clip-vit-base-patch16": clip(B_VISION, 224, 16, B_TEXT, "quick_gelu", 512),
     "openai/clip-vit-large-patch14": clip(L_VISION, 224, 14, L_TEXT, "quick_gelu", 768),
     "openai/clip-vit-large-patch14-336": clip(L_VISION, 336, 14, L_TEXT, "quick_gelu", 768),
     "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": clip(B_VISION, 224, 32, B_TEXT, "gelu", 512),
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": clip((1280, 5120, 32, 16), 224, 14, H_TEXT, "gelu", 1024),
     "google/siglip-base-patch16-224": siglip(B_VISION, 224, 16, SIGLIP_TEXT, 768),
-    "google/siglip-so400m-patch14-384": siglip((1152, 4304, 27, 16), 384, 14, SO400M_TEXT, 1152),
     # SigLIP 2 of fixed resolution: transformers' SiglipModel with a larger vocabulary
     "google/siglip2-base-patch16-224": siglip(
         B_VISION, 224, 16, SIGLIP_TEXT | {"vocab_size": 256_000}, 768, resample=BILINEAR

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNUSABLE, USABLE
+from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNUSABLE
 from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
@@ -82,13 +82,6 @@ def test_what_is_of_no_use_is_asked_once_more(name, shape, ask, tmp_path):
     with pytest.raises(UnparsedAnswer):
         ask(shape, script, seed=1)
     assert len(script.questions) == 2 == len(kept(tmp_path)) - 2
-
-
-@both_shapes
-@pytest.mark.parametrize("name", USABLE)
-def test_what_is_odd_is_read_all_the_same(name, shape, ask):
-    script = Script(FAULTS[name](shape, GOOD))
-    assert ask(shape, script).valid and len(script.questions) == 1
 
 
 @both_shapes

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 from provider_server import png
-from tiny_models import byte_tokenizer
+from tiny_models import SMALL, byte_tokenizer
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
@@ -214,14 +214,11 @@ def _qwen2_vl(folder):
     config = Qwen2VLConfig(
         text_config=dict(
             vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
             num_key_value_heads=1,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
             eos_token_id=end,
             pad_token_id=tokenizer.pad_token_id,
+            **SMALL,
         ),
         vision_config=dict(depth=1, embed_dim=16, hidden_size=16, num_heads=2, mlp_ratio=2),
         image_token_id=image,
