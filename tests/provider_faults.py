@@ -3,8 +3,6 @@
 Each fault is made from the text of the right answer: what a client reads from the fault can be compared with it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 It answers, edits images, takes in batches, and fails in every way that `provider_faults` holds.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

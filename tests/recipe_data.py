@@ -1,7 +1,5 @@
 """Made-up pairs, failures and records in the form and place that a recipe names."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

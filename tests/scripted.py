@@ -1,7 +1,5 @@
 """A provider that answers like the toy world's oracle, unless a script says otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping

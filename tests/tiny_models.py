@@ -3,8 +3,6 @@
 `clip` is a fresh copy for each test. The folders are made once per session: only read them.
 """
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from repair_hf.analysis import costs
 from repair_hf.llm.cost import PAPER_TOKENS, Usage, estimate_cost, token_price
 

@@ -1,7 +1,5 @@
 """The report of a toy run with known faults: 10% of verdicts are flipped, 20% of edited images drift."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

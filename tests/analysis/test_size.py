@@ -1,7 +1,5 @@
 """A report of 100,000 records takes less than 2 GiB of memory, and its page less than 20 MiB."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

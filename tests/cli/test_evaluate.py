@@ -1,7 +1,5 @@
 """`repair-hf evaluate` from the command line: its numbers are the library's, on the split that is asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`repair-hf mine` from the command line: rows, names, table; it is not done twice, and refuses mistakes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

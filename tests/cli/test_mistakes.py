@@ -1,7 +1,5 @@
 """A mistake on a command line is reported in one line, and nothing is written."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from string import Template
 

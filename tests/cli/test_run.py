@@ -1,7 +1,5 @@
 """`repair-hf run`: two rounds in a tiny toy world, killed in the second and resumed; what a later round leaves out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

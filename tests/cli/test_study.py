@@ -1,7 +1,5 @@
 """`repair-hf study`: a few methods end to end, twice; all methods; several data sets; its errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

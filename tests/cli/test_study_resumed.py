@@ -1,7 +1,5 @@
 """`repair-hf study`: finished work stays and is not paid again after a kill, by a second process, below a ceiling."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`repair-hf synthesize` from the command line: records, cost, resuming, other models, errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

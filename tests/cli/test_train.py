@@ -1,7 +1,5 @@
 """`repair-hf train` from the command line: what it writes, prints and refuses, how it goes on and never repeats."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

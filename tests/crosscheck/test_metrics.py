@@ -1,7 +1,5 @@
 """Our metrics agree with those of CLIP_benchmark and open_clip on the same embeddings, except for ties."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

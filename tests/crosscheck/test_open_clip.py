@@ -3,8 +3,6 @@
 CLIP_benchmark's own command prints the numbers of `repair-hf evaluate` for that folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """CLIP's tokenizer, built from its list of merges, which is not shipped; an environment variable names the file."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Towers have one layer and a small vocabulary, and everything else has its real s
 No test loads published weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

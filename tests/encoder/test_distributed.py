@@ -1,7 +1,5 @@
 """Two processes under `accelerate launch` give the results of one; what launchers may not do."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Vectors equal those of a plain `transformers` loop; the cache never serves other weights, captions or images."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import shutil

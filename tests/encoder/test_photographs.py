@@ -5,8 +5,6 @@ CLIP's real vocabulary. Photographs and vocabulary are not shipped: environment 
 the tests are skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Pixels and token ids equal those of the model's own processor; a `PixelStore` notices changed images."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

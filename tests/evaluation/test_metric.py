@@ -1,7 +1,5 @@
 """The metric modules for `evaluate`: loaded by path, held to the plainest arithmetic, as our own ranks are."""
 
-from __future__ import annotations
-
 import doctest
 from pathlib import Path
 

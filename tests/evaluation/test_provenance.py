@@ -1,7 +1,5 @@
 """What stands with every number: of which data, which weights, which code."""
 
-from __future__ import annotations
-
 import pytest
 
 import repair_hf

@@ -1,7 +1,5 @@
 """`ranks.parquet` and its comparison, of adversarial vectors, against loops over the whole matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmark_files import captioned

@@ -1,7 +1,5 @@
 """What the client makes of every fault, in the shape of OpenAI's protocol and of Gemini's, over HTTP on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

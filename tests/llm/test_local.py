@@ -1,7 +1,5 @@
 """A tiny vision-language model of random weights, asked as any provider is."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import shutil

@@ -1,7 +1,5 @@
 """Prompts: the labels stand where readers look for them, and no caption can step out of its quotation marks."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """One request over LiteLLM, sent once: what goes over the wire, and what comes back of it."""
 
-from __future__ import annotations
-
 import logging
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Limits, ceilings and the circuit as the client keeps them, against a provider over HTTP on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

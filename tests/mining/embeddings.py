@@ -1,7 +1,5 @@
 """Collections of unit vectors on which the ranking engine is tested."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

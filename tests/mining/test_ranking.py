@@ -1,7 +1,5 @@
 """Ranks, false positives and their order, compared with a sort of the full ranking."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

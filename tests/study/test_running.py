@@ -1,7 +1,5 @@
 """Which cells there are and what they are compared with; their names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path

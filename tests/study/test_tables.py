@@ -1,7 +1,5 @@
 """Differences against a slow reference; what the tables say of made-up results."""
 
-from __future__ import annotations
-
 import statistics
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page in a real browser: answered by keyboard, killed half-way, gone on with."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A tiny toy world, and what each maker makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An editor that counts its images, and vectors for the losses."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

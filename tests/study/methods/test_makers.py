@@ -1,7 +1,5 @@
 """The makers on a tiny toy world with its oracle: requests, reuse, dropped captions, and what samples say."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
