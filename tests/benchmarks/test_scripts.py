@@ -38,12 +38,3 @@ def test_a_row_for_each_way(script, words, rows):
     lines = run(script, words).splitlines()
     for row in rows:
         assert any(line.startswith(row) and any(letter.isdigit() for letter in line) for line in lines), lines
-
-
-@pytest.mark.slow
-def test_what_each_training_row_encodes():
-    rows = "run_clip vanilla grids neighbours"
-    lines = run("train", f"--batch 16 --corpus 64 --steps 2 --repeat 1 --rows {rows} chunks eager").splitlines()
-    images = {line.split()[0]: float(line.split()[4]) for line in lines[1:7]}
-    assert images["run_clip"] == images["vanilla"] == 1
-    assert 2 < images["neighbours"] < images["grids"] < 3 and images["eager"] == images["grids"]

@@ -15,6 +15,11 @@ def quantised(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray
     return vectors
 
 
+def identical(rng: np.random.Generator, count: int, size: int = 4) -> np.ndarray:
+    """One vector for all, so that every score ties."""
+    return np.full((count, size), 0.5, np.float32)
+
+
 def random_unit(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray:
     return unit(rng.normal(size=(count, size)).astype(np.float32))
 
