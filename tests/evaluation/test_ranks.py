@@ -119,13 +119,13 @@ def test_differences_are_paired_resample_by_resample():
 def test_a_paired_difference_is_that_of_a_slow_bootstrap(pairs):
     """A resample draws images, each with its captions; both models are measured on the same ones."""
     owner, n = pairs.caption_image, len(pairs.images)
-    before, now = (ranks_by_direction(table_of(pairs, kind))["t2i"] == 1 for kind in ("ties", "doubles"))
-    old, new = ({"t2i_R@1": Draws(n, 40, seed=3).means(right.astype(float), owner)} for right in (before, now))
-    found = differences({"t2i_R@1": before.mean()}, {"t2i_R@1": now.mean()}, old, new)["t2i_R@1"]
+    before, now = (1 / ranks_by_direction(table_of(pairs, kind))["t2i"] for kind in ("ties", "doubles"))
+    old, new = ({"t2i_MRR": Draws(n, 40, seed=3).means(values, owner)} for values in (before, now))
+    found = differences({"t2i_MRR": before.mean()}, {"t2i_MRR": now.mean()}, old, new)["t2i_MRR"]
     gains = []
     for images in np.random.default_rng(3).integers(0, n, (40, n)):
         drawn = [caption for image in images for caption in range(len(owner)) if owner[caption] == image]
-        gains.append(sum(int(now[k]) - int(before[k]) for k in drawn) / len(drawn))
+        gains.append(sum(now[k] - before[k] for k in drawn) / len(drawn))
     assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gains, [0.025, 0.975])))
 
 
