@@ -1,7 +1,5 @@
 """Made-up files of compositional benchmarks, on photographs of one colour each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

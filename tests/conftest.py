@@ -1,7 +1,5 @@
 """Settings and fixtures of all tests: no network, one thread, tiny models, small pictures, made-up records."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

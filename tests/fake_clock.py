@@ -3,8 +3,6 @@
 So waits cost no time, and how long they were does not depend on the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Coroutine

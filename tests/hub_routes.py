@@ -1,7 +1,5 @@
 """The routes of the Hub on loopback: create, preupload, LFS, commit and tag; info, refs, tree and resolve."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

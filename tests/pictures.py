@@ -1,7 +1,5 @@
 """Twelve small pictures with two captions each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from PIL import Image, ImageDraw

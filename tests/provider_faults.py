@@ -3,8 +3,6 @@
 Each fault is made from the text of the right answer: what a client reads from the fault can be compared with it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 
@@ -83,8 +81,8 @@ PASSING: dict[str, Fault] = {
     "503": _failing(503, "The model is overloaded."),
     "504": _failing(504, "Deadline expired."),
     "529": _failing(529, "Overloaded."),
-    "time-out": lambda shape, text: Wire(body=said(shape, text), delay=2.0),
-    "time-out mid-body": lambda shape, text: Wire(body=said(shape, text), ending="cut", delay=2.0),
+    "time-out": lambda shape, text: Wire(body=said(shape, text), delay=60.0),
+    "time-out mid-body": lambda shape, text: Wire(body=said(shape, text), ending="cut", delay=60.0),
     "connection closed": lambda shape, text: Wire(ending="silent"),
     "connection reset mid-body": lambda shape, text: Wire(body=said(shape, text), ending="reset"),
     "connection closed mid-body": lambda shape, text: Wire(body=said(shape, text), ending="cut"),

@@ -3,11 +3,10 @@
 It answers, edits images, takes in batches, and fails in every way that `provider_faults` holds.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json
+import select
 import socket
 import struct
 import threading
@@ -64,7 +63,7 @@ class Wire(Response):
 
     Args:
         ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response.
-        delay: Seconds before anything is sent.
+        delay: Seconds before anything is sent, or before the end of what is `cut`; less if the client hangs up.
     """
 
     ending: Literal["whole", "reset", "cut", "silent"] = "whole"
@@ -240,7 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, wire: Wire) -> None:
         body = wire.body if isinstance(wire.body, bytes) else json.dumps(wire.body).encode()
-        time.sleep(wire.delay)
+        if wire.ending != "cut":
+            self._wait(wire.delay)
         self.close_connection = wire.ending != "whole"
         if wire.ending == "silent":
             return
@@ -254,6 +254,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             time.sleep(0.02)
             self.connection.close()
+        if wire.ending == "cut":
+            self._wait(wire.delay)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, or until the client hangs up: it sends nothing before it has the answer."""
+        select.select([self.connection], [], [], seconds)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

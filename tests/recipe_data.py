@@ -1,7 +1,5 @@
 """Made-up pairs, failures and records in the form and place that a recipe names."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +12,7 @@ from repair_hf.mining.false_positives import mine_false_positives, with_ids
 from repair_hf.pairs.benchmarks import Size
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from tests.mining.embeddings import random_unit
 
 SIZES = {  # of the splits below, in place of the true ones
     "flickr30k": {"train": Size(6, (12,)), "val": Size(2, (4,)), "test": Size(2, (4,))},
@@ -50,11 +49,8 @@ def make_data(pictures: Path, recipe: dict) -> None:
 
 def make_failures(pairs: Pairs, folder: Path) -> None:
     """Write failures mined with random embeddings."""
-    draw = np.random.default_rng(0)
-    images, texts = (
-        draw.normal(size=(count, 8)).astype("float32") for count in (len(pairs.images), len(pairs.captions))
-    )
-    images, texts = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (images, texts))
+    rng = np.random.default_rng(0)
+    images, texts = (random_unit(rng, count) for count in (len(pairs.images), len(pairs.captions)))
     failures = mine_false_positives(images, texts, pairs.caption_image, d_i2t=2)
     folder.mkdir(parents=True)
     with_ids(failures, pairs).to_parquet(folder / "failures.parquet")

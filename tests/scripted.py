@@ -1,7 +1,5 @@
 """A provider that answers like the toy world's oracle, unless a script says otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping
@@ -37,9 +35,13 @@ class Scripted:
         self.script, self.fail_after = script, fail_after
         self.requests: list[Mapping] = []
 
+    @property
+    def calls(self) -> int:
+        return len(self.requests)
+
     async def __call__(self, request: Mapping) -> Reply:
         await asyncio.sleep(0)
-        if self.fail_after is not None and len(self.requests) >= self.fail_after:
+        if self.fail_after is not None and self.calls >= self.fail_after:
             raise ProviderError("out of credit")
         self.requests.append(request)
         shown = shown_in(request)

@@ -1,7 +1,5 @@
 """Run `repair-hf study` in this process, and look at what it wrote."""
 
-from __future__ import annotations
-
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rooms of the package: a room imports only from the rooms below it, and no room holds an import cycle."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

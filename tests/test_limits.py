@@ -1,7 +1,5 @@
 """No file is longer than 300 lines and no function longer than 50: a reader holds each in mind at once."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

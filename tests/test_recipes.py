@@ -1,7 +1,5 @@
 """Recipes: each is parsed by the command of its name, and rehearsed with `--dry-run` on made-up data."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

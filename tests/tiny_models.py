@@ -3,8 +3,6 @@
 `clip` is a fresh copy for each test. The folders are made once per session: only read them.
 """
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from pathlib import Path
@@ -33,11 +31,10 @@ def clip_processor():
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    whole_words = [f"{letter}</w>" for letter in alphabet]
+    whole_words = [f"{letter}</w>" for letter in alphabet()]
     trainer = trainers.BpeTrainer(
         vocab_size=800,
-        initial_alphabet=alphabet,
+        initial_alphabet=alphabet(),
         end_of_word_suffix="</w>",
         special_tokens=[*whole_words, start, end],
         show_progress=False,
@@ -109,10 +106,25 @@ def siglip_folder(tmp_path_factory) -> Path:
     return folder
 
 
+def alphabet() -> list[str]:
+    """The letters that stand for the 256 bytes, in the same order in every process."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    return sorted(ByteLevel.alphabet())
+
+
+def byte_tokenizer(*marks: str):
+    """A Qwen2Tokenizer whose tokens are the 256 bytes, followed by these special tokens."""
+    from transformers import Qwen2Tokenizer
+
+    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet())}, merges=[])
+    tokenizer.add_tokens(list(marks), special_tokens=True)
+    return tokenizer
+
+
 @pytest.fixture(scope="session")
 def vlm_folder(tmp_path_factory) -> Path:
     """A tiny LLaVA with its processor: a vision LLM whose tokens are bytes, and whose answers are random."""
-    from tokenizers import pre_tokenizers
     from transformers import (
         CLIPImageProcessorPil,
         CLIPVisionConfig,
@@ -120,12 +132,9 @@ def vlm_folder(tmp_path_factory) -> Path:
         LlavaForConditionalGeneration,
         LlavaProcessor,
         Qwen2Config,
-        Qwen2Tokenizer,
     )
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
-    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<image>"], special_tokens=True)
+    tokenizer = byte_tokenizer("<|im_start|>", "<|im_end|>", "<image>")
     tokenizer.eos_token = "<|im_end|>"
     size = {"height": 32, "width": 32}
     processor = LlavaProcessor(
@@ -161,10 +170,8 @@ def vlm_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    letters = sorted(ByteLevel.alphabet())
-    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>", "<|im_start|>"]
+    ends = [letter + "</w>" for letter in alphabet()]
+    words = [*alphabet(), *ends, "<|startoftext|>", "<|endoftext|>", "<|im_start|>"]
     return {word: row for row, word in enumerate(words)}, []
 
 
@@ -177,17 +184,8 @@ def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
     torch.manual_seed(0)
     vocab, merges = tokenizer_parts
     tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=200)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=200,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.eos_token_id,
-    )
+    special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    text = CLIPTextConfig(vocab_size=len(tokenizer), max_position_embeddings=200, **special, **SMALL)
     pipeline = StableDiffusionInstructPix2PixPipeline(
         vae=AutoencoderKL(
             block_out_channels=(4, 4),

@@ -1,7 +1,5 @@
 """What the tests of training read from a model and from a run's folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

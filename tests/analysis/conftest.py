@@ -1,7 +1,5 @@
 """A toy run with planted faults, for the report, its charts and its live view."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

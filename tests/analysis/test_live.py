@@ -1,7 +1,5 @@
 """The live view, of a run that is under way and of one that has ended."""
 
-from __future__ import annotations
-
 import re
 
 from repair_hf.analysis.live import LiveView

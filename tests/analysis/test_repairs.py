@@ -1,7 +1,5 @@
 """Findings from ranks, rounds and counts, on tables small enough to count by hand."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

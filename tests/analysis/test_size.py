@@ -1,7 +1,5 @@
 """A report of 100,000 records takes less than 2 GiB of memory, and its page less than 20 MiB."""
 
-from __future__ import annotations
-
 import io
 import json
 import random
@@ -9,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -50,26 +47,20 @@ def _picture(rng: random.Random) -> dict:
     return {"bytes": file.getvalue(), "path": None}
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("large")
-    records = build(rows(KEPT, kept=True), folder / "records.arrow")
-    dropped = build(rows(DROPPED, kept=False), folder / "dropped.arrow", DROPPED_FEATURES)
-    save_records(folder / "records", records, dropped)
-    (folder / "records" / "versions.json").write_text(json.dumps({"command": "synthesize"}))
+@pytest.mark.slow
+def test_a_report_of_a_hundred_thousand(tmp_path):
+    records = build(rows(KEPT, kept=True), tmp_path / "records.arrow")
+    dropped = build(rows(DROPPED, kept=False), tmp_path / "dropped.arrow", DROPPED_FEATURES)
+    save_records(tmp_path / "records", records, dropped)
+    (tmp_path / "records" / "versions.json").write_text(json.dumps({"command": "synthesize"}))
     entry = dict(text="x" * 300, finish="stop", prompt_tokens=700, completion_tokens=60, dollars=0.0004)
     entry |= dict(model="m", answered_by="m")
-    with (folder / "records" / "journal.jsonl").open("w") as file:
+    with (tmp_path / "records" / "journal.jsonl").open("w") as file:
         for number in range(ANSWERS):
             stage = ("audit", "instruct", "edit")[number % 3]
             file.write(json.dumps({"key": str(number), "stage": stage, "direction": "i2t", **entry}) + "\n")
-    return folder / "records"
-
-
-@pytest.mark.slow
-def test_a_report_of_a_hundred_thousand(large):
-    words = ["analyze", str(large), "--output", str(large.parent / "report")]
+    words = ["analyze", str(tmp_path / "records"), "--output", str(tmp_path / "report")]
     code = f"from repair_hf.cli.main import main; assert main({words!r}) == 0; print(open('/proc/self/status').read())"
     status = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) < 2 * 2**20
-    assert (large.parent / "report" / "report.html").stat().st_size < 20 * 2**20
+    assert (tmp_path / "report" / "report.html").stat().st_size < 20 * 2**20

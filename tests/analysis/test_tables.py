@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import statistics
 
 import pytest
@@ -32,18 +30,18 @@ def printed(table: Table, width: int = 80) -> str:
     return console.export_text()
 
 
-def test_markdown_tells_percent_mrr_and_spread():
+def test_markdown_shows_percent_mrr_and_spread():
     head, rule, base, trained, _, footer = metrics_table(ROWS)[1].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, base, trained)]
-    told = dict(zip(cells[0], zip(cells[1], cells[2], strict=True), strict=True))
+    found = dict(zip(cells[0], zip(cells[1], cells[2], strict=True), strict=True))
     names = [f"{side} {kind}" for side in ("I2T", "T2I") for kind in ("R@1", "R@5", "R@10", "MRR")]
-    assert list(told) == ["method", *names, "seconds", "steps"]
-    assert told["method"] == ("base", "vanilla_same_compute")
-    assert told["I2T R@1"] == ("41.0", f"52.5 ±{100 * statistics.stdev([0.51, 0.54]):.1f}")
-    assert told["I2T MRR"] == ("0.400", "0.515 ±0.021")
-    assert told["T2I MRR"] == ("0.200", "0.258 ±0.011")
-    assert told["seconds"] == ("–", "61 ±1")
-    assert told["steps"] == ("–", "98")  # the same for every seed
+    assert list(found) == ["method", *names, "seconds", "steps"]
+    assert found["method"] == ("base", "vanilla_same_compute")
+    assert found["I2T R@1"] == ("41.0", f"52.5 ±{100 * statistics.stdev([0.51, 0.54]):.1f}")
+    assert found["I2T MRR"] == ("0.400", "0.515 ±0.021")
+    assert found["T2I MRR"] == ("0.200", "0.258 ±0.011")
+    assert found["seconds"] == ("–", "61 ±1")
+    assert found["steps"] == ("–", "98")  # the same for every seed
     assert len(head) == len(rule) == len(base) == len(trained)
     assert footer.startswith("2,000 images, 10,000 texts. R@K in %: an annotated positive is in the top K.")
     assert "Ties are ranked pessimistically. ±: standard deviation over 2 seeds." in footer

@@ -1,8 +1,5 @@
 """Each benchmark runs at a tiny size and prints a row for each of its ways; how fast they are is not tested."""
 
-from __future__ import annotations
-
-import importlib.util
 import os
 import subprocess
 import sys
@@ -41,19 +38,3 @@ def test_a_row_for_each_way(script, words, rows):
     lines = run(script, words).splitlines()
     for row in rows:
         assert any(line.startswith(row) and any(letter.isdigit() for letter in line) for line in lines), lines
-
-
-@pytest.mark.skipif(importlib.util.find_spec("clip_benchmark") is None, reason="needs clip-benchmark: make crosscheck")
-def test_evaluation_gives_the_recalls_of_clip_benchmark():
-    lines = run("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 1").splitlines()
-    differences = [float(line.split()[-1]) for line in lines[2:5]]
-    assert len(differences) == 3 and max(differences) < 1e-6
-
-
-@pytest.mark.slow
-def test_what_each_training_row_encodes():
-    rows = "run_clip vanilla grids neighbours"
-    lines = run("train", f"--batch 16 --corpus 64 --steps 2 --repeat 1 --rows {rows} chunks eager").splitlines()
-    images = {line.split()[0]: float(line.split()[4]) for line in lines[1:7]}
-    assert images["run_clip"] == images["vanilla"] == 1
-    assert 2 < images["neighbours"] < images["grids"] < 3 and images["eager"] == images["grids"]

@@ -1,7 +1,5 @@
 """Records with all their pictures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

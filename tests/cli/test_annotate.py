@@ -1,7 +1,5 @@
 """`repair-hf annotate`: what it draws, refuses and sends. The page itself is tested in a browser."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import shutil
 import subprocess
 from contextlib import redirect_stdout
 from io import StringIO
@@ -55,11 +52,3 @@ def test_bash_completes(scripts, tmp_path, words, expected):
 def test_a_script_names_every_command_and_its_flags(scripts, shell):
     assert all(name in scripts[shell] for name in cli.COMMANDS)
     assert "known-matches" in scripts[shell] and "--known_matches" not in scripts[shell]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_a_shell_reads_its_script(scripts, shell, tmp_path):
-    if shutil.which(shell) is None:
-        pytest.skip(f"needs {shell}")
-    (tmp_path / "script").write_text(scripts[shell])
-    assert subprocess.run([shell, "-n", tmp_path / "script"]).returncode == 0

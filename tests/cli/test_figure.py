@@ -1,7 +1,5 @@
 """`repair-hf figure`, and what its figures show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

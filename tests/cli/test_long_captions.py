@@ -1,7 +1,5 @@
 """Captions longer than a model reads are cut as by its processor; `mine`, `train` and `evaluate` report how many."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import asyncio
 import os
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import repair_hf
 from repair_hf.cli import main as cli
@@ -210,7 +209,7 @@ def test_what_is_not_used_is_not_loaded():
     assert done.returncode == 0, done.stderr
 
 
-def test_help_of_training_tells_ours_and_help_all_tells_transformers_too(capsys):
+def test_help_of_training_shows_our_flags_and_help_all_those_of_transformers_too(capsys):
     shown = {}
     for word in ("--help", "--help-all"):
         with pytest.raises(SystemExit):
@@ -250,3 +249,11 @@ def test_type_checkers_see_the_public_names_where_they_are():
 def test_a_name_that_is_not_public_is_refused():
     with pytest.raises(AttributeError, match="no attribute 'Pears'; it offers"):
         repair_hf.Pears  # noqa: B018
+
+
+def test_env_prints_versions_and_the_names_of_keys_but_not_the_keys(capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "hunter2")
+    assert cli.main(["env"]) == 0
+    shown = capsys.readouterr().out
+    assert torch.__version__ in shown and "GEMINI_API_KEY" in shown
+    assert "hunter2" not in shown

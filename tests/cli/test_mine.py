@@ -1,7 +1,5 @@
 """`repair-hf mine` from the command line: rows, names, table; it is not done twice, and refuses mistakes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -76,8 +74,9 @@ def test_false_positives_at_random_for_the_same_queries(flags, tmp_path):
     assert summary["directions"]["i2t"]["false_positives"] == 60
 
 
-def test_a_dry_run_writes_nothing(flags, tmp_path, capsys):
-    assert main([*flags, "--dry-run"]) == 0
+@pytest.mark.parametrize("command", ["mine", "evaluate"])
+def test_a_dry_run_writes_nothing(command, flags, tmp_path, capsys):
+    assert main([command, *flags[1:], "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
@@ -96,11 +95,6 @@ def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
     assert summary["search"] == "hnsw" and summary["ranks"] == "lower bounds"
     assert summary["recall"] == {"i2t": 1.0, "t2i": 1.0}  # of so few it misses none
     assert "hnsw found 100.0% (i2t), 100.0% (t2i) of the true false positives; ranks are lower bounds" in printed
-    assert [row["fp"] for row in rows(tmp_path / "out")] == exact_fps(flags, tmp_path)
-
-
-def exact_fps(flags, tmp_path) -> list[int]:
     assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
-    summary = json.loads((tmp_path / "exact" / "summary.json").read_text())
-    assert "recall" not in summary
-    return [row["fp"] for row in rows(tmp_path / "exact")]
+    assert "recall" not in json.loads((tmp_path / "exact" / "summary.json").read_text())
+    assert [row["fp"] for row in rows(tmp_path / "out")] == [row["fp"] for row in rows(tmp_path / "exact")]

@@ -1,12 +1,14 @@
 """A mistake on a command line is reported in one line, and nothing is written."""
 
-from __future__ import annotations
-
+from dataclasses import fields
 from string import Template
 
 import pytest
 
-from repair_hf.cli.main import main
+from repair_hf.cli.main import COMMANDS, main
+from repair_hf.cli.subcommands import load_command
+from repair_hf.runtime.flags import default_of, is_needed
+from repair_hf.runtime.options import BOUNDS, UserError
 
 MINE = "mine --pairs $pairs --split all --model $clip --output $out"
 TRAIN = MINE.replace("mine", "train") + " --records $records --use-cpu --per-device-train-batch-size 4 --max-steps 4"
@@ -35,6 +37,10 @@ STUDY = "study --output $out"
         ("figure case $records --record nothing", "holds no record 'nothing'; an id looks like"),
         ("figure case $records --output x.pdf", "`output` must be an .svg or .png file, got 'x.pdf'"),
         ("annotate qc $empty --dry-run", "holds no records"),
+        ("analyze no/such-records --output x", "holds no records"),
+        ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),
+        ("analyze $empty --watch 0", "`watch` must be at least 1, got 0"),
+        ("analyze $empty --llm openai/gpt-4o --batch", "`batch` works with `repair-hf synthesize` only"),
         ("push records $empty --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
         ("push model $empty --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
         ("push model $clip --repo me/x --results $empty", "holds no finished evaluation"),
@@ -62,3 +68,18 @@ def test_a_mistake_is_one_line(
     *_, error = capsys.readouterr().err.splitlines()
     assert error.startswith(f"repair-hf {argv[0]}: error: ") and complaint in error
     assert argv[0] == "train" or not (tmp_path / "out").exists()
+
+
+def test_every_bound_of_every_command_is_checked_where_its_options_are_made():
+    modules = [vars(load_command(name)) for name in COMMANDS]
+    groups = [module["OPTIONS"] for module in modules if "OPTIONS" in module]
+    groups += [types for module in modules for types, _ in module.get("ACTIONS", {}).values()]
+    kinds, count = {each for types in groups for each in types}, 0
+    for kind, option in [(each, option) for each in kinds for option in fields(each) if BOUNDS in option.metadata]:
+        needed = {each.name: "x" for each in fields(kind) if is_needed(each)}
+        for name, bound in option.metadata[BOUNDS].items():
+            wrong = bound + 1 if name == "most" else bound - 1
+            with pytest.raises(UserError, match=f"`{option.name}` must be "):
+                kind(**needed | {option.name: [wrong] if isinstance(default_of(option), list) else wrong})
+            count += 1
+    assert count > 50

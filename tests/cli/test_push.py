@@ -1,7 +1,5 @@
 """`repair-hf push` from the command line, as far as it needs no Hub; tests/hub has the rest."""
 
-from __future__ import annotations
-
 from repair_hf.cli.main import main
 
 

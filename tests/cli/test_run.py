@@ -1,7 +1,5 @@
 """`repair-hf run`: two rounds in a tiny toy world, killed in the second and resumed; what a later round leaves out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -176,7 +174,7 @@ def test_what_the_recipe_has_paid_for_by_itself_is_not_paid_again(done, recipe, 
     assert summary["images"]["made"] == 0 < summary["images"]["found"]
 
 
-def test_table_counts_up_and_tells_the_gains():
+def test_table_counts_up_and_shows_the_gains():
     recalls, counts = ((0.5, 0.25), (0.52, 0.26), (0.525, 0.255)), ((0, 0), (1000, 7), (500, 3))
     rounds = [
         {"round": number, "records": {"i2t": i2t, "t2i": t2i}, "metrics": {"i2t_R@1": recall, "t2i_R@1": other}}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from PIL import Image
 
 from repair_hf.cli import main as cli

@@ -1,7 +1,5 @@
 """`repair-hf study`: a few methods end to end, twice; all methods; several data sets; its errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,9 +10,6 @@ from study_runs import PER_SAMPLE, stamps, study
 
 from repair_hf.cli.main import main
 from repair_hf.study.methods.registry import load_methods
-
-METHODS = """vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair
-repair-i2t repair-t2i wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only""".split()
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +25,6 @@ def tiny(tmp_path_factory) -> tuple[Path, list[str], dict[Path, int]]:
 
 def test_list_prints_every_name_on_a_line():
     assert study("--list").split("\n")[:-1] == list(load_methods())
-    assert set(METHODS) < set(load_methods())
 
 
 def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
@@ -45,14 +39,17 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     )
     table = pd.read_csv(folder / "scores.csv").set_index("method")
     for cell in (folder / "cells").iterdir():
-        told = json.loads((cell / "summary.json").read_text())
-        assert told["metrics"]["n_images"] == 24 and (cell / "ranks.parquet").is_file()
+        found = json.loads((cell / "summary.json").read_text())
+        assert found["metrics"]["n_images"] == 24 and (cell / "ranks.parquet").is_file()
         assert not (cell / "retriever").exists()  # weights are not kept
         method = cell.name.partition("--")[0]
         if method in ("laclip", "repair-i2t", "base"):
-            assert table.loc[method, "i2t_MRR"] == pytest.approx(told["metrics"]["i2t_MRR"])
+            assert table.loc[method, "i2t_MRR"] == pytest.approx(found["metrics"]["i2t_MRR"])
     product = json.loads((folder / "products" / "laclip" / "summary.json").read_text())
     assert product["samples"] + sum(product["dropped"].values()) == product["tried"] == 160
+    calls = pd.read_csv(folder / "overhead.csv").set_index("method")
+    for name in ("vanilla", "laclip", "repair-i2t"):
+        assert tuple(calls.loc[name, ["llm_per_sample", "images_per_sample"]]) == PER_SAMPLE[name]
     truth = pd.read_csv(folder / "truth.csv").set_index("method")
     assert truth.loc["base", "i2t_true@1"] >= table.loc["base", "i2t_R@1"] and "## By the scenes" in text
     assert (folder / "gains.png").read_bytes().startswith(b"\x89PNG")
@@ -83,21 +80,14 @@ def test_what_was_chosen_is_measured_with_the_weights_that_won(tmp_path):
     """One training for both splits; nobody's weights stay."""
     words = ["--size", "tiny", "--seeds", "1", "--methods", "vanilla", "--tune", "--learning-rates", "1e-4", "2e-4"]
     study(*words, "--compositional", "world", "--output", str(tmp_path))
-    told = {cell.name: json.loads((cell / "summary.json").read_text()) for cell in (tmp_path / "cells").iterdir()}
-    seconds = {name: each["training"].get("seconds") for name, each in told.items()}
-    (reported,) = (name for name in told if "--test--" in name and "epochs0.2" in name)
+    found = {cell.name: json.loads((cell / "summary.json").read_text()) for cell in (tmp_path / "cells").iterdir()}
+    seconds = {name: each["training"].get("seconds") for name, each in found.items()}
+    (reported,) = (name for name in found if "--test--" in name and "epochs0.2" in name)
     assert seconds[reported] == seconds[reported.replace("test", "validation")]
     assert (tmp_path / "cells" / reported / "trainer_state.json").is_file()
-    more = set(told[reported]["metrics"]) - set(told[reported.replace("test", "validation")]["metrics"])
+    more = set(found[reported]["metrics"]) - set(found[reported.replace("test", "validation")]["metrics"])
     assert {name for name in more if "true@" not in name} and (tmp_path / "compositional.csv").is_file()
     assert not list((tmp_path / "cells").glob("*/retriever"))
-
-
-def test_calls_of_a_sample_are_the_papers(tiny):
-    table = pd.read_csv(tiny[0] / "overhead.csv").set_index("method")
-    for name in ("vanilla", "laclip", "repair-i2t"):
-        assert tuple(table.loc[name, ["llm_per_sample", "images_per_sample"]]) == PER_SAMPLE[name]
-    assert table.loc["laclip", "llm_calls"] == 160  # one for each caption
 
 
 def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):

@@ -1,13 +1,12 @@
 """`repair-hf study`: finished work stays and is not paid again after a kill, by a second process, below a ceiling."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -34,7 +33,7 @@ def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
     ]
-    shown = [process.communicate(timeout=300)[0] for process in running]
+    shown = [process.communicate(timeout=1800)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], shown
     journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
     keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]
@@ -60,7 +59,7 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     whole = [path.parent for path in out.rglob("summary.json")]
-    assert len(whole) >= 4 and not (out / "study.md").exists()
+    assert len(whole) >= 3 and not (out / "study.md").exists()
     before = {path: when for path, when in stamps(out).items() if path.parent in whole}
     journal = (out / "products" / "sugarcrepe" / "journal.jsonl").read_text()
     study(*words[1:])
@@ -73,12 +72,9 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
 def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp_path, monkeypatch, capsys):
     """Two methods of 160 captions each, at the list price of a model that the oracle stands for."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    ask, log = oracle.with_faults(0.0, 0.0), tmp_path / "requests.jsonl"
-    out = tmp_path / "out"
-    with ChatServer(lambda body: oracle.choices(ask, body), log=log) as server:
-        words = (
-            f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
-        )
+    out, log = tmp_path / "out", tmp_path / "requests.jsonl"
+    words = f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
+    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
         words += ["--llm-base-url", server.base_url, "--spacy-model", "world", "--max-usd"]
         assert main([*words, "0.02"]) == 1
         says = capsys.readouterr().err

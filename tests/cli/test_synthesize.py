@@ -1,11 +1,7 @@
 """`repair-hf synthesize` from the command line: records, cost, resuming, other models, errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,8 +43,8 @@ def test_leaves_a_folder_that_explains_itself(output):
     summary = json.loads((output / "summary.json").read_text())
     assert {way: found["mined"] for way, found in summary["directions"].items()} == {"t2i": 4, "i2t": 16}
     assert len(load_records(output)) == sum(found["kept"] for found in summary["directions"].values())
-    for told in ("llm", "paid"):  # by this run; by all runs in the folder
-        assert sum(use["calls"] for use in summary[told]) == len((output / "journal.jsonl").read_text().splitlines())
+    for part in ("llm", "paid"):  # by this run; by all runs in the folder
+        assert sum(use["calls"] for use in summary[part]) == len((output / "journal.jsonl").read_text().splitlines())
     assert summary["images"]["made"] == len(list((output / "candidates").rglob("*.png")))
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
@@ -61,7 +57,7 @@ def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_pa
     assert here == there and len(here) > 0
 
 
-def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys):
+def test_a_finished_run_is_reported_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
     shown = capsys.readouterr().out
@@ -72,14 +68,14 @@ def test_a_finished_run_is_told_again_and_not_made_again(inputs, output, capsys)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_stopped_by_its_ceiling_tells_what_is_paid(inputs, tmp_path, capsys):
+def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, capsys):
     assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
     assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
 
 
-def test_a_dry_run_tells_the_price_and_touches_nothing(inputs, tmp_path, capsys):
+def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys):
     words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
     words += ["--candidates", "4", "--requests-per-minute", "10"]
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
@@ -152,47 +148,17 @@ def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
     assert len(error) == 1 and complaint in error[0]
 
 
-@pytest.fixture(scope="module")
-def address():
-    """The URL of the oracle behind OpenAI's protocol, served by `repair-hf world serve`."""
-    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        yield next(word for word in server.stdout.readline().split() if word.startswith("http://"))
-        server.terminate()
-
-
-SMALL = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split()
-
-
-@pytest.fixture(scope="module")
-def by_oracle(inputs, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("oracle") / "records"
-    assert synthesize(*inputs, *WORLD, *SMALL, "--output", str(folder)) == 0
-    return folder
-
-
-def edits(folder: Path) -> list[dict]:
-    columns = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
-    return load_records(folder).select_columns(columns).to_list()
-
-
 @pytest.mark.slow
-def test_a_served_llm_makes_the_same_records(inputs, by_oracle, address, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
-    models = ["--llm", "openai/oracle", "--llm-base-url", address, "--editor", "world"]
-    assert synthesize(*inputs, *models, *SMALL, "--output", str(tmp_path)) == 0
-    assert edits(tmp_path) == edits(by_oracle) and len(edits(tmp_path)) > 5
-    assert set(load_records(tmp_path)["llm"]) != set(load_records(by_oracle)["llm"])
-
-
-@pytest.mark.slow
-def test_a_local_editor_makes_other_images_for_the_same_instructions(inputs, by_oracle, pix2pix_folder, tmp_path):
-    models = ["--llm", "world/oracle", "--editor", str(pix2pix_folder)]
-    assert synthesize(*inputs, *models, *SMALL, "--output", str(tmp_path)) == 0
-    assert edits(tmp_path) == edits(by_oracle)
-    rows, others = (
-        [row for row in load_records(folder) if row["direction"] == "t2i"] for folder in (tmp_path, by_oracle)
-    )
-    assert rows and all(row["editor"].startswith(pix2pix_folder.name) for row in rows)
-    for row, other in zip(rows, others, strict=True):
-        assert row["edit_image"].tobytes() != other["edit_image"].tobytes()
+def test_a_local_editor_makes_other_images_for_the_same_instructions(inputs, pix2pix_folder, tmp_path):
+    small, found = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split(), []
+    for editor in ("world", pix2pix_folder):
+        output = tmp_path / Path(editor).name
+        words = ["--llm", "world/oracle", "--editor", str(editor), "--output", str(output)]
+        assert synthesize(*inputs, *small, *words) == 0
+        found.append(list(load_records(output)))
+    names = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
+    plain, local = ([[row[name] for name in names] for row in rows] for rows in found)
+    assert plain == local
+    images = [(one, other) for one, other in zip(*found, strict=True) if one["direction"] == "t2i"]
+    assert images and all(other["editor"].startswith(pix2pix_folder.name) for _, other in images)
+    assert all(one["edit_image"].tobytes() != other["edit_image"].tobytes() for one, other in images)

@@ -1,7 +1,5 @@
 """`repair-hf train` from the command line: what it writes, prints and refuses, how it goes on and never repeats."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -130,11 +128,11 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
 
 def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, caplog):
     assert main([*flags, "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "of 24 captions have a grid" in told
+    shown = capsys.readouterr().out
+    assert "of 24 captions have a grid" in shown
     assert not (tmp_path / "out").exists()
     assert main(flags) == 0
-    assert told.partition("grids")[2] in capsys.readouterr().out  # the very grids that are trained on
+    assert shown.partition("grids")[2] in capsys.readouterr().out  # the very grids that are trained on
     assert main([*flags, "--dry-run", "--negatives", "none"]) == 0
     assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
     assert main([*flags, "--dry-run", "--known-matches", "negative"]) == 0

@@ -67,7 +67,7 @@ def test_a_pretraining_that_is_cut_off_leaves_no_retriever(tmp_path, monkeypatch
     assert main([*words, "--seed", "1"]) == 2  # other options
 
 
-def test_serve_tells_its_address_and_answers_there():
+def test_serve_prints_its_address_and_answers_there():
     words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -1,7 +1,5 @@
 """The snippets of a model card run as they are, against a Hub on loopback, and all three libraries agree."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Our metrics agree with those of CLIP_benchmark and open_clip on the same embeddings, except for ties."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +11,7 @@ from repair_hf.evaluation.judging import compositional_metrics, evaluate_composi
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.evaluation.sugarcrepe import _metrics
 from repair_hf.evaluation.winoground import judge
+from tests.mining.embeddings import random_unit, unit
 
 REASON = "CLIP_benchmark and open_clip want torchvision: `make crosscheck` runs this in an environment of their own"
 zeroshot_retrieval = pytest.importorskip("clip_benchmark.metrics.zeroshot_retrieval", reason=REASON)
@@ -33,25 +32,20 @@ class Given(torch.nn.Module):
     def encode_text(self, numbers: torch.Tensor) -> torch.Tensor:
         return self.texts[numbers]
 
-    def embed_images(self, vectors: np.ndarray, **told: object) -> np.ndarray:
+    def embed_images(self, vectors: np.ndarray, **options: object) -> np.ndarray:
         return vectors
 
-    def embed_texts(self, names: list[str], **told: object) -> np.ndarray:
+    def embed_texts(self, names: list[str], **options: object) -> np.ndarray:
         return self.texts.numpy()[[int(name) for name in names]]
-
-
-def vectors(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    drawn = rng.standard_normal((n, dim)).astype(np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
 def corpus(per_image: list[int], dim: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Captions near their images, so that ranks are of all sizes."""
     rng = np.random.default_rng(sum(per_image))
     caption_image = np.repeat(np.arange(len(per_image)), per_image)
-    images = vectors(len(per_image), dim, rng)
-    texts = images[caption_image] + 1.5 * vectors(len(caption_image), dim, rng)
-    return images, (texts / np.linalg.norm(texts, axis=1, keepdims=True)).astype(np.float32), caption_image
+    images = random_unit(rng, len(per_image), dim)
+    texts = images[caption_image] + 1.5 * random_unit(rng, len(caption_image), dim)
+    return images, unit(texts), caption_image
 
 
 def of_clip_benchmark(images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray) -> dict[str, float]:
@@ -92,7 +86,7 @@ def test_recall_and_ranks_are_open_clips():
 def test_caption_choice_is_clip_benchmarks_but_for_ties():
     """CLIP_benchmark counts a caption that equals its negative as right; we count it as wrong."""
     rng = np.random.default_rng(0)
-    images, texts = vectors(50, 8, rng), vectors(100, 8, rng)
+    images, texts = random_unit(rng, 50), random_unit(rng, 100)
     tied = [3, 17, 29]
     texts[[2 * case + 1 for case in tied]] = texts[[2 * case for case in tied]]
     batches = [(torch.from_numpy(images[:, :, None, None]), [[2 * case, 2 * case + 1] for case in range(50)])]

@@ -4,8 +4,6 @@ Towers have one layer and a small vocabulary, and everything else has its real s
 No test loads published weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +58,7 @@ class Backbone:
 
 B_TEXT = tower(512, 2048, 12, 8, max_position_embeddings=77, vocab_size=49408)
 L_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=77, vocab_size=49408)
-H_TEXT = tower(1024, 4096, 24, 16, max_position_embeddings=77, vocab_size=49408)
 SIGLIP_TEXT = tower(768, 3072, 12, 12, max_position_embeddings=64, vocab_size=32000)
-SO400M_TEXT = tower(1152, 4304, 27, 16, max_position_embeddings=64, vocab_size=32000)
 B_VISION, L_VISION = (768, 3072, 12, 12), (1024, 4096, 24, 16)
 
 
@@ -77,13 +73,10 @@ def siglip(size: tuple[int, ...], image: int, patch: int, text: dict[str, Any], 
 
 BACKBONES = {
     "openai/clip-vit-base-patch32": clip(B_VISION, 224, 32, B_TEXT, "quick_gelu", 512),
-    "openai/clip-vit-base-patch16": clip(B_VISION, 224, 16, B_TEXT, "quick_gelu", 512),
     "openai/clip-vit-large-patch14": clip(L_VISION, 224, 14, L_TEXT, "quick_gelu", 768),
     "openai/clip-vit-large-patch14-336": clip(L_VISION, 336, 14, L_TEXT, "quick_gelu", 768),
     "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": clip(B_VISION, 224, 32, B_TEXT, "gelu", 512),
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": clip((1280, 5120, 32, 16), 224, 14, H_TEXT, "gelu", 1024),
     "google/siglip-base-patch16-224": siglip(B_VISION, 224, 16, SIGLIP_TEXT, 768),
-    "google/siglip-so400m-patch14-384": siglip((1152, 4304, 27, 16), 384, 14, SO400M_TEXT, 1152),
     # SigLIP 2 of fixed resolution: transformers' SiglipModel with a larger vocabulary
     "google/siglip2-base-patch16-224": siglip(
         B_VISION, 224, 16, SIGLIP_TEXT | {"vocab_size": 256_000}, 768, resample=BILINEAR
@@ -183,20 +176,6 @@ def test_a_backbone_whole_or_with_one_layer_a_tower(name, is_whole, tokenizers):
     encoder = encoder_of(backbone, tokenizer, **less)
     check(encoder, backbone)
     check_step(encoder)
-
-
-@pytest.mark.parametrize("name", BACKBONES)
-def test_pixels_are_scaled_by_its_own_mean_and_deviation(name, tokenizers):
-    backbone = BACKBONES[name]
-    preprocessor = Preprocessor(processor_of(backbone, tokenizers[backbone.kind]), config_of(backbone))
-    values = preprocessor.normalize(torch.full((1, *preprocessor.image_shape), 51, dtype=torch.uint8))  # 0.2
-    mean, std = (torch.tensor(each) for each in backbone.mean_std)
-    torch.testing.assert_close(values[0, :, 0, 0], (0.2 - mean) / std)
-    wide = PIL.Image.new("RGB", (120, 60))
-    wide.paste((255, 255, 255), (0, 0, 30, 60))  # its left quarter
-    kept = preprocessor.images([wide])[0, 0, 0].float().mean() / 255
-    squeezed, cropped = 0.25, 0.0
-    assert kept == pytest.approx(squeezed if backbone.kind is SiglipModel else cropped, abs=0.01)
 
 
 def test_any_two_towers_of_a_vision_text_dual_encoder(clip_processor, tmp_path):

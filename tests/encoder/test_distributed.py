@@ -1,7 +1,5 @@
 """Two processes under `accelerate launch` give the results of one; what launchers may not do."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -15,16 +13,15 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
-from datasets import Dataset
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
 from repair_hf.encoder import dual_encoder, pixel_store
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.records.dataset import DROPPED_FEATURES, save_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import check_launch
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.sampling import OneCaptionPerImage
 
 ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8
@@ -56,13 +53,11 @@ def embed(model: str, source: str, output: str, index: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(pairs_folder, clip_folder, repaired, tmp_path_factory) -> dict[int, Path]:
+def runs(pairs_folder, clip_folder, records_folder, tmp_path_factory) -> dict[int, Path]:
     """Number of processes -> folder of their runs: a whole one, and one resumed from its checkpoint."""
     folder = tmp_path_factory.mktemp("runs")
-    dropped = Dataset.from_dict({name: [] for name in DROPPED_FEATURES}, features=DROPPED_FEATURES)
-    save_records(folder / "records", repaired, dropped)
     (folder / "script.py").write_text(SCRIPT)
-    shared = f"train --pairs {pairs_folder} --split all --model {clip_folder} --records {folder / 'records'} --use-cpu"
+    shared = f"train --pairs {pairs_folder} --split all --model {clip_folder} --records {records_folder} --use-cpu"
     shared += " --slot1 mixed --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1"
     shared += f" --save-strategy steps --save-steps 5 --cache-folder {folder / 'cache'}"
     for processes in (1, 2):
@@ -110,6 +105,17 @@ def test_two_processes_log_the_losses_of_one(runs, name, steps):
     for mine, theirs in zip(one, two, strict=True):
         for name in ("loss", "loss_global", "loss_grid", "logit_scale", "grad_norm"):
             assert theirs[name] == pytest.approx(mine[name], rel=1e-3), name
+
+
+def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, pairs_folder, clip_folder):
+    pairs, dual = load_pairs(pairs_folder, split="all"), dual_encoder.DualEncoder.from_pretrained(clip_folder)
+    images, texts = map(torch.from_numpy, dual.embed_pairs(pairs))
+    step = [anchor for _, anchor in OneCaptionPerImage(pairs.caption_image, PAIRS_PER_STEP, 42)][:PAIRS_PER_STEP]
+    losses = []
+    for part in (step[:4], step[4:]):
+        logits = dual.model.logit_scale.exp().item() * images[pairs.caption_image[part]] @ texts[part].mT
+        losses += [torch.nn.functional.cross_entropy(each, torch.arange(4)).item() for each in (logits, logits.mT)]
+    assert curve(runs[1] / "cut")[0]["loss_global"] == pytest.approx(sum(losses) / 4, rel=1e-4)
 
 
 def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):

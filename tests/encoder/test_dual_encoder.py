@@ -1,7 +1,5 @@
 """Vectors equal those of a plain `transformers` loop; the cache never serves other weights, captions or images."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import shutil
@@ -49,7 +47,7 @@ def test_equals_a_plain_loop(folder, pairs):
             np.testing.assert_allclose(vectors, plain, atol=1e-5)
 
 
-def test_runs_where_its_process_computes_unless_told_otherwise(clip_folder, monkeypatch):
+def test_runs_where_its_process_computes_unless_a_device_is_given(clip_folder, monkeypatch):
     here = SimpleNamespace(device=torch.device("meta"))
     monkeypatch.setattr("repair_hf.encoder.dual_encoder.processes", lambda: here)
     for device, name in ((None, "meta"), ("cpu", "cpu")):

@@ -1,7 +1,5 @@
 """The open_clip export gives the same vectors in a plain implementation; tests/crosscheck runs open_clip itself."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -5,32 +5,22 @@ CLIP's real vocabulary. Photographs and vocabulary are not shipped: environment 
 the tests are skipped.
 """
 
-from __future__ import annotations
-
+import gzip
 import json
 import os
-import re
 from pathlib import Path
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import load_dataset
 from PIL import Image, ImageChops
-from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
+from transformers import AutoModel, CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from repair_hf.cli.main import main
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.pixel_store import PixelStore
-from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.pairs.dataset import load_pairs
-from repair_hf.runtime.options import DRAFT_JPEGS
 from repair_hf.toyworld.server import ChatServer
-from tests.encoder.clip_vocabulary import VOCABULARY, real_tokenizer
 
 PHOTOGRAPHS = os.environ.get("REPAIR_HF_PHOTOGRAPHS")
-SUGARCREPE = os.environ.get("REPAIR_HF_SUGARCREPE")
+VOCABULARY = os.environ.get("REPAIR_HF_CLIP_BPE")
 pytestmark = pytest.mark.skipif(
     not (PHOTOGRAPHS and VOCABULARY),
     reason="set REPAIR_HF_PHOTOGRAPHS (folder with captions.jsonl) and REPAIR_HF_CLIP_BPE (CLIP's list of merges)",
@@ -64,6 +54,17 @@ def scripted(body: dict) -> str:
         return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
     instruction = "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."
     return json.dumps({"edit_instruction": instruction})
+
+
+def real_tokenizer() -> CLIPTokenizer:
+    """CLIP's vocabulary from its list of merges, in the order in which OpenAI built it."""
+    lines = gzip.decompress(Path(VOCABULARY).read_bytes()).decode().split("\n")[1 : 49152 - 256 - 2 + 1]
+    merges = [tuple(line.split()) for line in lines]
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    letters = [chr(code) for code in shown] + [chr(256 + place) for place in range(256 - len(shown))]
+    words = [*letters, *(letter + "</w>" for letter in letters), *("".join(pair) for pair in merges)]
+    words += ["<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={word: row for row, word in enumerate(words)}, merges=merges, model_max_length=77)
 
 
 @pytest.fixture(scope="module")
@@ -100,35 +101,3 @@ def test_photographs_are_mined_repaired_and_trained_on(encoder, tmp_path, monkey
     before, after = AutoModel.from_pretrained(encoder).state_dict(), AutoModel.from_pretrained(trained).state_dict()
     assert all(not torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))
     assert main(["evaluate", *pairs[:4], "--model", trained, "--output", str(tmp_path / "e")]) == 0
-
-
-@pytest.mark.skipif(not SUGARCREPE, reason="set REPAIR_HF_SUGARCREPE to the folder of SugarCrepe's seven files")
-def test_sugarcrepe_s_rows_on_the_photographs_that_are_here(encoder, tmp_path, capsys):
-    words = f"evaluate --pairs {PHOTOGRAPHS} --split all --model {encoder} --resamples 50 --output {tmp_path / 'out'}"
-    words = [*words.split(), "--compositional", f"sugarcrepe={SUGARCREPE}"]
-    assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images"]) == 2
-    error = capsys.readouterr().err
-    assert "`sugarcrepe` has 7,511 cases, and" in error and "photographs are missing" in error
-    assert main([*words, "--compositional-images", f"{PHOTOGRAPHS}/images", "--compositional-subset"]) == 0
-    rows = pq.read_table(tmp_path / "out" / "cases.parquet").to_pylist()
-    rng, model = np.random.default_rng(0), DualEncoder.from_pretrained(encoder)
-    for row in rng.choice(rows, 5, replace=False):
-        category, _, number = row["case_id"].partition("/")
-        case = json.loads((Path(SUGARCREPE) / f"{category}.json").read_text())[number]
-        with Image.open(Path(PHOTOGRAPHS) / "images" / case["filename"]) as photograph:
-            (image,) = model.embed_images([photograph.convert("RGB")])
-        right, wrong = model.embed_texts([case["caption"], case["negative_caption"]])
-        assert row["margin"] == pytest.approx(float(image @ right - image @ wrong), abs=1e-6)
-        assert (row["group"], row["picture_id"]) == (category, case["filename"])
-    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert found["sugarcrepe_subset_n_cases"] == len(rows) > 0
-    assert found["sugarcrepe_subset_micro"] == pytest.approx(np.mean([row["correct"] for row in rows]))
-
-
-def test_error_of_small_decoding_is_that_of_the_help(clip_folder, tmp_path):
-    images, preprocessor = load_pairs(PHOTOGRAPHS, split="all").images, Preprocessor.from_pretrained(clip_folder)
-    stores = [PixelStore(images, "image", preprocessor, tmp_path, draft=draft) for draft in (True, False)]
-    apart = (stores[0][:].int() - stores[1][:].int()).abs().flatten(1)
-    apart = apart[apart.any(1)].float()
-    nearly_all, single = (int(number) for number in re.findall(r"up to (\d+)", DRAFT_JPEGS))
-    assert apart.quantile(0.999) <= nearly_all and apart.max() <= single

@@ -1,7 +1,5 @@
 """Pixels and token ids equal those of the model's own processor; a `PixelStore` notices changed images."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import re
@@ -103,7 +101,7 @@ def test_survives_saving_and_pickling(folder, tmp_path):
         assert copy.images([picture("RGB")]).equal(preprocessor.images([picture("RGB")]))
 
 
-def test_digest_tells_settings_apart(clip_folder, siglip_folder):
+def test_other_settings_have_another_digest(clip_folder, siglip_folder):
     one, other = Preprocessor.from_pretrained(clip_folder), Preprocessor.from_pretrained(clip_folder)
     other.processor.image_processor.image_mean = [0.5, 0.5, 0.5]
     assert one.image_digest != other.image_digest

@@ -1,7 +1,5 @@
 """Photographs for the benchmarks, and a tiny encoder."""
 
-from __future__ import annotations
-
 import pytest
 from benchmark_files import COLORS
 from PIL import Image

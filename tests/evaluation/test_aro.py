@@ -1,7 +1,5 @@
 """ARO's Visual Genome parts: made-up files and datasets, metrics against the plainest arithmetic."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Options of compositional benchmarks, and the name under which cases are reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from repair_hf.evaluation.cases import whole_or_subset

@@ -1,7 +1,5 @@
 """Bootstrap intervals: the same resamples and bounds as scipy's, number by number; medians against numpy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats

@@ -1,7 +1,5 @@
 """ARO's order tests: the shufflings against the plainest form of the same, with the process's own generators."""
 
-from __future__ import annotations
-
 import random
 import re
 

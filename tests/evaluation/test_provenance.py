@@ -1,7 +1,5 @@
 """What stands with every number: of which data, which weights, which code."""
 
-from __future__ import annotations
-
 import pytest
 
 import repair_hf
@@ -42,7 +40,7 @@ def test_the_sentence_holds_all_of_it_and_every_model(found):
 
 
 @pytest.mark.parametrize("texts, other", [(25_000, "25,010"), (25_010, "25,000")])
-def test_of_two_forms_of_a_split_the_other_is_told(found, texts, other):
+def test_of_two_forms_of_a_split_the_other_is_named(found, texts, other):
     one = found[1] | {"benchmark": "coco", "split": "test", "n_texts": texts}
     assert f"{texts:,} texts (the split also goes about with {other})." in describe({"a": one})
     assert describe({"a": one}).startswith("coco, split test,")

@@ -1,7 +1,5 @@
 """`ranks.parquet` and its comparison, of adversarial vectors, against loops over the whole matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmark_files import captioned
@@ -9,7 +7,7 @@ from benchmark_files import captioned
 from repair_hf.evaluation.comparison import CHANGES, changes, compare_queries, count_changes, differences
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
-from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
+from repair_hf.evaluation.retrieval import evaluate_retrieval, rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.runtime.options import UserError
 
 # Captions of each image: one each; seven for some; a single image; a single image with a single caption.
@@ -118,6 +116,19 @@ def test_differences_are_paired_resample_by_resample():
     assert found["y"] == {"difference": 0.0, "low": 0.0, "high": 0.0}
 
 
+def test_a_paired_difference_is_that_of_a_slow_bootstrap(pairs):
+    """A resample draws images, each with its captions; both models are measured on the same ones."""
+    owner, n = pairs.caption_image, len(pairs.images)
+    before, now = (1 / ranks_by_direction(table_of(pairs, kind))["t2i"] for kind in ("ties", "doubles"))
+    old, new = ({"t2i_MRR": Draws(n, 40, seed=3).means(values, owner)} for values in (before, now))
+    found = differences({"t2i_MRR": before.mean()}, {"t2i_MRR": now.mean()}, old, new)["t2i_MRR"]
+    gains = []
+    for images in np.random.default_rng(3).integers(0, n, (40, n)):
+        drawn = [caption for image in images for caption in range(len(owner)) if owner[caption] == image]
+        gains.append(sum(now[k] - before[k] for k in drawn) / len(drawn))
+    assert (found["low"], found["high"]) == pytest.approx(tuple(np.quantile(gains, [0.025, 0.975])))
+
+
 def test_ranks_of_other_pairs_are_not_compared(pairs):
     table = table_of(pairs, "ties")
     with pytest.raises(UserError, match="The ranks of `m` and `m` are of different queries"):
@@ -127,3 +138,18 @@ def test_ranks_of_other_pairs_are_not_compared(pairs):
 def test_a_folder_without_ranks_is_named(tmp_path):
     with pytest.raises(UserError, match="holds no ranks.parquet; give the folder that `repair-hf evaluate` wrote"):
         load_ranks(tmp_path)
+
+
+def test_one_of_several_captions_is_enough():
+    """Caption 1 belongs to image 0 and looks like image 1, which ties with it: that counts against image 1."""
+    texts = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
+    metrics = evaluate_retrieval(np.eye(2, dtype=np.float32), texts, np.array([0, 0, 1, 1]), ks=(1,))
+    assert (metrics["i2t_R@1"], metrics["t2i_R@1"]) == (0.5, 0.75)
+    names = [f"{way}_{name}" for way in ("i2t", "t2i") for name in ("R@1", "MRR", "median_rank")]
+    assert list(metrics) == [*names, "n_images", "n_texts"] and (metrics["n_images"], metrics["n_texts"]) == (2, 4)
+
+
+@pytest.mark.parametrize("ks", [(), (0, 1)])
+def test_refuses_ks_below_one(ks):
+    with pytest.raises(UserError, match="numbers from 1"):
+        evaluate_retrieval(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), np.arange(2), ks=ks)

@@ -1,7 +1,5 @@
 """The benchmarks' own files, where they are: they are not shipped, and are named by environment variables."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """SugarCrepe and SugarCrepe++ from made-up files: every row where it belongs, and the margins of paraphrases."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The toy world's compositional set: each caption against the scene, and the whole way through `evaluate`."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Winoground from its folder, as a dataset, and from the Hub."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

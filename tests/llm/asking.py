@@ -1,7 +1,5 @@
 """What several tests of this room ask, and how the answer must look."""
 
-from __future__ import annotations
-
 from provider_server import Wire, said
 from pydantic import BaseModel, ConfigDict
 

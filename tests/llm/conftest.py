@@ -1,7 +1,5 @@
 """Keys for the providers, and a provider on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Ceilings and the circuit where questions go in batches, against a provider over HTTP on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 

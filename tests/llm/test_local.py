@@ -1,7 +1,5 @@
 """A tiny vision-language model of random weights, asked as any provider is."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import shutil
@@ -11,6 +9,7 @@ from collections import Counter
 import pytest
 import torch
 from provider_server import png
+from tiny_models import SMALL, byte_tokenizer
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
@@ -190,9 +189,7 @@ def test_qwen2_vl(tmp_path):
 
 
 def _qwen2_vl(folder):
-    from tokenizers import pre_tokenizers
     from transformers import (
-        Qwen2Tokenizer,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
         Qwen2VLImageProcessorPil,
@@ -200,10 +197,8 @@ def _qwen2_vl(folder):
         Qwen2VLVideoProcessor,
     )
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Qwen2Tokenizer(vocab={letter: k for k, letter in enumerate(alphabet)}, merges=[])
     marks = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    tokenizer.add_tokens(marks, special_tokens=True)
+    tokenizer = byte_tokenizer(*marks)
     start, end, vision_start, vision_end, image, video = map(tokenizer.convert_tokens_to_ids, marks)
     template = (
         "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
@@ -217,14 +212,11 @@ def _qwen2_vl(folder):
     config = Qwen2VLConfig(
         text_config=dict(
             vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
             num_key_value_heads=1,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
             eos_token_id=end,
             pad_token_id=tokenizer.pad_token_id,
+            **SMALL,
         ),
         vision_config=dict(depth=1, embed_dim=16, hidden_size=16, num_heads=2, mlp_ratio=2),
         image_token_id=image,

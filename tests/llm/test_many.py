@@ -1,7 +1,5 @@
 """Several answers to one question, asked for one by one or in one request, over HTTP on loopback."""
 
-from __future__ import annotations
-
 import pytest
 from provider_server import Script, Wire, error, said
 

@@ -1,7 +1,5 @@
 """Prompts: the labels stand where readers look for them, and no caption can step out of its quotation marks."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files
@@ -88,7 +86,7 @@ def test_letters_of_other_scripts_stay_as_they_are():
     assert prompts.quote(text) == f'"{text}"'
 
 
-def test_the_image_editor_is_told_the_instruction_first():
+def test_the_image_editor_gets_the_instruction_first():
     prompt = prompts.image_prompt("Recolour the bus\n green. {query}")
     assert prompt.startswith("Recolour the bus green. {query}\n") and "{edit_instruction}" not in prompt
 

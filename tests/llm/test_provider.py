@@ -1,7 +1,5 @@
 """One request over LiteLLM, sent once: what goes over the wire, and what comes back of it."""
 
-from __future__ import annotations
-
 import logging
 import time
 import traceback
@@ -152,7 +150,7 @@ def test_a_400_for_want_of_money_is_not_the_fault_of_the_request(message, send):
 
 
 @both_shapes
-def test_too_much_at_once_is_told_from_other_failures(shape, send):
+def test_too_much_at_once_is_distinguished_from_other_failures(shape, send):
     for status in (429, 503):
         with pytest.raises(PassingFailure, match=r"^Slow down\.$") as caught:
             send(shape, Wire(status, error(shape, status, "Slow down."), {"Retry-After": "7"}))
@@ -195,7 +193,7 @@ def test_a_key_that_a_filter_repeats_is_not_in_the_reply(code, send):
     assert send("openai", blocked)[0].text == "Blocked for <hidden>."
 
 
-def test_secrets_are_told_by_where_they_come_from_and_by_how_they_look(monkeypatch):
+def test_secrets_are_recognized_by_where_they_come_from_and_by_how_they_look(monkeypatch):
     monkeypatch.setenv("MY_OWN_TOKEN", "open-sesame\n")
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # a stand-in, and a word of the language
     text = "open-sesame opens none; sk-0123456789abcdef and https://me:word@host/ are hidden"

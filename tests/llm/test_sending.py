@@ -1,7 +1,5 @@
 """Limits, ceilings and the circuit as the client keeps them, against a provider over HTTP on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading
@@ -33,16 +31,14 @@ BROKEN = Wire(500, error("openai", 500, "boom"))
 class Counted:
     """Answers in so many seconds, and counts the requests: all, those answered, those here at once.
 
-    `asked` is the last question. With `meeting`, a request other than the first waits until two are here at once, for
-    up to five seconds.
+    `asked` is the last question. A request other than the first waits until `meeting` were here at once, for up to a
+    minute.
     """
 
-    def __init__(self, answer, seconds: float = 0.01, *, meeting: bool = False) -> None:
+    def __init__(self, answer, seconds: float = 0.01, *, meeting: int = 1) -> None:
         self.answer, self.seconds, self.lock = answer, seconds, threading.Lock()
         self.came = self.answered = self.here = self.most = 0
-        self.have_met = threading.Event()
-        if not meeting:
-            self.have_met.set()
+        self.meeting, self.have_met = meeting, threading.Event()
 
     def __call__(self, question: Question) -> str | Wire:
         with self.lock:
@@ -51,12 +47,12 @@ class Counted:
             self.most = max(self.most, self.here)
             self.asked = question.messages[0]["content"]
             answer = self.answer(self)
-            if self.here > 1:
+            if self.here >= self.meeting:
                 self.have_met.set()
             is_first = self.came == 1
         time.sleep(self.seconds)
         if not is_first:
-            self.have_met.wait(5)
+            self.have_met.wait(60)
         with self.lock:
             self.here -= 1
             self.answered += answer not in (BUSY, BROKEN)
@@ -89,7 +85,7 @@ def of_type(outcomes: list, kind: type) -> list:
 
 
 def test_a_server_that_serves_few_at_once_gets_few_at_once(crowd):
-    server = Counted(lambda server: BUSY if server.here > 4 else good(server), seconds=0.05)
+    server = Counted(lambda server: BUSY if server.here > 4 else good(server), seconds=0.05, meeting=5)
     outcomes = crowd(server, 60, limits=Limits(32), max_error_rate=0.2)
     assert outcomes == ["yes"] * 60
     assert 4 < server.most <= 32 and server.came < 160  # asking all the while would take many more
@@ -129,7 +125,7 @@ def test_max_calls_holds_for_the_folder(crowd):
 
 
 def test_max_usd_holds_for_the_folder(crowd):
-    server = Counted(good, meeting=True)
+    server = Counted(good, meeting=2)
     outcomes = crowd(server, 60, limits=Limits(16), budget=Budget(max_usd=20.9 * BILL))
     assert 18 <= server.came <= 20 and len(of_type(outcomes, BudgetSpent)) == 60 - server.came
     assert server.most > 1  # only the first went alone
@@ -226,7 +222,7 @@ def test_too_much_at_once_is_no_fault_of_a_row(crowd):
     assert isinstance(outcomes[3], ProviderError) and not of_type(outcomes, FailedAnswer)
 
 
-# What a provider does not tell
+# What a provider does not report
 
 
 def test_an_answer_without_its_tokens_has_no_known_price_and_counts_as_the_most_it_may_cost(crowd, tmp_path):

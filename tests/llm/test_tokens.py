@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import base64
-import io
 
 import pytest
-from PIL import Image
+from provider_server import png
 
 from repair_hf.llm.tokens import PromptSize, count_tokens, guess_tokens, image_tokens, text_tokens
 
@@ -35,9 +32,7 @@ def test_images_count_by_their_providers_rule(model, size, tokens):
 
 
 def test_messages_count_their_texts_and_their_images():
-    buffer = io.BytesIO()
-    Image.new("RGB", (500, 375)).save(buffer, "JPEG")
-    url = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    url = "data:image/png;base64," + base64.b64encode(png((500, 375))).decode()
     rules, question = "Judge what you see. " * 20, "Is it a dog?"
     messages = [
         {"role": "system", "content": rules},

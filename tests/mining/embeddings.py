@@ -1,7 +1,5 @@
 """Collections of unit vectors on which the ranking engine is tested."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -15,6 +13,11 @@ def quantised(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray
     for row in vectors:
         row[rng.permutation(size)[:4]] = rng.choice([-0.5, 0.5], 4)
     return vectors
+
+
+def identical(rng: np.random.Generator, count: int, size: int = 4) -> np.ndarray:
+    """One vector for all, so that every score ties."""
+    return np.full((count, size), 0.5, np.float32)
 
 
 def random_unit(rng: np.random.Generator, count: int, size: int = 8) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Guessed cutoffs, and when the candidates above them are not certainly the best."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

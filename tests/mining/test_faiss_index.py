@@ -1,7 +1,5 @@
 """An index that searches everything is exact; otherwise ranks are lower bounds, and the recall is measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows of mined false positives, what counts as positive, and the summary."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Mining by several launched processes, and mining of memory-mapped vectors."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

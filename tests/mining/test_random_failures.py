@@ -1,7 +1,5 @@
 """Random false positives: the same queries, distinct wrong answers, with the scores and ranks that mining gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

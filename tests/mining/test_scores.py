@@ -1,7 +1,5 @@
 """Exact scores compared with exact arithmetic, and the error bound of the screen."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Arrays on disk: whole or not there, no larger than the disk, and read without being loaded."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass, field
 from enum import Enum

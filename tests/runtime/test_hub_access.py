@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import socket
 import time
 
@@ -66,7 +64,7 @@ def test_what_is_no_id_asks_nothing(online, nobody, tmp_path):
     assert is_offline() == [False, False]
 
 
-def test_a_mistyped_folder_is_told_without_waiting(online, nobody, monkeypatch, capsys):
+def test_a_mistyped_folder_is_reported_without_waiting(online, nobody, monkeypatch, capsys):
     online(nobody)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"waited for {seconds} s"))
     assert cli.main(["show", "runs/rceords"]) == 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,17 +5,18 @@ from typing import Literal
 import pytest
 
 from repair_hf.runtime.command_line import as_flags, flags, parse
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, UserError, need, opt
 
 
 @dataclass
-class Options:
+class Options(Bounded):
     _argument_group_name = "kitchen"
 
     dish: str = need("What to cook.")
     k_mine: int = opt(100, "How far to look.", least=1)
     rate: float = opt(0.5, "A share.", above=0, most=1)
     sizes: list[int] = opt([1, 5], "Several numbers.", least=1)
+    share: float = opt(0.5, "Another.", least=0, most=1)
     salted: bool = opt(True, "Salt it.")
     limit: int | None = opt(None, "At most so many.", least=1)
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
@@ -26,6 +25,7 @@ class Options:
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
 
     def __post_init__(self):
+        super().__post_init__()
         if self.dish == "stones":
             raise ValueError("`dish` must be food, got stones.")
 
@@ -82,6 +82,7 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
         ("sizes: [3, 0]", "`sizes` must be at least 1, got 0"),
         ("rate: 0", "`rate` must be above 0 and at most 1, got 0"),
+        ("share: 2", "`share` must be between 0 and 1, got 2"),
         ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
         ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
         ("dish:", "`dish` is empty in the recipe"),
@@ -115,7 +116,7 @@ def test_what_is_wrong_on_the_command_line_stops_the_run(argv, message):
         fill(*argv)
 
 
-def test_help_tells_groups_types_defaults_and_what_is_needed(capsys):
+def test_help_shows_groups_types_defaults_and_what_is_needed(capsys):
     with pytest.raises(SystemExit) as left:
         parse((PairsOptions, StageOptions, Options), ["--help"], "repair-hf cook", epilog="example:\n  a  b")
     text = " ".join(capsys.readouterr().out.split())

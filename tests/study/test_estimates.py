@@ -1,7 +1,5 @@
 """The dry run's counts: the paper's overhead table, by our own makers' declarations."""
 
-from __future__ import annotations
-
 import pytest
 
 from repair_hf.pairs.dataset import load_pairs

@@ -1,7 +1,5 @@
 """What identifies samples, and which makers share answers."""
 
-from __future__ import annotations
-
 import pytest
 
 from repair_hf.llm import prompts

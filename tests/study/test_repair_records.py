@@ -1,7 +1,5 @@
 """Records of RePair's variants: rounds, mirrored failures, shares, and cost."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

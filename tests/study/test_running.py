@@ -1,7 +1,5 @@
 """Which cells there are and what they are compared with; their names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -87,14 +85,14 @@ class Empty(MadeUp):
 
 @pytest.mark.parametrize("tune", [True, False])
 def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, setting):
-    told = []
+    lines = []
     grid = SearchSpace([3e-4, 1e-4], [1.0], [0.5])
-    study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=told.append)
+    study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=lines.append)
     study.products = SimpleNamespace(of=lambda method, knobs: {}, lacks=lambda method: False)
     [*_, results] = study.run(2)
     assert list(results.rows) == ["vanilla", "simclr"]
     assert results.left_out == {"repair-i2t": "runs/x holds no records"}
-    assert [line for line in told if "left out" in line] == ["left out repair-i2t: runs/x holds no records"]
+    assert [line for line in lines if "left out" in line] == ["left out repair-i2t: runs/x holds no records"]
     assert "`repair-i2t`: runs/x" in left_out(results).note
 
 

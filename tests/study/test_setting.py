@@ -1,7 +1,5 @@
 """What a study has the means for, and whom it asks."""
 
-from __future__ import annotations
-
 import pytest
 
 from repair_hf.evaluation.compositional import CompositionalOptions

@@ -1,7 +1,5 @@
 """What was paid once, and what the ceilings leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from repair_hf.llm.journal import Entry, Journal

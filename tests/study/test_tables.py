@@ -1,7 +1,5 @@
 """Differences against a slow reference; what the tables say of made-up results."""
 
-from __future__ import annotations
-
 import statistics
 from types import SimpleNamespace
 
@@ -42,7 +40,7 @@ def differences(pairs):
 def make_cell(tmp_path):
     """A cell whose queries find their answer first with some probability."""
 
-    def make(name: str, seed: int, right: float, **told: float) -> Measured:
+    def make(name: str, seed: int, right: float, **measured: float) -> Measured:
         draw = np.random.default_rng([seed, len(name), round(100 * right)])
         ranks = {side: np.where(draw.random(n) < right, 1, 7) for side, n in (("t2i", 24), ("i2t", 12))}
         cell = Cell(name, "test", seed, Knobs(1e-4, 1.5))
@@ -51,7 +49,7 @@ def make_cell(tmp_path):
         directions = ["t2i"] * 24 + ["i2t"] * 12
         save_ranks(pa.table({"direction": directions, "gt_rank": np.concatenate(list(ranks.values()))}), folder)
         metrics = retrieval_metrics({"i2t": ranks["i2t"], "t2i": ranks["t2i"]}) | {"n_images": 12, "n_texts": 24}
-        took = {"steps": 10, "seconds": 2.0, "images_per_step": 8.0, "texts_per_step": 8.0} | told
+        took = {"steps": 10, "seconds": 2.0, "images_per_step": 8.0, "texts_per_step": 8.0} | measured
         return Measured(cell, folder, metrics, took)
 
     return make
@@ -116,8 +114,8 @@ def test_one_cell_stands_for_all_seeds(make_cell, differences):
 @pytest.mark.parametrize("longer, short, holds", [(0.0, 0.4, True), (1.0, 0.4, False), (0.0, 1.0, False)])
 def test_regime_says_whether_plain_training_is_saturated(longer, short, holds, results, differences):
     """Also if it gains first and loses that again."""
-    told = regime(results(longer, short), differences).note
-    assert ("says something" in told, "THE CONDITION DOES NOT HOLD" in told) == (holds, not holds)
+    note = regime(results(longer, short), differences).note
+    assert ("says something" in note, "THE CONDITION DOES NOT HOLD" in note) == (holds, not holds)
 
 
 def test_csv_of_the_scores_and_of_the_choices_hold_every_training(results):

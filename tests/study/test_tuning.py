@@ -1,7 +1,5 @@
 """What is tried, what wins, and who takes whose choice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

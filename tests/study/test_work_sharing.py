@@ -1,7 +1,5 @@
 """Whose turn it is, with another process that holds a lock."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -134,7 +134,7 @@ def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
         ("litellm:black_forest_labs/flux-kontext-pro", ": black_forest_labs sends the address of an image.* Give"),
         ("litellm:recraft/recraftv3", ": recraft sends the address of an image"),
         ("litellm:fal_ai/flux-lora-depth", ": fal_ai sends the address of an image"),
-        ("litellm:nobody/knows-it", "--editor nobody/knows-it names no provider"),
+        ("litellm:nobody/knows-it", "'nobody/knows-it' names no provider"),
         ("world/editor", "`world/editor` is no folder, and the toy world has one image editor: world."),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import SourceOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
 from repair_hf.synthesis.models import LLMOptions
 
 EPILOG = """examples:
@@ -25,7 +25,7 @@ ANSWER_TOKENS = 20  # tokens of a label, for the estimate
 
 
 @dataclass
-class AnalyzeOptions:
+class AnalyzeOptions(Bounded):
     run: str = need("Folder of `repair-hf demo`, `run` or `synthesize`, or a Hub dataset of records.")
     output: str | None = opt(None, "Folder of the report; `report` in the run's folder by default.")
     watch: int | None = opt(None, "Rewrite the report every so many seconds, until interrupted.", least=1)

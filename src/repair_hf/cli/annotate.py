@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import SourceOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf annotate qc runs/demo
@@ -22,7 +22,7 @@ once, so you can stop at any time. Then: repair-hf agreement runs/demo"""
 
 
 @dataclass
-class AnnotateOptions:
+class AnnotateOptions(Bounded):
     run: str = need("Folder of `repair-hf demo` or `synthesize`, or one round's folder of records.")
     size: int = opt(
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from repair_hf.cli.subcommands import print_command, run_command
 from repair_hf.runtime.command_line import flags
-from repair_hf.runtime.options import opt
+from repair_hf.runtime.options import Bounded, opt
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically
 
@@ -57,7 +57,7 @@ SIZES = {
 
 
 @dataclass
-class DemoOptions:
+class DemoOptions(Bounded):
     output: str = opt("runs/demo", "Folder of the demo.")
     seeds: int = opt(
         1, "Training runs of each method; several give a mean and a standard deviation in the table.", least=1

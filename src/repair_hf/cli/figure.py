@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import SourceOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
@@ -50,7 +50,7 @@ class GridOptions:
 
 
 @dataclass
-class MarginOptions:
+class MarginOptions(Bounded):
     n: int = opt(1000, "How many records to draw, the same share of both directions.", least=1)
 
 

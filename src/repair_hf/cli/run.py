@@ -22,7 +22,7 @@ from typing import Any
 
 from repair_hf.cli.subcommands import load_command, print_command, print_table, run_command, suggest
 from repair_hf.runtime.command_line import flags, parse
-from repair_hf.runtime.options import UserError, need, opt
+from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.processes import refuse_several
 
 EPILOG = """examples:
@@ -38,7 +38,7 @@ STAGES = ("mine", "synthesize", "train", "evaluate")
 
 
 @dataclass
-class RunOptions:
+class RunOptions(Bounded):
     recipe: str = need("Folder of recipes: mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml.")
     output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
     rounds: int = opt(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.options import SourceOptions, UserError, need, opt
+from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf show runs/demo/records
@@ -16,7 +16,7 @@ EPILOG = """examples:
 
 
 @dataclass
-class ShowOptions:
+class ShowOptions(Bounded):
     _is_shared = True  # a file
     records: str = need("Folder or Hub id of records.")
     n: int = opt(12, "How many to draw; both directions get the same share.", least=1)
@@ -27,6 +27,7 @@ class ShowOptions:
     output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if Path(self.output).suffix.lower() not in (".html", ".png"):
             raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
 

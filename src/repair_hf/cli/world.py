@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.locks import LOCK
-from repair_hf.runtime.options import UserError, opt
+from repair_hf.runtime.options import Bounded, UserError, opt
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
@@ -24,7 +26,7 @@ EPILOG = """examples:
 
 
 @dataclass
-class BuildOptions:
+class BuildOptions(Bounded):
     _argument_group_name = "world"
 
     output: str = opt("runs/world", "Folder of the world.")
@@ -35,7 +37,7 @@ class BuildOptions:
 
 
 @dataclass
-class PretrainOptions:
+class PretrainOptions(Bounded):
     """How a base retriever is trained from scratch. The defaults are the recipe of `world/base`."""
 
     world: str = opt("runs/world", "Folder of the world (`repair-hf world build`).")
@@ -47,12 +49,13 @@ class PretrainOptions:
     seed: int = opt(0, "Seed of the initial weights and of the order of the data.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width % 32:
             raise UserError(f"`width` must be a multiple of 32, got {self.width}.")
 
 
 @dataclass
-class ServeOptions:
+class ServeOptions(Bounded):
     """Where the oracle listens, and which faults it simulates."""
 
     port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.", least=0, most=65535)
@@ -153,22 +156,18 @@ def _write_held_out(folder: Path, world: str, made_of: dict) -> None:
 
 def serve(options: ServeOptions) -> None:
     """Serve the oracle as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
-    from repair_hf.toyworld.server import serve as serve_oracle
+    from repair_hf.toyworld import oracle
+    from repair_hf.toyworld.server import ChatServer
 
-    serve_oracle(
-        options.port,
-        latency=options.latency,
-        verdict_noise=options.verdict_noise,
-        malformed_rate=options.malformed_rate,
-        log=Path(options.log) if options.log else None,
-        ready=_print_address,
-    )
-
-
-def _print_address(url: str) -> None:
-    print(f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True)  # a program may wait for the address
-    print("It needs no key, but LiteLLM requires one to be set: OPENAI_API_KEY=none will do.", flush=True)
-    suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
+    ask = partial(oracle.answer, verdict_noise=options.verdict_noise, malformed_rate=options.malformed_rate)
+    with ChatServer(
+        partial(oracle.choices, ask), port=options.port, latency=options.latency, log=options.log
+    ) as server:
+        url = server.base_url
+        print(f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True)  # a program may wait for the address
+        print("It needs no key, but LiteLLM requires one to be set: OPENAI_API_KEY=none will do.", flush=True)
+        suggest("synthesize", "...", "--llm", "openai/oracle", "--llm-base-url", url)
+        threading.Event().wait()
 
 
 ACTIONS = {

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from repair_hf.runtime.options import check_bounds, need, opt
+from repair_hf.runtime.options import Bounded, need, opt
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -25,7 +25,7 @@ COARSE = 64  # values among which a median is searched first
 
 
 @dataclass(frozen=True)
-class Draws:
+class Draws(Bounded):
     """The images of each resample: N of N, with replacement.
 
     Example:
@@ -37,9 +37,6 @@ class Draws:
     n_images: int = need("Number of images, N.", least=1)
     resamples: int = opt(RESAMPLES, "Number of resamples, R.", least=1)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def means(self, values: np.ndarray, image: np.ndarray) -> np.ndarray:
         """Return the means over each resample's queries; NaN if a resample has no values for a mean.

@@ -21,7 +21,7 @@ from repair_hf.llm.failures import (
 )
 from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.provider import LiteLLM, Reply, read_reply
+from repair_hf.llm.provider import LiteLLM, Reply, find_provider, read_reply
 from repair_hf.runtime.options import UserError
 
 PROVIDERS = ("openai", "azure", "vertex_ai", "litellm_proxy")  # LiteLLM passes batches of OpenAI's form to these
@@ -39,7 +39,7 @@ Answer = tuple[str, Reply | PassingFailure | ProviderError]
 
 def batch_route(model: str) -> tuple[str, str]:
     """Return the model's name at its provider, and the provider; it must have a batch API in LiteLLM."""
-    name, route, _, _ = load_litellm().get_llm_provider(model)
+    name, route = find_provider(model)
     if route not in PROVIDERS:
         raise UserError(
             f"--batch: LiteLLM supports no batch API for {model}, only for ids that begin with "

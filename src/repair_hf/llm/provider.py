@@ -55,15 +55,7 @@ class LiteLLM:
 
     def __init__(self, model: str, *, base_url: str | None, timeout: float) -> None:
         self.base_url, self.timeout = base_url, timeout
-        litellm = load_litellm()
-        try:
-            name, provider, _, _ = litellm.get_llm_provider(model)
-        except litellm.BadRequestError as error:
-            raise UserError(
-                f"{model!r} names no provider. Write it as provider/model, such as gemini/gemini-2.5-flash, or as "
-                "openai/NAME with the base URL of a compatible server."
-            ) from error
-        self._form = _answer_form(litellm, model, name, provider)
+        self._form = _answer_form(load_litellm(), model, *find_provider(model))
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
         litellm = load_litellm()
@@ -97,6 +89,23 @@ class LiteLLM:
         return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
 
 
+def find_provider(model: str) -> tuple[str, str]:
+    """Return the model's name at its provider, and the provider.
+
+    Raises:
+        UserError: If the model id names no provider that LiteLLM knows.
+    """
+    litellm = load_litellm()
+    try:
+        name, provider, _, _ = litellm.get_llm_provider(model)
+    except litellm.BadRequestError as error:
+        raise UserError(
+            f"{model!r} names no provider. Write it as provider/model, or as openai/NAME with the base URL of a "
+            "compatible server."
+        ) from error
+    return name, provider
+
+
 def thinking_room(model: str, reasoning_effort: str | None) -> int:
     """Return how many tokens to add to `max_tokens`, because a reasoning model counts its thoughts towards it."""
     litellm = load_litellm()
@@ -104,7 +113,7 @@ def thinking_room(model: str, reasoning_effort: str | None) -> int:
         return 0
     if reasoning_effort != "none":
         return THINKING_TOKENS
-    name, provider, _, _ = litellm.get_llm_provider(model)
+    name, provider = find_provider(model)
     params = litellm.utils.get_optional_params(
         model=name, custom_llm_provider=provider, reasoning_effort="none", drop_params=True
     )

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import yaml
 
 from repair_hf.runtime.flags import Help, add_arguments, default_of, is_needed
-from repair_hf.runtime.options import SEEDS, UserError, check_bounds
+from repair_hf.runtime.options import SEEDS, UserError
 
 
 def parse(
@@ -93,13 +93,10 @@ class _Parser(argparse.ArgumentParser):
         values = vars(self.parse_args(argv))
         if not 0 <= values.get("seed", 0) < SEEDS:  # here, because transformers declares the seed of training
             self.error(f"`seed` must lie between 0 and {SEEDS - 1}, got {values['seed']}")
-        filled = tuple(
+        return tuple(
             each(**{field.name: values[field.name] for field in fields(each) if field.name in values})
             for each in self.types
         )
-        for each in filled:
-            check_bounds(each)
-        return filled
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")

@@ -26,7 +26,7 @@ def opt(default: Any, help: str, **bounds: float) -> Any:
     Args:
         default: Its value if nobody sets it. A list is copied for each instance.
         help: Its line in `--help`.
-        bounds: Any of `least`, `above` and `most`, which `check_bounds` enforces; `above` is an exclusive lower bound.
+        bounds: Any of `least`, `above` and `most`, which `Bounded` enforces; `above` is an exclusive lower bound.
             Do not use them in `RepairConfig`: transformers' `HfArgumentParser` reads its fields too and fails on other
             keys.
     """
@@ -46,21 +46,28 @@ def _metadata(help: str, bounds: dict[str, float]) -> dict[str, Any]:
     return metadata | ({BOUNDS: bounds} if bounds else {})
 
 
-def check_bounds(options: Any) -> None:
-    """Check each option of a dataclass against its bounds, and each value of a list. None passes.
+class Bounded:
+    """Base of the dataclasses whose options have bounds: checks them, and each value of a list. None passes.
 
     Raises:
         UserError: For the first value that is too small, too large, infinite, or not a number.
     """
-    for each in fields(options):
-        bounds = each.metadata.get(BOUNDS)
-        value = getattr(options, each.name)
-        for number in value if isinstance(value, list) else [value]:
-            if not bounds or number is None:
-                continue
-            if not isfinite(number) or not all(_CHECKS[name][0](number, bound) for name, bound in bounds.items()):
-                wanted = " and ".join(f"{_CHECKS[name][1]} {bound:g}" for name, bound in bounds.items())
-                raise UserError(f"`{each.name}` must be {wanted}, got {number:g}.")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            bounds = each.metadata.get(BOUNDS)
+            value = getattr(self, each.name)
+            for number in value if isinstance(value, list) else [value]:
+                if not bounds or number is None:
+                    continue
+                if not isfinite(number) or not all(_CHECKS[name][0](number, bound) for name, bound in bounds.items()):
+                    raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {number:g}.")
+
+
+def _in_words(bounds: dict[str, float]) -> str:
+    if set(bounds) == {"least", "most"}:
+        return f"between {bounds['least']:g} and {bounds['most']:g}"
+    return " and ".join(f"{_CHECKS[name][1]} {bound:g}" for name, bound in bounds.items())
 
 
 @dataclass
@@ -95,7 +102,7 @@ class SourceOptions(PairsOptions):
 
 
 @dataclass(kw_only=True)
-class EmbeddingOptions:
+class EmbeddingOptions(Bounded):
     """How images and captions are embedded; a base of the commands' own options."""
 
     batch_size: int = opt(256, "Items to encode at once.", least=1)
@@ -109,6 +116,7 @@ class EmbeddingOptions:
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.draft_jpegs and not self.cache_images:
             raise UserError("`draft_jpegs` is for the file of `cache_images`; give both, or neither.")
         if self.cache_folder is not None and not self.cache_images:

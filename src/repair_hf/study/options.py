@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.runtime.options import PairsOptions, UserError, opt
+from repair_hf.runtime.options import Bounded, PairsOptions, UserError, opt
 from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions
 
 
@@ -39,7 +39,7 @@ class ListOptions:
 
 
 @dataclass
-class StudyOptions:
+class StudyOptions(Bounded):
     """Which methods, and how they are trained and evaluated."""
 
     _argument_group_name = "study"
@@ -94,6 +94,7 @@ class StudyOptions:
     dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.datasets is not None and not self.datasets:
             raise UserError("`datasets` is empty; name datasets and their options, or leave it out.")
 

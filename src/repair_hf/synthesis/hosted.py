@@ -31,7 +31,7 @@ from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.prompts import image_prompt
-from repair_hf.llm.provider import Reply
+from repair_hf.llm.provider import Reply, find_provider
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
@@ -68,14 +68,7 @@ class HostedEditor:
         circuit: Circuit | None = None,
         retries: Retries | None = None,
     ) -> None:
-        litellm = load_litellm()
-        try:
-            _, provider, _, _ = litellm.get_llm_provider(model)
-        except litellm.BadRequestError as error:
-            raise UserError(
-                f"--editor {model} names no provider. Write it as provider/model, such as "
-                "gemini/gemini-2.5-flash-image, or as openai/NAME with --editor-base-url."
-            ) from error
+        _, provider = find_provider(model)
         if provider in _SEND_ADDRESSES:
             raise UserError(
                 f"--editor {model}: {provider} sends {_ADDRESS}, which is not followed. Give one that sends the "

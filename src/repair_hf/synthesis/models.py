@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from repair_hf.runtime.options import UserError, check_bounds, need, opt
+from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import SMALLEST_EDIT
 
@@ -29,7 +29,7 @@ ORACLE = "world/oracle"
 
 
 @dataclass
-class LLMOptions:
+class LLMOptions(Bounded):
     """Which LLM, and how much of it."""
 
     _argument_group_name = "llm"
@@ -61,7 +61,7 @@ class LLMOptions:
     malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.", least=0, most=1)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         is_oracle = self.llm in (ORACLE, f"litellm:{ORACLE}") and self.llm_base_url is None
         if (self.verdict_noise or self.malformed_rate) and not is_oracle:
             raise UserError(
@@ -71,7 +71,7 @@ class LLMOptions:
 
 
 @dataclass
-class EditorOptions:
+class EditorOptions(Bounded):
     """Which image editor, and how it works."""
 
     _argument_group_name = "editor"
@@ -96,7 +96,7 @@ class EditorOptions:
     artifacts: float = opt(0.0, "Toy world: strength of the trace that editing leaves in images.", least=0, most=1)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        super().__post_init__()
         if (self.drift or self.artifacts) and self.editor != "world":
             raise UserError(
                 "`drift` and `artifacts` are faults of the toy world's editor; use them with --editor world."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from repair_hf.runtime.options import check_bounds, opt
+from repair_hf.runtime.options import Bounded, opt
 
 Select = Literal["nearest", "first"]
 
@@ -16,7 +16,7 @@ SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
 
 
 @dataclass(kw_only=True)
-class RepairOptions:
+class RepairOptions(Bounded):
     """How failures are repaired."""
 
     candidates: int = opt(3, "Edits to make of each false positive; one is kept.", least=1)
@@ -35,9 +35,6 @@ class SynthesisOptions(RepairOptions):
 
     round: int = opt(1, "Number of this round of repair; later rounds start from the repaired retriever.")
     workers: int = opt(64, "Failures in flight per direction.", least=1)
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
     def is_grouped(self, direction: str) -> bool:
         """Whether the false positives of one query are audited in one request."""

@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
 
-__all__ = ["ChatServer", "Hangup", "Response", "serve"]
+__all__ = ["ChatServer", "Hangup", "Response"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,22 +95,6 @@ class ChatServer(ThreadingHTTPServer):
         """Log everything but a client that went away."""
         if not isinstance(sys.exception(), ConnectionError):
             logger.exception("The request of %s failed.", client_address)
-
-
-def serve(
-    port: int,
-    *,
-    verdict_noise: float = 0.0,
-    malformed_rate: float = 0.0,
-    latency: float = 0.0,
-    log: str | Path | None = None,
-    ready: Callable[[str], None],
-) -> None:
-    """Serve the oracle until interrupted; `ready` gets the base URL as soon as the port is open."""
-    ask = partial(oracle.answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
-    with ChatServer(lambda body: oracle.choices(ask, body), port=port, latency=latency, log=log) as server:
-        ready(server.base_url)
-        threading.Event().wait()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,5 @@
 """Agreement between people and the audit: the paper's own figures, slow references, and answers made by hand."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page in a real browser: answered by keyboard, killed half-way, gone on with."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -72,7 +70,7 @@ def served(tmp_path):
         url = f"http://127.0.0.1:{port}/"
         for _ in range(1800):
             try:
-                urllib.request.urlopen(url, timeout=2)
+                urllib.request.urlopen(url, timeout=60)
                 return folder, url, processes[-1]
             except OSError:
                 time.sleep(0.1)
@@ -124,7 +122,7 @@ def sign_in(page) -> None:
     wait_for_item(page, 0)
 
 
-def told(folder: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+def judged(folder: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The criteria that each edit fails, and the failure modes."""
     answers = read_answers(folder).set_index("item").sort_index()
     failed = {item: [name for name in CRITERIA if not row[name]] for item, row in answers.iterrows()}
@@ -186,7 +184,7 @@ def test_edits_by_criteria_and_failure_mode_and_back(served, browser):
     press(page, "Enter")
     page.wait_for_selector("text=All 4 are done")
     failed = {"item-0": [], "item-1": ["edit_minimal", "valid_contrast"], "item-2": [], "item-3": []}
-    assert told(folder) == (failed, {"item-1": "semantic_mismatch"})
+    assert judged(folder) == (failed, {"item-1": "semantic_mismatch"})
 
 
 def test_keys_do_not_overtake_each_other_on_their_way(served, browser):
@@ -201,7 +199,7 @@ def test_keys_do_not_overtake_each_other_on_their_way(served, browser):
     page.evaluate("() => window.release()")
     wait_for_item(page, 1)
     press(page, "Enter")
-    assert told(folder) == (
+    assert judged(folder) == (
         {"item-0": ["scaffold_kept", "valid_contrast"], "item-1": []}, {"item-0": "semantic_mismatch"}
     )  # fmt: skip
 

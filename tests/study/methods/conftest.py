@@ -1,12 +1,11 @@
 """A tiny toy world, and what each maker makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scripted import Scripted
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
@@ -17,7 +16,7 @@ from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.products import make_samples
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
-from tests.study.methods.counting import CountedEditor, CountedOracle
+from tests.study.methods.counting import CountedEditor
 
 MAKERS = load_makers()
 
@@ -46,7 +45,7 @@ def run(pairs, encoder):
     def make(name: str, folder: Path, provider=None, editor=None) -> SimpleNamespace:
         if name == "negclip":
             pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
-        provider, editor = provider or CountedOracle(), editor or CountedEditor()
+        provider, editor = provider or Scripted(), editor or CountedEditor()
         with Journal(folder / "journal.jsonl") as journal:
             chat = ChatModel(oracle.MODEL, journal=journal, provider=provider)
             context = MakerContext(pairs, encoder, chat, editor, folder, spacy_model="world")

@@ -1,30 +1,9 @@
-"""Models that count their requests, and vectors for the losses."""
-
-from __future__ import annotations
-
-import asyncio
+"""An editor that counts its images, and vectors for the losses."""
 
 import torch
 import torch.nn.functional as F
 
-from repair_hf.llm.provider import ProviderError, Reply
-from repair_hf.toyworld import oracle
 from repair_hf.toyworld.editor import WorldEditor
-
-
-class CountedOracle:
-    """The oracle in this process, counted. It fails after some answers, or says `instead` if that returns a text."""
-
-    def __init__(self, *, fail_after: int | None = None, instead=lambda request: None) -> None:
-        self.calls, self.fail_after, self.instead, self._answer = 0, fail_after, instead, oracle.provider()
-
-    async def __call__(self, request) -> Reply:
-        await asyncio.sleep(0)
-        if self.calls == self.fail_after:
-            raise ProviderError("out of credit")
-        self.calls += 1
-        said = self.instead(request)
-        return await self._answer(request) if said is None else Reply(said, "stop", 1, 1, 0.0, oracle.MODEL)
 
 
 class CountedEditor(WorldEditor):

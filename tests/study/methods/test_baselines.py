@@ -1,7 +1,5 @@
 """Every baseline from its samples to a trained step."""
 
-from __future__ import annotations
-
 import pytest
 from training_runs import curve, weights
 

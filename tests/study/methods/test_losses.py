@@ -1,7 +1,5 @@
 """The baselines' losses at scale 0 against their known values, with absent negatives, and against slow loops."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The makers on a tiny toy world with its oracle: requests, reuse, dropped captions, and what samples say."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from provider_server import ImageServer, png
+from scripted import Scripted
 from study_runs import PER_SAMPLE
 
 from repair_hf.llm.budget import Budget, BudgetSpent
@@ -28,7 +27,7 @@ from repair_hf.study.products import make_samples
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.toyworld import captions, oracle, renderer
 from repair_hf.toyworld.scenes import holds
-from tests.study.methods.counting import CountedEditor, CountedOracle
+from tests.study.methods.counting import CountedEditor
 
 MAKERS = load_makers()
 
@@ -54,7 +53,7 @@ def test_calls_are_the_papers_and_a_second_run_asks_nothing(name, made, run, pai
     assert asked == (sum(maker.asks.values()), maker.edits + maker.draws) == PER_SAMPLE[name]
     assert one.context.tried == 20 and one.provider.calls <= count.llm and one.editor.made <= count.images
     assert (one.provider.calls > 0, one.editor.made > 0) == (asked[0] > 0, asked[1] > 0)
-    again = run(name, one.folder, CountedOracle(fail_after=0))
+    again = run(name, one.folder, Scripted(fail_after=0))
     assert again.rows == one.rows and (again.provider.calls, again.editor.made) == (0, 0)
     assert again.context.asked == count  # counts as if nothing were reused
     dropped = one.context.dropped
@@ -141,11 +140,11 @@ def test_alias_filters_drop_candidates_that_left_their_caption():
 
 
 def test_an_interrupted_run_goes_on_where_it_was(made, run, tmp_path):
-    whole, first, editor = made("coco-cf"), CountedOracle(fail_after=25), CountedEditor()
+    whole, first, editor = made("coco-cf"), Scripted(fail_after=25), CountedEditor()
     with pytest.raises(RunStopped, match="out of credit"):
         run("coco-cf", tmp_path, first, editor)
     assert first.calls == 25 and editor.made == 0
-    second = run("coco-cf", tmp_path, CountedOracle(), editor)
+    second = run("coco-cf", tmp_path, Scripted(), editor)
     assert first.calls + second.provider.calls == whole.provider.calls and editor.made == whole.editor.made
     texts = [[(row["caption_id"], row["text"]) for row in one.rows] for one in (second, whole)]
     assert texts[0] == texts[1]
@@ -156,11 +155,10 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, made, run, tmp_path):
     words = pairs.captions["caption"][:4]
     useless = dict(zip(words, ["", "I'm sorry, but I can't help with that.", words[2].upper(), "Circle"], strict=True))
 
-    def instead(request) -> str | None:
-        prompt = request["messages"][1]["content"][0]["text"]
-        return next((said for caption, said in useless.items() if json.dumps(caption) in prompt), None)
+    def script(stage: str, shown: str) -> str | None:
+        return next((said for caption, said in useless.items() if json.dumps(caption) in shown), None)
 
-    one = run("laclip", tmp_path, CountedOracle(instead=instead))
+    one = run("laclip", tmp_path, Scripted(script))
     lost = {row["caption_id"] for row in pairs.captions if row["caption"] in useless}
     assert {row["caption_id"] for row in one.rows} == {row["caption_id"] for row in made("laclip").rows} - lost
     assert one.context.asked.llm == one.context.tried == 20
@@ -177,7 +175,7 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
     def draw(max_usd: float | None) -> list[dict]:
         editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.base_url("gemini"))
         with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = ChatModel(oracle.MODEL, journal=journal, provider=CountedOracle(), budget=Budget(max_usd))
+            chat = ChatModel(oracle.MODEL, journal=journal, provider=Scripted(), budget=Budget(max_usd))
             context = MakerContext(pairs, encoder, chat, editor, tmp_path)
             return asyncio.run(make_samples(MAKERS["stablerep"], context))
 

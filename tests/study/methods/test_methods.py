@@ -1,7 +1,5 @@
 """The list of methods: the paper's names, each of its own samples and loss, refused where a package is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """NegCLIP's five generators on captions whose parts are known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows of samples: who is drawn in whose place, how often, and what a share leaves."""
 
-from __future__ import annotations
-
 import numpy as np
 import PIL.Image
 import pytest

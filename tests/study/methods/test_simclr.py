@@ -1,7 +1,5 @@
 """SimCLR beside CLIP: a head that trains and is not saved, views that differ."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors import safe_open
