@@ -38,6 +38,23 @@ def test_form_is_asked_for_where_the_model_knows_it(ask):
     assert "response_format" not in script.bodies[1]
 
 
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_unknown_model_is_asked_for_form_once_and_again_only_if_it_takes_it(with_chat, status):
+    def answer(question) -> str | Wire:
+        time.sleep(0.05)  # the others are ready meanwhile
+        has_form = "response_format" in question.body
+        forms.append(has_form)
+        return Wire(400, error("openai", 400, "response_format?")) if has_form and status == 400 else GOOD
+
+    async def work(chat):
+        asked = (chat.ask(m, stage="a", direction="t2i", schema=Verdict) for m in texts(0, 8))
+        return await asyncio.gather(*asked)
+
+    forms: list[bool] = []
+    assert all(verdict.valid for verdict in with_chat(answer, work, limits=Limits(8)))
+    assert forms == ([True] * 8 if status == 200 else [True] + [False] * 8)
+
+
 def test_wrong_types_are_repaired_once(ask):
     faulty = '{"valid": "yes", "reason": "it fits"}'
     script = Script(faulty, GOOD)
@@ -151,4 +168,5 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_chat, text, q
         await asyncio.wait(tasks)  # nothing may be sent any more
         return kept
 
-    assert with_chat(script, work, limits=Limits(2)) == len(script.bodies) == min(questions, 2)
+    model = "openai/gpt-4o-mini"  # of an unknown one, the first question goes alone
+    assert with_chat(script, work, model, limits=Limits(2)) == len(script.bodies) == min(questions, 2)

@@ -20,6 +20,8 @@ from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
     find_editor,
+    find_llm,
+    find_usable_editor,
     find_usable_llm,
     local_weights,
     open_chat,
@@ -69,6 +71,7 @@ def run(
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import digest, finished, open_stage
+    from repair_hf.synthesis.outcome import reopen, require_records, unusable
     from repair_hf.synthesis.rounds import EarlierRounds
 
     file = Path(options.failures)
@@ -82,7 +85,8 @@ def run(
     if earlier.failures and processes().is_main:
         print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
     if stage.dry_run:
-        return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+        _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+        return _check_models(llm, editor)
     encoder = DualEncoder.from_pretrained(options.model)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
     resolved |= local_weights(llm, editor)
@@ -94,12 +98,16 @@ def run(
         "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
     summary = finished(stage.output, resolved)
-    if summary is None:
+    if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
+        _check_models(llm, editor)
         folder = open_stage(stage.output, command="synthesize", options=resolved)
         summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
         _print_summary(summary)
         print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
+        require_records(Path(stage.output), summary, llm.answer_attempts)
+        if count := unusable(summary, llm.answer_attempts):
+            print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
         words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
         suggest("train", *words, "--output", "runs/train")
 
@@ -123,9 +131,8 @@ def _synthesize(
     from repair_hf.synthesis.pipeline import Synthesizer
 
     start, everyone = time.perf_counter(), processes()
-    images = open_editor(editor, llm)
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
-        chat = open_chat(llm, journal)
+        chat, images = open_chat(llm, journal), open_editor(editor, llm)
         synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **_how(options))
         live = LiveView(folder, synthesizer.builder, total=len(failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
@@ -143,12 +150,19 @@ def _synthesize(
     summary = {
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),
+        "attempts": chat.attempts,
         "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
         "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
     finish_stage(folder, summary)
     return summary
+
+
+def _check_models(llm: LLMOptions, editor: EditorOptions) -> None:
+    """Check ids and keys of the models before anything is loaded."""
+    find_usable_llm(llm)
+    find_usable_editor(editor)
 
 
 def _how(options: SynthesizeOptions) -> dict[str, Any]:
@@ -168,7 +182,7 @@ def _print_estimate(
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import ENOUGH, estimate_run
 
-    (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
+    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
     estimate = estimate_run(
         pairs,

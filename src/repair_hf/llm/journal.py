@@ -242,7 +242,7 @@ def _parse(line: bytes) -> Entry | None:
     try:
         entry = Entry(**json.loads(line))
         return entry._replace(others=tuple((text, finish) for text, finish in entry.others))
-    except (ValueError, TypeError):  # not JSON, not an object, or other fields
+    except (ValueError, TypeError, RecursionError):  # not JSON, too deep, not an object, or other fields
         return None
 
 
