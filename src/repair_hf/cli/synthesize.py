@@ -69,6 +69,7 @@ def run(
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.llm.prompts import prompt_digest
     from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.runtime.disk import naming_full_disk
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import digest, finished, open_stage
     from repair_hf.synthesis.outcome import reopen, require_records, unusable
@@ -101,7 +102,8 @@ def run(
     if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
         _check_models(llm, editor)
         folder = open_stage(stage.output, command="synthesize", options=resolved)
-        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
+        with naming_full_disk(folder, lambda: _space_needed(folder, options.candidates)):
+            summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
         _print_summary(summary)
         print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
@@ -163,6 +165,14 @@ def _check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     """Check ids and keys of the models before anything is loaded."""
     find_usable_llm(llm)
     find_usable_editor(editor)
+
+
+def _space_needed(folder: Path, candidates: int) -> int:
+    """Return the bytes that a run needs at least to go on: its reserve, and the edited images in the records."""
+    from repair_hf.llm.journal import RESERVE
+
+    made = sum(path.stat().st_size for path in (folder / "candidates").rglob("*.png"))
+    return RESERVE + made // candidates
 
 
 def _how(options: SynthesizeOptions) -> dict[str, Any]:
