@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from provider_server import Script, Wire, error, said
+from provider_server import KEY, Script, Wire, error, said
 
 from repair_hf.llm.client import ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.limits import Limits
@@ -91,6 +91,14 @@ def test_a_model_that_thinks_gets_room_for_it_and_is_asked_anew_with_another_eff
 
 def test_broken_unicode_is_survived(ask):
     assert ask(Script('{"valid": true, "reason": "\ud83d"}'))[0].valid  # half an emoji
+
+
+@pytest.mark.parametrize("said", [KEY, f"\\u0070{KEY[1:]}"])  # as it is, and with a letter that JSON escapes
+def test_a_key_in_an_answer_is_hidden_in_journal_and_result(said, ask, tmp_path):
+    answer, _ = ask(Script(f'{{"valid": true, "reason": "by {said}"}}'))
+    assert answer.reason == "by <hidden>" and KEY not in (tmp_path / "journal.jsonl").read_text()
+    assert ask(Script(f"a {KEY}"), schema=None)[0] == "a <hidden>"
+    assert KEY not in (tmp_path / "journal.jsonl").read_text()
 
 
 # What the provider does
