@@ -72,13 +72,10 @@ def run(
     from repair_hf.runtime.disk import naming_full_disk
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import digest, finished, open_stage
-    from repair_hf.synthesis.outcome import reopen, require_records, unusable
+    from repair_hf.synthesis.outcome import reopen
     from repair_hf.synthesis.rounds import EarlierRounds
 
-    file = Path(options.failures)
-    file = file / "failures.parquet" if file.is_dir() else file
-    if not file.is_file():
-        raise UserError(f"--failures {options.failures}: {file} does not exist. Make it with `repair-hf mine`.")
+    file = _failures_file(options.failures)
     failures = Dataset(read_table(file))
     pairs = load_wanted(pairs_options)
     earlier = EarlierRounds(options.earlier_rounds or ())
@@ -105,13 +102,19 @@ def run(
         with naming_full_disk(folder, lambda: _space_needed(folder, options.candidates)):
             summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
-        _print_summary(summary)
-        print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
-        require_records(Path(stage.output), summary, llm.answer_attempts)
-        if count := unusable(summary, llm.answer_attempts):
-            print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
-        words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
-        suggest("train", *words, "--output", "runs/train")
+        _print_outcome(summary, Path(stage.output), llm.answer_attempts)
+        suggest(
+            "train", *as_flags(pairs_options), "--model", options.model, "--records", stage.output,
+            "--output", "runs/train",
+        )  # fmt: skip
+
+
+def _failures_file(given: str) -> Path:
+    file = Path(given)
+    file = file / "failures.parquet" if file.is_dir() else file
+    if not file.is_file():
+        raise UserError(f"--failures {given}: {file} does not exist. Make it with `repair-hf mine`.")
+    return file
 
 
 def _synthesize(
@@ -224,6 +227,17 @@ def _print_estimate(
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
         print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
+
+
+def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:
+    """Print what a run made; raise an error if it made no record."""
+    from repair_hf.synthesis.outcome import require_records, unusable
+
+    _print_summary(summary)
+    print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
+    require_records(folder, summary, attempts)
+    if count := unusable(summary, attempts):
+        print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
