@@ -103,10 +103,8 @@ def run(
             summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
         _print_outcome(summary, Path(stage.output), llm.answer_attempts)
-        suggest(
-            "train", *as_flags(pairs_options), "--model", options.model, "--records", stage.output,
-            "--output", "runs/train",
-        )  # fmt: skip
+        words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
+        suggest("train", *as_flags(pairs_options), *words)
 
 
 def _failures_file(given: str) -> Path:
