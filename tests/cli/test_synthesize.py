@@ -2,16 +2,22 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
+from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.server import ChatServer
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +81,8 @@ def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, cap
     assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
 
 
-def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys):
+def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
     words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
     words += ["--candidates", "4", "--requests-per-minute", "10"]
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
@@ -110,7 +117,7 @@ def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_pa
     (model / "generation_config.json").write_text(json.dumps(settings))
     output = tmp_path / "records"
     words = [*inputs, "--llm", str(model), "--editor", "world", "--max-error-rate", "1", "--output", str(output)]
-    assert synthesize(*words) == 0
+    assert synthesize(*words) == 1  # no record
     summary = json.loads((output / "summary.json").read_text())
     for direction, count in (("t2i", 4), ("i2t", 16)):
         assert summary["directions"][direction]["dropped"] == {"llm_unparsed": count}
@@ -146,6 +153,89 @@ def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):
     assert synthesize(*inputs, *WORLD, "--output", str(tmp_path), *words) == 2
     error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("repair-hf synthesize: error: ")]
     assert len(error) == 1 and complaint in error[0]
+
+
+@pytest.mark.parametrize("key", [None, "a-key\n"])
+@pytest.mark.parametrize(
+    "models",
+    [["openai/gpt-4o-mini", "no/such-editor"], ["world/oracle", "openai/gpt-image-1"]],
+    ids=["of the llm", "of the editor"],
+)
+def test_a_key_is_checked_before_anything_is_loaded_and_by_a_dry_run(
+    models, key, inputs, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    words = [*inputs, "--llm", models[0], "--editor", models[1], "--output", str(tmp_path / "new")]
+    for more in ([], ["--dry-run"]):
+        assert synthesize(*words, *more) == 2
+        shown = capsys.readouterr()
+        assert "OPENAI_API_KEY" in shown.err.splitlines()[-1] and "diffusers" not in shown.err
+        assert ("Dollars" in shown.out) == bool(more) and not (tmp_path / "new").exists()
+
+
+def _deep(body: dict) -> str:
+    """A caption edit that is too deep; everything before it is right."""
+    is_edit = "response_format" not in body
+    return "[" * 100_000 if is_edit else oracle.answer(body["messages"], body["seed"])
+
+
+@pytest.mark.parametrize("useless", [lambda body: "As you wish.", _deep], ids=["prose", "too deep"])
+def test_unusable_answers_are_asked_for_again_by_the_next_run_and_not_for_ever(
+    useless, inputs, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
+    failures = Dataset.from_parquet(f"{inputs[3]}/failures.parquet").filter(lambda row: row["direction"] == "i2t")
+    failures.select(range(6)).to_parquet(tmp_path / "failures.parquet")
+    good = partial(oracle.choices, oracle.answer)
+    with ChatServer(useless, log=tmp_path / "log") as server:
+
+        def run(output: str, answer) -> tuple[int, int, list[str]]:
+            server.answer, before = answer, lines(tmp_path / "log")
+            words = f"--llm openai/o --llm-base-url {server.base_url} --editor world --max-error-rate 1".split()
+            where = ["--output", str(tmp_path / output), "--failures", str(tmp_path / "failures.parquet")]
+            code = synthesize(*inputs, *words, *where)
+            return code, lines(tmp_path / "log") - before, capsys.readouterr().err.splitlines()
+
+        (code, first, told), (healed, again, _), (done, none, _) = (
+            run("a", answer) for answer in (useless, good, good)
+        )
+        assert code == 1 and "no record" in told[-1] and told[-1].endswith("The same command asks again.")
+        assert (healed, done, none) == (0, 0, 0) and again > 0 and len(load_records(tmp_path / "a")) > 0
+        (_, two, _), (code, one, told), (last, none, _) = (run("b", useless) for _ in range(3))
+        assert two == first and code == last == 1 and none == 0 and "Raise --answer-attempts" in told[-1]
+        assert 2 * one == two or useless is _deep  # each question a third time; there, only edits
+    keys = [json.loads(line)["key"] for line in (tmp_path / "b" / "journal.jsonl").read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == two + one
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The URL of the oracle behind OpenAI's protocol, served by `repair-hf world serve`."""
+    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        yield next(word for word in server.stdout.readline().split() if word.startswith("http://"))
+        server.terminate()
+
+
+SMALL = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split()
+
+
+@pytest.fixture(scope="module")
+def by_oracle(inputs, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("oracle") / "records"
+    assert synthesize(*inputs, *WORLD, *SMALL, "--output", str(folder)) == 0
+    return folder
+
+
+def edits(folder: Path) -> list[dict]:
+    columns = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
+    return load_records(folder).select_columns(columns).to_list()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from provider_server import Script, Wire, error, said
+from provider_server import KEY, Script, Wire, error, said
 
 from repair_hf.llm.client import ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.limits import Limits
@@ -36,6 +36,23 @@ def test_form_is_asked_for_where_the_model_knows_it(ask):
     assert list(asked["json_schema"]["schema"]["properties"]) == ["valid", "reason"]
     ask(script, model="openai/gpt-4o-mini", schema=None)
     assert "response_format" not in script.bodies[1]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_unknown_model_is_asked_for_form_once_and_again_only_if_it_takes_it(with_chat, status):
+    def answer(question) -> str | Wire:
+        time.sleep(0.05)  # the others are ready meanwhile
+        has_form = "response_format" in question.body
+        forms.append(has_form)
+        return Wire(400, error("openai", 400, "response_format?")) if has_form and status == 400 else GOOD
+
+    async def work(chat):
+        asked = (chat.ask(m, stage="a", direction="t2i", schema=Verdict) for m in texts(0, 8))
+        return await asyncio.gather(*asked)
+
+    forms: list[bool] = []
+    assert all(verdict.valid for verdict in with_chat(answer, work, limits=Limits(8)))
+    assert forms == ([True] * 8 if status == 200 else [True] + [False] * 8)
 
 
 def test_wrong_types_are_repaired_once(ask):
@@ -74,6 +91,14 @@ def test_a_model_that_thinks_gets_room_for_it_and_is_asked_anew_with_another_eff
 
 def test_broken_unicode_is_survived(ask):
     assert ask(Script('{"valid": true, "reason": "\ud83d"}'))[0].valid  # half an emoji
+
+
+@pytest.mark.parametrize("said", [KEY, f"\\u0070{KEY[1:]}"])  # as it is, and with a letter that JSON escapes
+def test_a_key_in_an_answer_is_hidden_in_journal_and_result(said, ask, tmp_path):
+    answer, _ = ask(Script(f'{{"valid": true, "reason": "by {said}"}}'))
+    assert answer.reason == "by <hidden>" and KEY not in (tmp_path / "journal.jsonl").read_text()
+    assert ask(Script(f"a {KEY}"), schema=None)[0] == "a <hidden>"
+    assert KEY not in (tmp_path / "journal.jsonl").read_text()
 
 
 # What the provider does
@@ -151,4 +176,5 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_chat, text, q
         await asyncio.wait(tasks)  # nothing may be sent any more
         return kept
 
-    assert with_chat(script, work, limits=Limits(2)) == len(script.bodies) == min(questions, 2)
+    model = "openai/gpt-4o-mini"  # of an unknown one, the first question goes alone
+    assert with_chat(script, work, model, limits=Limits(2)) == len(script.bodies) == min(questions, 2)

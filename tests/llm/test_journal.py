@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from repair_hf.llm.journal import Entry, Journal, open_journal, read_entries, request_key
+from repair_hf.runtime.disk import DiskFull
 from repair_hf.runtime.options import UserError
 
 ENTRY = Entry(
@@ -211,3 +215,39 @@ def test_key_is_of_the_content_alone():
     assert request_key(shuffled, 0) == request_key(REQUEST, 0) != request_key(REQUEST, 1)
     # This digest must not change, or paid answers are lost.
     assert request_key(REQUEST, 0) == "b80bbba44260c34217be4d67f8029850"
+
+
+class _Full:
+    """A file on a disk with room for half a line more, until `reserve` is given up."""
+
+    def __init__(self, file, reserve) -> None:
+        self.file, self.reserve = file, reserve
+
+    def write(self, line: bytes) -> int:
+        if not self.reserve.exists():
+            return self.file.write(line)
+        if len(line) < 200:  # the second half
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(line[: len(line) - 150])
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
+
+
+def test_what_is_in_flight_still_fits_on_a_full_disk_and_nothing_more_is_asked(path):
+    with Journal(path) as journal:
+        journal._appender = _Full(journal._appender, journal.reserve.path)
+        for key in ("k3", "k4"):
+            with pytest.raises(DiskFull, match=r"disk is full. At least 4.2 MB are needed, and .* free.*same command"):
+                journal.put(ENTRY._replace(key=key))
+            assert journal.get(key) is not None
+    assert keys(path) == [f"k{k}" for k in range(5)] and not journal.reserve.path.exists()
+
+
+def test_a_reserve_that_does_not_fit_is_said_at_once(tmp_path):
+    with (
+        pytest.raises(DiskFull, match=re.escape(f"{tmp_path}: its disk is full")),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(Path, "write_bytes", lambda path, data: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        Journal(tmp_path / "journal.jsonl")

@@ -74,7 +74,7 @@ def test_several_answers_to_one_request(shape, send):
     [
         ("openai/gpt-4o", FORM),
         ("openai/gpt-3.5-turbo", {"type": "json_object"}),
-        ("openai/a-model-of-my-own", None),
+        ("openai/a-model-of-my-own", FORM),
         ("hosted_vllm/Qwen/Qwen2.5-VL-7B-Instruct", FORM),
     ],
 )

@@ -105,14 +105,10 @@ def test_circuit_stops_a_run_whose_requests_fail(crowd):
     assert re.search(rf"\d+ of the last \d+ {allowed}.*same command", str(stops[0]))
 
 
-def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_a_rerun_does_not_trip_over_them(crowd):
+def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_the_next_run_asks_again(crowd):
     outcomes = crowd(Counted(lambda server: ""), 100, limits=Limits(4))
-    assert "unusable answers" in str(of_type(outcomes, RunStopped)[0])
-    kept = len(of_type(outcomes, UnparsedAnswer))
-    server = Counted(good)
-    outcomes = crowd(server, 100, limits=Limits(4))
-    assert not of_type(outcomes, RunStopped) and len(of_type(outcomes, UnparsedAnswer)) >= kept
-    assert outcomes.count("yes") > 50
+    assert "unusable answers" in str(of_type(outcomes, RunStopped)[0]) and of_type(outcomes, UnparsedAnswer)
+    assert crowd(Counted(good), 100, limits=Limits(4)) == ["yes"] * 100
 
 
 def test_max_calls_holds_for_the_folder(crowd):

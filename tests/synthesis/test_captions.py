@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
-from repair_hf.synthesis.captions import clean, read_captions
+from repair_hf.synthesis.captions import clean, usable
 
 SOURCE = "One dog runs."
 
@@ -113,9 +113,9 @@ def test_what_holds_no_caption_cannot_be_used(error, answer):
 
 
 def test_one_caption_among_the_candidates_is_enough():
-    refusal = "I'm sorry, but I can't help with that."
-    assert read_captions([refusal, UnparsedAnswer("cut off"), "Two dogs"], SOURCE) == [None, None, "Two dogs"]
-    for answers, fault in (([refusal, "{}"], RefusedAnswer), (["{}", refusal], UnparsedAnswer)):
+    refusal, fault = RefusedAnswer("declined"), UnparsedAnswer("cut off")
+    assert usable([refusal, fault, "Two dogs"]) == [None, None, "Two dogs"]
+    for answers in ([refusal, fault], [fault, refusal]):
         with pytest.raises(AnswerError) as caught:
-            read_captions(answers, SOURCE)
-        assert type(caught.value) is fault
+            usable(answers)
+        assert caught.value is answers[0]

@@ -83,3 +83,9 @@ def test_of_several_gpus_a_process_takes_one(config, caplog):
     made._n_gpu = 8
     made._take_one_gpu()
     assert made.n_gpu == 1 and made.train_batch_size == 4 and "of 8 GPUs here" in caplog.text
+
+
+def test_a_token_is_in_no_file_of_the_arguments(config, tmp_path):
+    torch.save(config(hub_token="planted-token"), tmp_path / "training_args.bin")  # as the Trainer does
+    assert b"planted" not in (tmp_path / "training_args.bin").read_bytes()
+    assert torch.load(tmp_path / "training_args.bin", weights_only=False).hub_token is None

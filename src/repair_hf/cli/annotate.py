@@ -82,7 +82,10 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
 
         print(push_space(here, options.space).url)
         return
+    from starlette.middleware import Middleware  # Gradio's
+
     from repair_hf.analysis.people.page import Sheet, serve
+    from repair_hf.runtime.hosts import OwnHostOnly
 
     print(
         f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
@@ -91,6 +94,6 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
     )
     sheet = Sheet(here)
     try:
-        serve(sheet, host=options.host, port=options.port)
+        serve(sheet, host=options.host, port=options.port, middleware=[Middleware(OwnHostOnly, bound=options.host)])
     except OSError as error:  # Gradio's own, without a number
         raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error

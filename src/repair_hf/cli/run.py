@@ -78,6 +78,7 @@ def run(options: RunOptions) -> None:
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.llm.budget import BudgetSpent
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
+    from repair_hf.synthesis.outcome import NothingRepaired
     from repair_hf.synthesis.reuse import inherit
     from repair_hf.synthesis.rounds import mean_gain, paid_by, round_rows
 
@@ -96,6 +97,9 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
                 "paid, all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there, and the same "
                 "command resumes."
             ) from error
+        except NothingRepaired:
+            if number == 1:
+                raise
         new = rounds.new_records(number)
         if not sum(new.values()):
             why = f"round {number} made no new record"
@@ -134,6 +138,8 @@ class _Rounds:
         words = ["--earlier-rounds", *earlier] if earlier else []
         words += self._ceilings(here / "records")
         words = ["--failures", str(here / "failures"), *words]
+        if (here / "retriever" / "config.yaml").is_file():  # trained on these records, so they stay
+            words += ["--answer-attempts", "1"]
         self._stage("synthesize", self._newest(number), here / "records", *words)
 
     def train(self, number: int) -> None:

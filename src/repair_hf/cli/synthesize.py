@@ -20,6 +20,8 @@ from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
     find_editor,
+    find_llm,
+    find_usable_editor,
     find_usable_llm,
     local_weights,
     open_chat,
@@ -67,14 +69,13 @@ def run(
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.llm.prompts import prompt_digest
     from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.runtime.disk import naming_full_disk
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import digest, finished, open_stage
+    from repair_hf.synthesis.outcome import reopen
     from repair_hf.synthesis.rounds import EarlierRounds
 
-    file = Path(options.failures)
-    file = file / "failures.parquet" if file.is_dir() else file
-    if not file.is_file():
-        raise UserError(f"--failures {options.failures}: {file} does not exist. Make it with `repair-hf mine`.")
+    file = _failures_file(options.failures)
     failures = Dataset(read_table(file))
     pairs = load_wanted(pairs_options)
     earlier = EarlierRounds(options.earlier_rounds or ())
@@ -82,7 +83,8 @@ def run(
     if earlier.failures and processes().is_main:
         print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
     if stage.dry_run:
-        return _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+        _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+        return _check_models(llm, editor)
     encoder = DualEncoder.from_pretrained(options.model)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
     resolved |= local_weights(llm, editor)
@@ -94,14 +96,23 @@ def run(
         "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
     summary = finished(stage.output, resolved)
-    if summary is None:
+    if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
+        _check_models(llm, editor)
         folder = open_stage(stage.output, command="synthesize", options=resolved)
-        summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
+        with naming_full_disk(folder, lambda: _space_needed(folder, options.candidates)):
+            summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
     if processes().is_main:
-        _print_summary(summary)
-        print(f"synthesize took {summary['seconds']:,.0f} s   -> {stage.output}")
-        words = [*as_flags(pairs_options), "--model", options.model, "--records", stage.output]
-        suggest("train", *words, "--output", "runs/train")
+        _print_outcome(summary, Path(stage.output), llm.answer_attempts)
+        words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
+        suggest("train", *as_flags(pairs_options), *words)
+
+
+def _failures_file(given: str) -> Path:
+    file = Path(given)
+    file = file / "failures.parquet" if file.is_dir() else file
+    if not file.is_file():
+        raise UserError(f"--failures {given}: {file} does not exist. Make it with `repair-hf mine`.")
+    return file
 
 
 def _synthesize(
@@ -123,9 +134,8 @@ def _synthesize(
     from repair_hf.synthesis.pipeline import Synthesizer
 
     start, everyone = time.perf_counter(), processes()
-    images = open_editor(editor, llm)
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
-        chat = open_chat(llm, journal)
+        chat, images = open_chat(llm, journal), open_editor(editor, llm)
         synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **_how(options))
         live = LiveView(folder, synthesizer.builder, total=len(failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
@@ -143,12 +153,27 @@ def _synthesize(
     summary = {
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),
+        "attempts": chat.attempts,
         "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
         "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
     finish_stage(folder, summary)
     return summary
+
+
+def _check_models(llm: LLMOptions, editor: EditorOptions) -> None:
+    """Check ids and keys of the models before anything is loaded."""
+    find_usable_llm(llm)
+    find_usable_editor(editor)
+
+
+def _space_needed(folder: Path, candidates: int) -> int:
+    """Return the bytes that a run needs at least to go on: its reserve, and the edited images in the records."""
+    from repair_hf.llm.journal import RESERVE
+
+    made = sum(path.stat().st_size for path in (folder / "candidates").rglob("*.png"))
+    return RESERVE + made // candidates
 
 
 def _how(options: SynthesizeOptions) -> dict[str, Any]:
@@ -169,7 +194,7 @@ def _print_estimate(
     from repair_hf.synthesis.estimate import ENOUGH, estimate_run
     from repair_hf.training.grid_records import edits_reachable
 
-    (llm_place, llm_name), (editor_place, editor_name) = find_usable_llm(llm), find_editor(editor)
+    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
     estimate = estimate_run(
         pairs,
@@ -205,6 +230,17 @@ def _print_estimate(
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
         print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
+
+
+def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:
+    """Print what a run made; raise an error if it made no record."""
+    from repair_hf.synthesis.outcome import require_records, unusable
+
+    _print_summary(summary)
+    print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
+    require_records(folder, summary, attempts)
+    if count := unusable(summary, attempts):
+        print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from repair_hf.llm.journal import Entry
+from repair_hf.runtime.run_folder import without_secrets
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -61,8 +62,12 @@ def response_format(schema: type[BaseModel]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": schema.__name__, "strict": True, "schema": shape}}
 
 
-def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
-    """Read the JSON object in an answer, with strict types, or plain text without a schema.
+def read_answer(
+    text: str, finish: str, schema: type[Schema] | None, read: Callable[[str], str] | None = None
+) -> Schema | str:
+    """Read the JSON object in an answer, with strict types, or plain text without a schema, which `read` may refine.
+
+    Secrets that the provider repeats are hidden.
 
     Raises:
         AnswerError: If the answer is unusable.
@@ -73,7 +78,11 @@ def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema |
         raise UnparsedAnswer("the answer was cut off at the limit of its length")
     if not text.strip():
         raise UnparsedAnswer("the answer was empty")
-    return text.strip() if schema is None else _parse(text, schema)
+    if schema is None:
+        return without_secrets(text.strip() if read is None else read(text))
+    value = _parse(text, schema)
+    told = value.model_dump_json()  # without the escapes that can break up a key
+    return value if told == without_secrets(told) else schema.model_validate_json(without_secrets(told))
 
 
 def request_seed(seed: int, sample: int, *, attempt: int) -> int:
@@ -81,16 +90,15 @@ def request_seed(seed: int, sample: int, *, attempt: int) -> int:
     return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
 
 
-def second_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
-    """Return the request that follows an unusable answer."""
+def next_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
+    """Return the first request again, with what was wrong with the newest answer to it."""
     if entry.finish == "length":
         return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
     if not entry.text.strip():
         return request
     said = {"role": "assistant", "content": entry.text}
-    complaint = (
-        f"This cannot be used: {fault}. Answer again with the JSON object that was asked for, and nothing else."
-    )
+    wanted = "JSON object" if "response_format" in request else "text"
+    complaint = f"This cannot be used: {fault}. Answer again with the {wanted} that was asked for, and nothing else."
     return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}
 
 

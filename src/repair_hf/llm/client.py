@@ -1,12 +1,13 @@
 """A chat model by id, which answers from its journal first and from the provider otherwise.
 
-Equal questions become one request, and an unusable answer gets one second attempt. Cost is counted by stage and
-direction.
+Equal questions become one request, and an unusable answer is followed by another attempt. Cost is counted by stage
+and direction.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,12 @@ from repair_hf.llm.answers import (
     RefusedAnswer,
     Schema,
     UnparsedAnswer,
+    next_attempt,
     read_answer,
     request_seed,
     response_format,
-    second_attempt,
 )
+from repair_hf.llm.attempts import allow_attempts, allowed_attempts
 from repair_hf.llm.batches import Batches, Deferred, Question
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.cost import Usage, price_per_token
@@ -31,8 +33,11 @@ from repair_hf.llm.journal import REJECTED, Entry, Journal, lost, request_key
 from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
 from repair_hf.llm.sending import RequestOptions, Sender
 from repair_hf.llm.tokens import guess_tokens
+from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
+
+ReadText = Callable[[str], str] | None
 
 BATCH_SHARE = 0.5  # of the list price
 
@@ -50,6 +55,7 @@ class ChatModel:
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
         budget: What may be paid; anything else that costs money in the same run must use it too.
+        attempts: How many attempts at a usable answer this run may make, those of earlier runs included.
 
     Raises:
         UserError: If the budget is in dollars and the model has no known price.
@@ -69,6 +75,7 @@ class ChatModel:
         options = options or RequestOptions()
         effort = options.reasoning_effort
         self.model, self.journal, self.batches = model, journal, batches
+        self.attempts = allowed_attempts(journal.path.parent, options.answer_attempts)
         self._thinking_room = 0 if provider else thinking_room(model, effort)
         self._reasoning = {"reasoning_effort": effort} if effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
@@ -88,32 +95,38 @@ class ChatModel:
         stage: str,
         direction: str,
         schema: type[Schema] | None = None,
+        read: ReadText = None,
         temperature: float = 0.0,
         max_tokens: int = 1024,
         sample: int = 0,
         seed: int = 0,
+        attempts: int | None = None,
     ) -> Schema | str:
-        """Ask a question; if the answer is unusable, ask once more.
+        """Ask a question; while the answer is unusable, ask again: `self.attempts` times in all, or fewer.
 
         The messages are in the OpenAI chat format. With `schema` the answer is JSON, returned as an instance of this
-        pydantic model. The cost is counted by stage and direction, such as `audit` and `i2t`. `sample` distinguishes
-        several answers to the same messages.
+        pydantic model; without it, `read` may take the text out of the answer. The cost is counted by stage and
+        direction, such as `audit` and `i2t`. `sample` distinguishes several answers to the same messages.
 
         Raises:
             AnswerError: If the answer is unusable; the run goes on without this row.
             Deferred: If the answer comes with a batch.
             RunStopped: If the run cannot go on.
         """
-        request = self._request(messages, temperature, max_tokens, request_seed(seed, sample, attempt=0))
+        first = request = self._request(messages, temperature, max_tokens, request_seed(seed, sample, attempt=0))
         if schema is not None:
-            request["response_format"] = response_format(schema)
-        entry, is_new = await self._answer(request, sample, stage, direction)
-        try:
-            return self._read(entry.text, entry.finish, schema, is_new)
-        except UnparsedAnswer as fault:
-            request = second_attempt(request, entry, fault) | {"seed": request_seed(seed, sample, attempt=1)}
-        entry, is_new = await self._answer(request, sample, stage, direction)
-        return self._read(entry.text, entry.finish, schema, is_new)
+            first["response_format"] = response_format(schema)
+        most = self.attempts if attempts is None else min(attempts, self.attempts)
+        attempt = 1
+        while True:
+            entry, is_new = await self._answer(request, sample, stage, direction)
+            try:
+                return self._read(partial(read_answer, schema=schema, read=read), entry.text, entry.finish, is_new)
+            except UnparsedAnswer as fault:
+                if attempt >= most:
+                    raise
+                request = next_attempt(first, entry, fault) | {"seed": request_seed(seed, sample, attempt=attempt)}
+            attempt += 1
 
     async def ask_many(
         self,
@@ -126,6 +139,7 @@ class ChatModel:
         temperature: float,
         max_tokens: int = 1024,
         seed: int = 0,
+        read: ReadText = None,
     ) -> list[str | AnswerError]:
         """Ask for several texts in answer to the same messages; return each text, or why it is unusable.
 
@@ -137,24 +151,26 @@ class ChatModel:
             request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
             with suppress(RefusedAnswer, FailedAnswer):  # by a server that does not support `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
-                texts = self._read_choices(entry, is_new)
-        ask = partial(self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed)
+                texts = self._read_choices(entry, read, is_new)
+        ask = partial(
+            self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed, read=read
+        )
         missing = [sample for sample in range(samples) if sample not in texts]
-        asked = (ask(max_tokens=max_tokens, sample=sample) for sample in missing)
+        asked = (ask(max_tokens=max_tokens, sample=sample, read=read) for sample in missing)
         for sample, answer in zip(missing, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
                 raise answer
             texts[sample] = answer
         return [texts[sample] for sample in range(samples)]
 
-    def _read_choices(self, entry: Entry, is_new: bool) -> dict[int, str | AnswerError]:
+    def _read_choices(self, entry: Entry, read: ReadText, is_new: bool) -> dict[int, str | AnswerError]:
         """Read the texts of one answer, by number; leave out the unusable ones, which are asked for again."""
         if entry.finish == REJECTED:
             raise RefusedAnswer(entry.text)
         texts: dict[int, str | AnswerError] = {}
         for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
             try:
-                texts[sample] = self._read(text, finish, None, is_new)
+                texts[sample] = self._read(partial(read_answer, schema=None, read=read), text, finish, is_new)
             except RefusedAnswer as refusal:
                 texts[sample] = refusal
             except UnparsedAnswer:
@@ -255,20 +271,24 @@ class ChatModel:
 
     def _keep(self, question: Question, reply: Reply) -> Entry:
         asked = {"key": question.key, "stage": question.stage, "direction": question.direction, "model": self.model}
-        return self._put(Entry(**asked | vars(reply)))
+        return self._put(Entry(**asked | vars(reply.without_secrets())))
 
     def _put(self, entry: Entry) -> Entry:
         self.journal.put(entry)
         self.usage.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
         return entry
 
-    def _read(self, text: str, finish: str, schema: type[Schema] | None, is_new: bool) -> Schema | str:
+    def _read(self, read: Callable[[str, str], Any], text: str, finish: str, is_new: bool) -> Any:
         """Read an answer; if it is new, note in the circuit whether it is usable."""
         try:
-            answer = read_answer(text, finish, schema)
+            answer = read(text, finish)
         except AnswerError as fault:
-            if is_new:
-                self._sender.circuit.note(f"an unusable answer: {fault}")
+            try:
+                if is_new:
+                    self._sender.circuit.note(f"an unusable answer: {fault}")
+            except RunStopped:  # the model may answer better when the run is started again
+                allow_attempts(self.journal.path.parent, self.attempts + 1)
+                raise
             raise
         if is_new:
             self._sender.circuit.note(None)

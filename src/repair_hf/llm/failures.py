@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LATER = "Every answer so far is kept; run the same command again later."
 LONGEST_REASON = 300  # characters
+EVERY = 60.0  # seconds between two lines on a model's failures
 
 # LiteLLM also gives these statuses to a time-out, a broken connection and an unreadable body.
 _GUESSED = (408, 422, 500)
@@ -43,6 +44,8 @@ _CONTEXT_OBJECT = re.compile(r" ssl:<[^>]*>")
 
 
 Result = TypeVar("Result")
+
+_logged_at: dict[str, float] = {}  # model -> time of its last line
 
 
 class ProviderError(RunStopped):
@@ -130,12 +133,19 @@ async def insist(
                     f"{model} asks to wait {failure.named_wait:.0f} s: {failure}. {LATER}"
                 ) from failure
             wait = _wait(retries, attempt, failure.named_wait)
-            level = logging.DEBUG if attempt == 1 else logging.INFO  # a single failure is not worth a line
-            logger.log(
-                level, "%s: %s; attempt %d of %d in %.1f s", model, failure, attempt + 1, retries.attempts, wait
-            )
+            _log_retry(model, failure, attempt, retries, wait)
         await asyncio.sleep(wait)
         attempt += 1
+
+
+def _log_retry(model: str, failure: PassingFailure, attempt: int, retries: Retries, wait: float) -> None:
+    """Log a retry: one line per model and minute, because all requests in flight may fail together."""
+    now = time.monotonic()
+    is_due = attempt > 1 and now - _logged_at.get(model, -EVERY) >= EVERY  # a single failure is not worth a line
+    if is_due:
+        _logged_at[model] = now
+    level = logging.INFO if is_due else logging.DEBUG
+    logger.log(level, "%s: %s; attempt %d of %d in %.1f s", model, failure, attempt + 1, retries.attempts, wait)
 
 
 def _wait(retries: Retries, attempt: int, named: float | None) -> float:
@@ -170,7 +180,7 @@ def reason_of(error: Any) -> str:
         text = f"{text or type(error).__name__} {_below(error)}".strip()
     try:
         text = json.JSONDecoder().raw_decode(text)[0]["error"]["message"]
-    except (ValueError, TypeError, KeyError):  # not JSON: the text is the message
+    except (ValueError, TypeError, KeyError, RecursionError):  # not JSON: the text is the message
         text = next((line for line in text.splitlines() if line.strip()), text)  # a traceback may follow
     line = " ".join(without_secrets(str(text)).split())
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."

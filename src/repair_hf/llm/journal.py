@@ -19,11 +19,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from repair_hf.runtime.disk import Reserve
 from repair_hf.runtime.locks import take
 
 logger = logging.getLogger(__name__)
 
 LOST, REJECTED = "lost", "rejected"  # values of `finish` beside those of the providers
+RESERVE = 4 * 2**20  # bytes; some thousand answers
 LONG = 1024  # characters; longer strings (images) are hashed separately, which avoids escaping them as JSON
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -92,6 +94,7 @@ class Journal:
         path: A `.jsonl` file; created if missing.
         also_read: Journals of other processes or earlier runs, read as they are now and never written to.
         lock: File that only one run at a time may lock; `path` + `.lock` by default.
+        reserve: Bytes on the disk that are held for what is in flight when the disk gets full.
 
     Attributes:
         calls: Number of paid answers of the LLM in these files, lost ones included.
@@ -100,15 +103,22 @@ class Journal:
 
     Raises:
         UserError: If another run holds the journal.
+        DiskFull: If the disk has no room for the reserve.
     """
 
     def __init__(
-        self, path: str | Path, *, also_read: Sequence[str | Path] = (), lock: str | Path | None = None
+        self,
+        path: str | Path,
+        *,
+        also_read: Sequence[str | Path] = (),
+        lock: str | Path | None = None,
+        reserve: int = RESERVE,
     ) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = take(lock or f"{self.path}.lock", self.path)
-        self._appender = self.path.open("ab")
+        self.reserve = Reserve(self.path.with_name(f".{self.path.name}.reserve"), reserve)
+        self._appender = self.path.open("ab", buffering=0)
         self._reader = self.path.open("rb")
         self._shards: list[BinaryIO] = []
         self.read_anew(also_read)
@@ -131,16 +141,20 @@ class Journal:
         return entry
 
     def put(self, entry: Entry) -> None:
-        """Append an answer. Once this returns, the death of the process cannot lose it."""
+        """Append an answer. Once this returns, the death of the process cannot lose it.
+
+        Raises:
+            DiskFull: If the disk is full. The answer was written into the reserve; nothing more should be asked.
+        """
         if entry.key in self._places:
             raise ValueError(f"{self.path} already holds an answer to {entry.key}; look with `get` before asking.")
         offset = self._appender.tell()
         values = entry._asdict()
         if not entry.at_most:  # rarely set; without it earlier versions can read the line
             del values["at_most"]
-        self._appender.write(json.dumps(values).encode("ascii") + b"\n")
-        self._appender.flush()
+        self.reserve.keep(lambda: self._append(json.dumps(values).encode("ascii") + b"\n", offset))
         self._note(entry, self._reader, offset)
+        self.reserve.check()
 
     def read_anew(self, also_read: Sequence[str | Path]) -> None:
         """Read all files again, with what other processes have written meanwhile."""
@@ -158,9 +172,19 @@ class Journal:
     def close(self) -> None:
         """Close the files and release the lock."""
         self._appender.close()
+        self.reserve.close()
         for file in (self._reader, *self._shards):
             file.close()
         self._lock.release()
+
+    def _append(self, line: bytes, offset: int) -> None:
+        """Write a whole line at the end, or nothing."""
+        try:
+            while line:
+                line = line[self._appender.write(line) :]
+        except OSError:
+            self._appender.truncate(offset)
+            raise
 
     def _index(self, file: BinaryIO) -> None:
         """Note the place of each answer; repair the end of our own file if a run died while writing it."""
@@ -177,7 +201,6 @@ class Journal:
                     logger.info("%s: removed the incomplete last line of a run that died.", self.path)
                 else:
                     self._appender.write(b"\n")
-                    self._appender.flush()
                 self._appender.seek(0, 2)
             offset += len(line)
         if foreign:
@@ -195,7 +218,9 @@ class Journal:
             self.models.add(entry.model)
 
 
-def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0, processes: int = 1) -> Journal:
+def open_journal(
+    folder: str | Path, name: str = "journal", *, process: int = 0, processes: int = 1, reserve: int = RESERVE
+) -> Journal:
     """Open the journal of one process in a run folder; it reads what all processes wrote, in all runs.
 
     The first process locks the folder for all, so that no two runs share it. Earlier runs may have had more processes,
@@ -204,7 +229,7 @@ def open_journal(folder: str | Path, name: str = "journal", *, process: int = 0,
     folder = Path(folder)
     own = f"{name}.jsonl" if processes == 1 else f"{name}-{process}.jsonl"
     lock = folder / f"{name}.jsonl.lock" if process == 0 else None
-    return Journal(folder / own, also_read=shards(folder, name), lock=lock)
+    return Journal(folder / own, also_read=shards(folder, name), lock=lock, reserve=reserve)
 
 
 def shards(folder: Path, name: str = "journal") -> list[Path]:
@@ -234,7 +259,7 @@ def _parse(line: bytes) -> Entry | None:
     try:
         entry = Entry(**json.loads(line))
         return entry._replace(others=tuple((text, finish) for text, finish in entry.others))
-    except (ValueError, TypeError):  # not JSON, not an object, or other fields
+    except (ValueError, TypeError, RecursionError):  # not JSON, too deep, not an object, or other fields
         return None
 
 

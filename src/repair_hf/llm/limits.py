@@ -119,11 +119,12 @@ class Limits:
         if began <= self._slowed_at:  # a coarse clock may show one moment for both
             return
         self._slowed_at = now
-        self._allowed = max(self._allowed / 2, 1.0)
+        before, self._allowed = self._allowed, max(self._allowed / 2, 1.0)
         if named_wait is None:
             self._closed_until = max(self._closed_until, now + self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        logger.info("The provider reports too many requests: %d at once from now on.", self._allowed)
+        if int(before) > int(self._allowed):
+            logger.info("The provider reports too many requests: %d at once from now on.", self._allowed)
 
     def _speed_up(self) -> None:
         self._pause = FIRST_PAUSE

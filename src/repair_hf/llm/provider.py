@@ -6,17 +6,23 @@ multiply.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import without_secrets
 
 __all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
+
+logger = logging.getLogger(__name__)
 
 # Their servers enforce a JSON schema for any model, though LiteLLM's table, which goes by model, does not say so.
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
@@ -37,6 +43,16 @@ class Reply:
     others: tuple[tuple[str, str], ...] = ()
     at_most: float = 0.0
 
+    def without_secrets(self) -> Reply:
+        """Return the reply without the keys that the provider may repeat."""
+        return replace(
+            self,
+            text=without_secrets(self.text),
+            finish=without_secrets(self.finish),
+            answered_by=without_secrets(self.answered_by),
+            others=tuple((without_secrets(text), finish) for text, finish in self.others),
+        )
+
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or a model in this process.
 Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
@@ -56,16 +72,41 @@ class LiteLLM:
     def __init__(self, model: str, *, base_url: str | None, timeout: float) -> None:
         self.base_url, self.timeout = base_url, timeout
         self._form = _answer_form(load_litellm(), model, *find_provider(model))
+        self._may_try_schema = self._form == "free" and base_url is not None
+        self._trial: asyncio.Event | None = None  # set when the first request has its answer
+
+    async def ready(self, request: Mapping[str, Any]) -> None:
+        """Wait while another request finds out whether the server takes a schema. Call it before the request."""
+        if self._may_try_schema and "response_format" in request:
+            if self._trial is None:
+                self._trial = asyncio.Event()
+            else:
+                await self._trial.wait()
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
+        if not self._may_try_schema or "response_format" not in request:
+            return await self._send(self.fitted(request))
+        try:
+            try:
+                reply, self._form = await self._send(request), "schema"
+            except RejectedRequest:
+                reply = await self._send(self.fitted(request))
+                logger.info("%s rejects requests for structured output; it is asked without.", request["model"])
+            self._may_try_schema = False
+            return reply
+        finally:
+            if self._trial is not None:
+                self._trial.set()
+
+    async def _send(self, fitted: Mapping[str, Any]) -> Reply:
         litellm = load_litellm()
         import openai  # LiteLLM raises its exceptions
 
-        model: str = request["model"]
+        model: str = fitted["model"]
         raw: list[Any] = []
         try:
             response = await litellm.acompletion(
-                **self.fitted(request),
+                **fitted,
                 api_base=self.base_url,
                 timeout=self.timeout,
                 drop_params=True,  # not every provider accepts a seed
@@ -106,6 +147,26 @@ def find_provider(model: str) -> tuple[str, str]:
     return name, provider
 
 
+def check_key(model: str, base_url: str | None) -> None:
+    """Check that a key of the model's provider is set, where it needs one.
+
+    Raises:
+        UserError: If none is set, or it is empty or holds a line break.
+    """
+    litellm = load_litellm()
+    _, provider = find_provider(model)
+    missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
+    named = sorted(name for name in missing if name.endswith("_API_KEY"))
+    # LiteLLM reads more variables than it names here, such as TOGETHER_API_KEY.
+    begins = (provider[:5].upper(), *(name[:5] for name in named))
+    found = [name for name in os.environ if name.startswith(begins) and name.endswith(("KEY", "TOKEN"))]
+    if named == sorted(missing) and named and not found and litellm.api_key is None:
+        raise UserError(f"{model} needs an API key: set {' or '.join(named)}.")
+    for name in found:
+        if not os.environ[name].isprintable() or not os.environ[name].strip():
+            raise UserError(f"{name} is empty or holds a line break, so {model} cannot be asked; set it anew.")
+
+
 def thinking_room(model: str, reasoning_effort: str | None) -> int:
     """Return how many tokens to add to `max_tokens`, because a reasoning model counts its thoughts towards it."""
     litellm = load_litellm()
@@ -123,7 +184,7 @@ def thinking_room(model: str, reasoning_effort: str | None) -> int:
 
 
 def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:
-    """Return what format can be enforced. A model that LiteLLM does not know might reject `response_format`."""
+    """Return what format can surely be enforced. A model that LiteLLM does not know might reject `response_format`."""
     if provider in _TAKE_ANY_SCHEMA or litellm.supports_response_schema(model=name, custom_llm_provider=provider):
         return "schema"
     takes = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or ()
@@ -165,7 +226,7 @@ def _why_blocked(raw: list[Any]) -> str:
     try:
         body = json.loads(raw[-1])
         parts = [body.get("promptFeedback", {}), *body.get("candidates", [])]
-    except (IndexError, TypeError, ValueError, AttributeError):  # not a response of Gemini
+    except (IndexError, TypeError, ValueError, AttributeError, RecursionError):  # not a response of Gemini
         return ""
     names = ("blockReason", "blockReasonMessage", "finishReason", "finishMessage")
     return ": ".join(part[name] for part in parts for name in names if part.get(name))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from repair_hf.llm.budget import Budget
 from repair_hf.llm.failures import PassingFailure, Retries, insist
 from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.llm.provider import Provider, Reply
+from repair_hf.llm.provider import LiteLLM, Provider, Reply
 from repair_hf.llm.tokens import PromptSize, count_tokens, guess_tokens
 from repair_hf.runtime.options import UserError
 
@@ -32,6 +32,7 @@ class RequestOptions:
         reasoning_effort: How much the model thinks first, in the words of the OpenAI protocol; None for the provider's
             default.
         max_error_rate: Share of recent attempts that may fail, or bring unusable answers, before the run stops.
+        answer_attempts: How often a question is asked in all, by all runs of a folder, while no answer is usable.
     """
 
     timeout: float = 300.0
@@ -39,6 +40,7 @@ class RequestOptions:
     limits: Limits = field(default_factory=Limits)
     retries: Retries = field(default_factory=Retries)
     max_error_rate: float = 0.5
+    answer_attempts: int = 3
 
 
 class Sender:
@@ -109,6 +111,8 @@ class Sender:
             raise
 
     async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
+        if isinstance(self._provider, LiteLLM):
+            await self._provider.ready(request)
         task = asyncio.current_task()
         self.on_wire.add(task)
         try:

@@ -14,7 +14,7 @@ REASONS = {
     "gt_invalid": "the audit found that the annotation does not fit the query",
     "fp_too_similar": "the audit found that the false positive is a correct answer too",
     "no_op": "no candidate changed anything, or the instruction found nothing to change",
-    "llm_unparsed": "the LLM's answer did not have the requested form, twice",
+    "llm_unparsed": "the LLM's answer did not have the requested form, however often it was asked",
     "llm_refused": "the LLM refused to answer",
     "llm_failed": "every attempt to ask the LLM failed",
     "editor_failed": "the image editor gave no image",

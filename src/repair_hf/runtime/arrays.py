@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from repair_hf.runtime.disk import readable
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 
 logger = logging.getLogger(__name__)
-
-UNITS = {"GB": 10**9, "MB": 10**6}
 
 Parts = Iterable[tuple[np.ndarray | slice, np.ndarray]]  # which rows, and their values
 
@@ -51,7 +50,7 @@ def on_disk(
     if not everyone.gather(path.is_file())[0]:  # as the first process sees it
         size = prod(shape) * np.dtype(dtype).itemsize
         if everyone.is_main:
-            logger.info("%s go into %s: %s.", what, path, _readable(size))
+            logger.info("%s go into %s: %s.", what, path, readable(size))
         with _draft(path, size, what, remedy) as draft:
             if everyone.is_main:
                 np.lib.format.open_memmap(draft, "w+", dtype, shape)
@@ -74,7 +73,7 @@ def _draft(path: Path, size: int, what: str, remedy: str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
     if free < size:
-        raise UserError(f"{what} need {_readable(size)}, and {path.parent} has {_readable(free)} free; {remedy}.")
+        raise UserError(f"{what} need {readable(size)}, and {path.parent} has {readable(free)} free; {remedy}.")
     name = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = path.with_name(everyone.gather(name)[0])
     try:
@@ -82,7 +81,3 @@ def _draft(path: Path, size: int, what: str, remedy: str) -> Iterator[Path]:
     finally:
         if everyone.is_main:
             draft.unlink(missing_ok=True)
-
-
-def _readable(size: int) -> str:
-    return next((f"{size / unit:,.1f} {name}" for name, unit in UNITS.items() if size >= unit), f"{size} bytes")

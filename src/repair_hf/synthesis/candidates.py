@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repair_hf.llm.budget import Budget
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import Entry, Journal, open_journal, request_key
+from repair_hf.llm.journal import RESERVE, Entry, Journal, open_journal, request_key
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.synthesis.editor_queue import EditorQueue, refusal_file, save_candidate
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.sources import SourceImages
 
@@ -36,7 +37,8 @@ def open_image_journal(
     """Open the journal of paid images of an editor at a provider. What it holds counts once as spent."""
     if not isinstance(editor, HostedEditor):
         return nullcontext()
-    journal = open_journal(folder, "images", process=process, processes=processes)
+    reserve = RESERVE + CONCURRENCY * 3 * editor.size**2  # lossless images are no larger than their pixels
+    journal = open_journal(folder, "images", process=process, processes=processes, reserve=reserve)
     if journal.path not in counted:
         counted.add(journal.path)
         budget.count(journal.dollars)
@@ -141,7 +143,8 @@ class Candidates:
         if reply is None:
             return
         image = editor.opened(reply)
-        await asyncio.to_thread(save_candidate, path, image, reply.finish)
+        save = partial(save_candidate, path, image, reply.finish)
+        await asyncio.to_thread(save if self._journal is None else partial(self._journal.reserve.keep, save))
         if self._journal is not None:
             self._note(self._journal, reply, editor.model, made_from | {"file": path.name})
         editor.circuit.note(f"no image: {reply.finish}" if image is None else None)  # now that the reply is on disk
@@ -153,8 +156,8 @@ class Candidates:
         answer = key, made_from["file"], reply.finish
         bill = reply.prompt_tokens, reply.completion_tokens, reply.dollars
         entry = Entry(*answer, *bill, "edit", "t2i", model, reply.answered_by, at_most=reply.at_most)
-        journal.put(entry)
         self.usage.add(entry, replayed=False)
+        journal.put(entry)
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

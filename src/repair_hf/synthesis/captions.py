@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
 
 from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
@@ -74,29 +74,21 @@ async def edit_caption(
         temperature=TEMPERATURE,
         max_tokens=MAX_TOKENS,
         seed=seed,
+        read=partial(clean, source=caption),
     )
-    return read_captions(answers, caption)
+    return usable(answers)
 
 
-def read_captions(answers: Sequence[str | AnswerError], source: str) -> list[str | None]:
-    """Read the captions in several answers to an edit of `source`; None where there is none.
+def usable(answers: Sequence[str | AnswerError]) -> list[str | None]:
+    """Return the texts among several answers; None where there is none.
 
     Raises:
-        AnswerError: If no answer holds a caption; the error of the first one.
+        AnswerError: If there is no text at all; the error of the first answer.
     """
-    captions: list[str | None] = []
-    errors: list[AnswerError] = []
-    for answer in answers:
-        try:
-            if isinstance(answer, AnswerError):
-                raise answer
-            captions.append(clean(answer, source))
-        except AnswerError as error:
-            captions.append(None)
-            errors.append(error)
-    if len(errors) == len(captions):
+    errors = [answer for answer in answers if isinstance(answer, AnswerError)]
+    if len(errors) == len(answers):
         raise errors[0]
-    return captions
+    return [None if isinstance(answer, AnswerError) else answer for answer in answers]
 
 
 def clean(answer: str, source: str) -> str:
@@ -128,9 +120,13 @@ def _unwrapped(text: str) -> str:
     if len(text) > 4 and text.startswith("**") and text.find("**", 2) == len(text) - 2:
         text = text[2:-2].strip()
     if text.startswith(('"', "{", "[")):
-        with suppress(ValueError):
+        try:
             said = json.loads(text)  # captions are shown as JSON strings, and some models answer in kind
-            text = said.encode("utf-8", "replace").decode() if isinstance(said, str) else ""  # half a surrogate pair
+        except ValueError:
+            said = text
+        except RecursionError:
+            said = None
+        text = said.encode("utf-8", "replace").decode() if isinstance(said, str) else ""  # half a surrogate pair
     text = text.strip()
     if len(text) > 1 and _QUOTATION_MARKS.get(text[0]) == text[-1] and text[0] not in text[1:-1]:
         text = text[1:-1].strip()

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from tqdm.auto import tqdm
 
 from repair_hf.llm import prompts
+from repair_hf.llm.attempts import allow_attempts
 from repair_hf.llm.client import AnswerError, ChatModel
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.instruct import ErrorType
@@ -41,6 +42,8 @@ def label_images(chat: ChatModel, records: Iterable[Mapping[str, str]], path: Pa
     labels = asyncio.run(_label_all(chat, wanted))
     lines = (json.dumps({"record_id": name, "error_types": kinds}) for name, kinds in sorted(labels.items()))
     write_atomically(path, "".join(f"{line}\n" for line in lines))
+    if len(labels) < len(wanted):
+        allow_attempts(chat.journal.path.parent, chat.attempts + 1)  # by the next run
     return len(wanted) - len(labels)
 
 

@@ -54,6 +54,9 @@ class LLMOptions(Bounded):
         least=0,
         most=1,
     )
+    answer_attempts: int = opt(
+        3, "How often a question is asked while no answer is usable: at most twice at first, then once a run.", least=1
+    )
     max_usd: float | None = opt(None, "Most dollars that this folder may cost, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers that may be paid for in this folder.", least=0)
     batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
@@ -124,12 +127,24 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
         batch_route(name)
     if options.reasoning_effort is not None and place != "litellm":
         raise UserError(f"`reasoning_effort` needs a provider, and --llm {options.llm} has none; leave it out.")
+    _check_key(place, name, options.llm_base_url)
     return place, name
 
 
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
     """Where the image editor is, and its name there."""
     return _find(options.editor, "world", "diffusers", options.editor_base_url)
+
+
+def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
+    """Where the image editor is, and its name there, after checking that its provider has a key.
+
+    Raises:
+        UserError: If it has none.
+    """
+    place, name = find_editor(options)
+    _check_key(place, name, options.editor_base_url)
+    return place, name
 
 
 def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
@@ -160,6 +175,7 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
                 options.concurrency, options.requests_per_minute, options.tokens_per_minute, processes=_sharing(place)
             ),
             max_error_rate=options.max_error_rate,
+            answer_attempts=options.answer_attempts,
         ),
         provider=provider,
         budget=Budget(options.max_usd, options.max_calls, processes=count),
@@ -173,7 +189,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     Raises:
         UserError: If there is no such model, or it cannot edit images.
     """
-    place, name = find_editor(options)
+    place, name = find_usable_editor(options)
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
@@ -229,6 +245,13 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
     if name == ORACLE and options.llm_base_url is None:  # the oracle as a provider of LiteLLM
         oracle.register(**faults)
     return filed, None
+
+
+def _check_key(place: Place, name: str, base_url: str | None) -> None:
+    if place == "litellm":
+        from repair_hf.llm.provider import check_key
+
+        check_key(name, base_url)
 
 
 def _sharing(place: Place) -> int:

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from repair_hf.llm.journal import request_key
+from repair_hf.runtime.hosts import REFUSAL, is_own_host
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
@@ -109,6 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
     def finish(self) -> None:
         self.server.connections.discard(self.connection)
         super().finish()
+
+    def parse_request(self) -> bool:
+        """Read the head of a request, and refuse it if it is for another host."""
+        if not super().parse_request():
+            return False
+        if not is_own_host(self.headers["Host"], "127.0.0.1"):
+            self.close_connection = True
+            self._send(error(421, REFUSAL))
+            return False
+        return True
 
     def do_GET(self) -> None:
         self._send(self.server.batches.get(self.path))

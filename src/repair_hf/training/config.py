@@ -190,6 +190,10 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             "`fp16` needs a GPU: on the CPU, training would silently be in float32. Use `bf16`, or neither.",
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the token out of `training_args.bin`, which lies in the output folder and in each checkpoint."""
+        return vars(self) | {"hub_token": None}
+
     def recorded(self, *, has_records: bool = True) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
         is_plain = not has_records or self.negatives == "none"

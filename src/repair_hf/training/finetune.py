@@ -15,6 +15,7 @@ from transformers.trainer_utils import TrainOutput
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError
 from repair_hf.training.checkpoints import mean_loss
 from repair_hf.training.collation import DecodedImages, GridCollator, Pixels, TrainingRows
@@ -71,8 +72,11 @@ def train(
         encoder.model, config, _collator(encoder, pairs, data, config), data, encoder.preprocessor, validation,
         eval_pixels=eval_pixels, objective=objective, callbacks=callbacks,
     )  # fmt: skip
-    summary = _summary(trainer, trainer.train())
-    _save(trainer, encoder.model)
+    size = _space_needed(encoder.model, config)
+    check_room(str(config.output_dir), size)
+    with naming_full_disk(str(config.output_dir), lambda: size):
+        summary = _summary(trainer, trainer.train())
+        _save(trainer, encoder.model)
     return summary
 
 
@@ -124,6 +128,12 @@ def _pixels(images: Dataset, column: str, encoder: DualEncoder, config: RepairCo
     if not config.cache_images:
         return DecodedImages(images, column, encoder.preprocessor)
     return PixelStore(images, column, encoder.preprocessor, config.cache_folder, draft=config.draft_jpegs)
+
+
+def _space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
+    """Return the bytes of the trained model, and of one checkpoint: weights and two moments of the optimizer."""
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return weights * (1 if config.save_strategy == "no" else 4)
 
 
 def _summary(trainer: RepairTrainer, result: TrainOutput) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +235,12 @@ def build(sheet: Sheet) -> gr.Blocks:
     return page
 
 
-def serve(sheet: Sheet, *, host: str = "127.0.0.1", port: int = 7860) -> None:
+def serve(sheet: Sheet, *, host: str = "127.0.0.1", port: int = 7860, middleware: Sequence[Any] = ()) -> None:
     """Show the page until interrupted; the host 0.0.0.0 lets other machines in."""
     theme = gr.themes.Base(font=["system-ui", "sans-serif"])  # no font from elsewhere
     look = {"css": STYLE, "head": SCRIPT, "theme": theme, "footer_links": []}
-    build(sheet).launch(server_name=host, server_port=port, quiet=True, ssr_mode=False, **look)
+    app = {"middleware": list(middleware)}
+    build(sheet).launch(server_name=host, server_port=port, quiet=True, ssr_mode=False, app_kwargs=app, **look)
 
 
 if __name__ == "__main__":  # a Space; /data is its persistent storage, where it has one

@@ -11,6 +11,7 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from repair_hf.llm.prompts import draw_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
 from repair_hf.synthesis.candidates import Candidates, open_image_journal
-from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, read_captions
+from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, clean, usable
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of
@@ -157,8 +158,9 @@ class MakerContext:
             temperature=TEMPERATURE,
             max_tokens=MAX_TOKENS,
             seed=self.seed,
+            read=partial(clean, source=blanks["caption"]),
         )
-        return [text for text in read_captions(answers, blanks["caption"]) if text is not None]
+        return [text for text in usable(answers) if text is not None]
 
     async def edit(self, image: int, instruction: str) -> list[Path]:
         """Edit an image of the pairs and return the files of changed candidates. If there is none, raise NoSample."""

@@ -1,0 +1,26 @@
+"""How many attempts at an answer a run may make in its folder, all runs together.
+
+An unusable answer stays in the journal, and each attempt has a seed of its own, so each has its own key there. A run
+makes at most `FIRST` attempts at a question. When it has ended, the next run of the folder may make one more. Their
+number is on disk: a killed run resumes with its own number, and gives the same result.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repair_hf.runtime.run_folder import write_atomically
+
+FIRST = 2
+FILE = "attempts.txt"
+
+
+def allowed_attempts(folder: Path, most: int) -> int:
+    """Return how many attempts a run in this folder may make at a question, earlier runs included."""
+    path = folder / FILE
+    return min(most, int(path.read_text(encoding="ascii")) if path.is_file() else FIRST)
+
+
+def allow_attempts(folder: Path, count: int) -> None:
+    """Let the runs that start from now on make so many attempts."""
+    write_atomically(folder / FILE, f"{count}\n")

@@ -1,0 +1,65 @@
+"""What a run says that made no record, and whether another run can make more of a finished folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from repair_hf.llm.attempts import FIRST, allow_attempts
+from repair_hf.records.columns import REASONS
+from repair_hf.records.dataset import load_dropped
+from repair_hf.runtime.run_folder import RunStopped
+
+AGAIN = "The same command asks again"
+NEXT = {  # reason -> what to do if it is the most frequent one
+    "gt_invalid": "Check your captions, or give --no-audited and another --output.",
+    "fp_too_similar": "Mine other failures, or give another --llm and --output.",
+    "no_op": "Give another --llm or --editor, and another --output.",
+    "llm_unparsed": "Raise --answer-attempts, or give another --llm and --output.",
+    "llm_refused": "Give another --llm and --output.",
+    "llm_failed": f"{AGAIN}; run it later.",
+    "editor_failed": "Give another --editor and --output.",
+    "unreadable_image": "Repair the images.",
+}
+
+
+class NothingRepaired(RunStopped):
+    """A run ended, and no failure became a record."""
+
+
+def dropped_by_reason(summary: Mapping[str, Any]) -> Counter[str]:
+    """Return how many failures were dropped, by reason, in both directions."""
+    return sum((Counter(found["dropped"]) for found in summary["directions"].values()), Counter())
+
+
+def unusable(summary: Mapping[str, Any], most: int) -> int:
+    """Return how many failures lack a usable answer and may be asked about again: `most` times in all."""
+    return dropped_by_reason(summary)["llm_unparsed"] if summary.get("attempts", FIRST) < most else 0
+
+
+def reopen(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
+    """Return whether another run can make more of a finished folder, and let it ask again where it may."""
+    if unusable(summary, most):
+        allow_attempts(folder, summary.get("attempts", FIRST) + 1)
+        return True
+    return not any(found["kept"] for found in summary["directions"].values())
+
+
+def require_records(folder: Path, summary: Mapping[str, Any], most: int) -> None:
+    """Raise `NothingRepaired`, with the reason and a remedy, if a finished folder holds no record."""
+    if any(found["kept"] for found in summary["directions"].values()):
+        return
+    dropped = dropped_by_reason(summary)
+    if not dropped:
+        raise NothingRepaired(f"{folder} has no record, because there was no failure to repair. Mine other failures.")
+    (reason, count), *_ = dropped.most_common()
+    remedy = f"{AGAIN}." if reason == "llm_unparsed" and unusable(summary, most) else NEXT[reason]
+    rows = load_dropped(folder).select_columns(["reason", "detail"]).to_list()
+    detail = next((row["detail"] for row in rows if row["reason"] == reason and row["detail"]), None)
+    example = f", such as: {detail}" if detail else ""
+    raise NothingRepaired(
+        f"{folder} has no record: {count:,} of {dropped.total():,} failures were dropped as {reason} "
+        f"({REASONS[reason]}){example}. {remedy}"
+    )
