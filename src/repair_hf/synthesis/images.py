@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol
@@ -102,7 +103,7 @@ def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = N
     if offload != "none" and place.type == "cpu":
         raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
     settle_hub(name)
-    with _explained(name):
+    with _explained(name), warnings.catch_warnings(action="ignore"):
         DiffusionPipeline.load_config(name)
     return name
 
