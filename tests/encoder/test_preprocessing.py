@@ -211,3 +211,10 @@ def test_batches_keep_the_order(preprocessor):
     found = list(preprocessor.batches(pixels, 3))
     assert [len(batch) for batch in found] == [3] * 16 + [2]
     assert torch.cat(found).equal(pixels)
+
+
+def test_captions_of_unknown_tokens_are_reported(folder, caplog):
+    """Of Japanese, one tokenizer spells the bytes and the other knows no word."""
+    preprocessor = Preprocessor.from_pretrained(folder)
+    preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
+    assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text
