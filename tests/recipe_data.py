@@ -14,6 +14,8 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from tests.mining.embeddings import random_unit
 
+CLIPS = ("openai/clip-vit-base-patch32", "openai/clip-vit-large-patch14")  # the recipes' models
+EDITORS = ("black-forest-labs/FLUX.2-klein-9B", "timbrooks/instruct-pix2pix")
 SIZES = {  # of the splits below, in place of the true ones
     "flickr30k": {"train": Size(6, (12,)), "val": Size(2, (4,)), "test": Size(2, (4,))},
     "coco": {"train": Size(6), "train+restval": Size(8), "val": Size(2, (4,)), "test": Size(2, (4,))},
@@ -66,3 +68,19 @@ def make_records(pairs: Pairs, folder: Path) -> None:
         rows.append(dict.fromkeys(FEATURES) | row | {"edit_image": Image.new("RGB", (48, 40), "teal")})
     dropped = Dataset.from_dict(dict.fromkeys(DROPPED_FEATURES, []), features=DROPPED_FEATURES)
     save_records(folder, Dataset.from_list(rows, features=FEATURES), dropped, embed_source_images=False)
+
+
+def cache_models(clip: Path, cache: Path) -> list[Path]:
+    """Put a tiny CLIP, and what is checked of an editor, where the Hub's cache keeps them; return their folders."""
+    folders = []
+    for name in (*CLIPS, *EDITORS):
+        folders.append(cache / f"models--{name.replace('/', '--')}")
+        snapshot = folders[-1] / "snapshots" / "0"
+        if name in CLIPS:
+            shutil.copytree(clip, snapshot)
+        else:
+            snapshot.mkdir(parents=True)
+            (snapshot / "model_index.json").write_text('{"_class_name": "Flux2KleinPipeline"}')
+        (folders[-1] / "refs").mkdir()
+        (folders[-1] / "refs" / "main").write_text("0")
+    return folders

@@ -1,11 +1,13 @@
 """Recipes: each is parsed by the command of its name, and rehearsed with `--dry-run` on made-up data."""
 
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
-from recipe_data import SIZES, make_data, make_failures, make_records
+from huggingface_hub.constants import HF_HUB_CACHE
+from recipe_data import SIZES, cache_models, make_data, make_failures, make_records
 from study_runs import study
 
 from repair_hf.cli.main import main
@@ -14,6 +16,7 @@ from repair_hf.pairs import benchmarks
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.command_line import parse
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.toyworld.parsing import build_parser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]
@@ -28,6 +31,15 @@ def options_of(path: Path) -> tuple:
     options = parse(types, ["--config", str(path)], f"repair-hf {path.stem}")
     assert len(options) == len(types)
     return options
+
+
+@pytest.fixture
+def models(clip_folder):
+    """The recipes' models, as if they had been downloaded."""
+    folders = cache_models(clip_folder, Path(HF_HUB_CACHE))
+    yield
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("path", STAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -56,7 +68,7 @@ def test_the_stages_of_a_recipe_fit_together(folder):
 
 
 @pytest.mark.parametrize("folder", [each for each in FOLDERS if each.name != "toy"], ids=lambda folder: folder.name)
-def test_recipe_is_rehearsed(folder, pairs_folder, tmp_path, monkeypatch, capsys):
+def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(benchmarks, "SIZES", SIZES)
     recipe = yaml.safe_load((folder / "train.yaml").read_text())
@@ -66,9 +78,12 @@ def test_recipe_is_rehearsed(folder, pairs_folder, tmp_path, monkeypatch, capsys
     pairs = load_pairs(named.pop("pairs"), **named)
     make_failures(pairs, Path(yaml.safe_load((folder / "mine.yaml").read_text())["output"]))
     make_records(pairs, Path(recipe["records"]))
+    shutil.copytree(clip_folder, recipe["output"])
     said = {}
     for stage in OF_EVERY_RECIPE:
-        assert main([stage, "--config", str(folder / f"{stage}.yaml"), "--dry-run"]) == 0, capsys.readouterr().err
+        few = ["--per-device-train-batch-size", "4"] if stage == "train" else []
+        words = [stage, "--config", str(folder / f"{stage}.yaml"), "--dry-run", *few]
+        assert main(words) == 0, capsys.readouterr().err
         said[stage] = capsys.readouterr().out
     count = {"coco": 8, "coco30k": 5, "flickr30k": 6, None: 8}[recipe.get("benchmark")]
     assert len(pairs.images) == count
@@ -79,7 +94,7 @@ def test_recipe_is_rehearsed(folder, pairs_folder, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_study_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
+def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     """On a dozen pictures in the form of its source; nothing is made."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(benchmarks, "SIZES", SIZES)
@@ -88,7 +103,8 @@ def test_study_is_rehearsed(path, pairs_folder, tmp_path, monkeypatch):
         if "pairs" in own:
             make_data(pairs_folder, own)
     before = set(tmp_path.rglob("*"))
-    shown = study("--config", str(path), "--dry-run")
+    build_parser().to_disk(parser := tmp_path.with_name(f"{tmp_path.name}-parser"))
+    shown = study("--config", str(path), "--spacy-model", str(parser), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
     for name in recipe.get("methods") or load_methods():
         assert f"\n {name} " in shown

@@ -10,6 +10,7 @@ from study_runs import PER_SAMPLE, stamps, study
 
 from repair_hf.cli.main import main
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.toyworld.parsing import build_parser
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,12 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     assert "after 1 of 1 seeds" in shown[0] and "Against plain training" in shown[0]
 
 
-def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(tmp_path, monkeypatch):
+def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(tmp_path, clip_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["world", "build", "--train", "4", "--validation", "2", "--test", "2"]) == 0
     Path("runs/world/world.json").unlink()  # somebody's own pictures then, which the toy world's LLM does not know
-    shown = study("--pairs", "runs/world", "--model", "me/clip", "--dry-run")
+    build_parser().to_disk("parser")
+    shown = study("--pairs", "runs/world", "--model", str(clip_folder), "--spacy-model", "parser", "--dry-run")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
 

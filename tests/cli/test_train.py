@@ -133,11 +133,12 @@ def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, ca
     assert not (tmp_path / "out").exists()
     assert main(flags) == 0
     assert shown.partition("grids")[2] in capsys.readouterr().out  # the very grids that are trained on
-    assert main([*flags, "--dry-run", "--negatives", "none"]) == 0
+    other = [*flags, "--output", str(tmp_path / "other"), "--dry-run"]
+    assert main([*other, "--negatives", "none"]) == 0
     assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
-    assert main([*flags, "--dry-run", "--known-matches", "negative"]) == 0
+    assert main([*other, "--known-matches", "negative"]) == 0
     assert "negatives are known to match; kept as negatives" in capsys.readouterr().out
-    assert main([*flags, "--dry-run", "--grids", "paper", "--counterparts", "annotation"]) == 0
+    assert main([*other, "--grids", "paper", "--counterparts", "annotation"]) == 0
     assert "no edit is used; every match is an original annotation" in capsys.readouterr().out
     assert "Few of the edits can train: 0% i2t, 0% t2i. Without --grids paper --counterparts annotation" in caplog.text
     assert "it would be 100% i2t, 100% t2i" in caplog.text

@@ -80,10 +80,10 @@ def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     tokenizer.model_max_length = int(1e30)
     captions = [" ".join(["circle"] * n) for n in range(1, 60)] + ["circle" * 40, "é" * 12]
     wanted = sum(len(tokenizer(caption)["input_ids"]) > longest for caption in captions)
-    assert 20 < preprocessor.report_cut(captions) == wanted < 60
+    assert 20 < preprocessor.report_captions(captions) == wanted < 60
     assert f"{wanted} of 61 captions were truncated to {longest} tokens, the most that the model" in caplog.text
     caplog.clear()
-    assert preprocessor.report_cut(["a red circle"] * 3) == 0 and not caplog.text
+    assert preprocessor.report_captions(["a red circle"] * 3) == 0 and not caplog.text
     ids = preprocessor.texts(captions)["input_ids"]
     assert ids.shape[1] == longest and ids[58, -1] == tokenizer.eos_token_id
 
@@ -209,3 +209,10 @@ def test_batches_keep_the_order(preprocessor):
     found = list(preprocessor.batches(pixels, 3))
     assert [len(batch) for batch in found] == [3] * 16 + [2]
     assert torch.cat(found).equal(pixels)
+
+
+def test_captions_of_unknown_tokens_are_reported(folder, caplog):
+    """Of Japanese, one tokenizer spells the bytes and the other knows no word."""
+    preprocessor = Preprocessor.from_pretrained(folder)
+    preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
+    assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text

@@ -71,7 +71,7 @@ def _hubs(kept: pd.DataFrame, counts: dict[str, pd.Series]) -> pd.DataFrame:
 
 def candidates(data: RunData) -> Finding:
     """Cosine of the chosen candidate and of the others to their false positive."""
-    kept = data.kept.dropna(subset=["edit_similarity"])
+    kept = data.kept.dropna(subset=["edit_similarity", "candidate_similarities", "candidate"])
     rows, cells = [], {}
     for direction, group in kept.groupby("direction"):
         flat = group["candidate_similarities"].explode().astype(float).to_numpy()

@@ -11,6 +11,7 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
+from repair_hf.records.images import record_at
 from repair_hf.runtime.options import UserError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def sample_records(
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
     rng = random.Random(seed)
     drawn = {name: sorted(rng.sample(places[name], share)) for name, share in _shares(counts, n).items()}
-    rows = [table[place] for found in drawn.values() for place in found]
+    rows = [record_at(table, place) for found in drawn.values() for place in found]
     return RecordSample(rows if pairs is None else _with_images(rows, pairs), counts)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
@@ -18,6 +16,7 @@ from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
+from repair_hf.runtime.own_files import read_json, read_table
 from repair_hf.synthesis.rounds import round_rows
 
 BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever before repair was evaluated
@@ -28,7 +27,7 @@ def find_queries(root: Path) -> pd.DataFrame | None:
 
     `queries.parquet` holds them if `repair-hf evaluate` compared several models; else the models' ranks are joined.
     """
-    frames = [pq.read_table(path).to_pandas() for path in sorted(root.rglob("queries.parquet"))]
+    frames = [read_table(path).to_pandas() for path in sorted(root.rglob("queries.parquet"))]
     base = next((root / name for name in BASES if (root / name / FILE).is_file()), None)
     if not frames and base is not None:
         before = load_ranks(base)
@@ -80,7 +79,7 @@ def round_finding(root: Path | None) -> Finding | None:
     """R@1 after each round of `repair-hf run`; None if there were no rounds."""
     if root is None or not (root / "rounds.json").is_file():
         return None
-    history = json.loads((root / "rounds.json").read_text(encoding="utf-8"))
+    history = read_json(root / "rounds.json", needs=("rounds", "split", "stopped"))
     rounds: Sequence[dict] = history["rounds"]
     heads, rows = round_rows(rounds)
     with chart(1.8) as (figure, axes):

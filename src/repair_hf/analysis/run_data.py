@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from datasets import Dataset, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.own_files import read_json, read_lines, read_yaml
+from repair_hf.runtime.run_folder import FORGET
 
 LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
 
@@ -39,7 +39,7 @@ class RunData:
     def options(self) -> dict:
         """Options of the first synthesis."""
         path = self.folders[0] / "config.yaml" if self.folders else None
-        return yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+        return read_yaml(path, remedy=FORGET) if path is not None and path.is_file() else {}
 
     def pairs(self) -> Pairs:
         """Load the pairs that the records were made from, by the options of the synthesis.
@@ -89,8 +89,8 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     """Read the error types of labelled image instructions from folders of records, by record_id."""
     found = {}
     for path in (folder / LABELS for folder in folders):
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            row = json.loads(line)
+        remedy = "Delete it, and label the instructions again with --llm: the answers are in the journal"
+        for row in read_lines(path, needs=("record_id", "error_types"), remedy=remedy) if path.is_file() else ():
             found[row["record_id"]] = row["error_types"]
     return found
 
@@ -107,7 +107,7 @@ def synthesis_folders(root: Path) -> list[Path]:
 
 def _stage_of(folder: Path) -> str | None:
     path = folder / "versions.json"
-    return json.loads(path.read_text(encoding="utf-8"))["command"] if path.is_file() else None
+    return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:

@@ -67,26 +67,24 @@ def run(
     from repair_hf.evaluation.provenance import describe
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import open_stage
+    from repair_hf.runtime.run_folder import check_stage, open_stage
 
     names, output = short_names(options.model), Path(stage.output)
     pairs = load_wanted(pairs_options)
     data = _Data(pairs, pairs_options, load_benchmarks(compositional, pairs, pairs_options))
-    if stage.dry_run:
-        times = f", by each of {len(names)} models" if len(names) > 1 else ""
-        print(
-            f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and ranked{times}."
-        )
-        for cases in data.sets:
-            print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
-        return
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options) | asdict(compositional)
     resolved["pairs_fingerprint"] = pairs.fingerprint
     resolved["cases_fingerprints"] = [cases.fingerprint for cases in data.sets]
     del resolved["batch_size"]  # affects speed only
+    folders = {name: output / name if len(names) > 1 else output for name in names}
+    if len(names) > 1:
+        check_stage(output, command="evaluate", options=resolved)
+    if stage.dry_run:
+        for name, model in names.items():
+            _check_model(model, folders[name], options, resolved)
+        return _print_plan(data, len(names))
     if len(names) > 1:
         open_stage(output, command="evaluate", options=resolved)
-    folders = {name: output / name if len(names) > 1 else output for name in names}
     measured = {
         name: _evaluate_model(name, model, folders[name], data, options, resolved) for name, model in names.items()
     }
@@ -104,6 +102,14 @@ def run(
     print("\n".join([*told_cases(measured, data.sets), f"-> {stage.output}"]))
     mined = PairsOptions(**asdict(pairs_options) | {"split": "train"})
     suggest("mine", *as_flags(mined), "--model", options.model[-1], "--output", "runs/failures")
+
+
+def _print_plan(data: _Data, models: int) -> None:
+    times = f", by each of {models} models" if models > 1 else ""
+    images, captions = len(data.pairs.images), len(data.pairs.captions)
+    print(f"{images:,} images and {captions:,} captions would be embedded and ranked{times}.")
+    for cases in data.sets:
+        print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -127,22 +133,38 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
     return names
 
 
+def _check_model(
+    model: str, folder: Path, options: EvaluateOptions, resolved: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, Any] | None]:
+    """Load a model and check its folder, also for a dry run.
+
+    Returns the encoder, the model's resolved options, and its metrics if they are finished.
+    """
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.runtime.run_folder import check_stage, finished
+
+    encoder = DualEncoder.from_pretrained(model, batch_size=options.batch_size, precision=options.precision)
+    own = {**resolved, "model": model, "model_digest": encoder.digest}
+    metrics = finished(folder, own, needs=("intervals", "n_images", "n_texts"))
+    if metrics is None:
+        check_stage(folder, command="evaluate", options=own)
+    return encoder, own, metrics
+
+
 def _evaluate_model(
     name: str, model: str, folder: Path, data: _Data, options: EvaluateOptions, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return one model's metrics, from its folder if they are finished; empty except in the main process."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.pixel_store import pixels_for
     from repair_hf.evaluation.provenance import provenance
+    from repair_hf.runtime.own_files import read_json
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import finish_stage, finished, open_stage, write_atomically
+    from repair_hf.runtime.run_folder import finish_stage, open_stage, write_atomically
 
-    encoder = DualEncoder.from_pretrained(model, batch_size=options.batch_size, precision=options.precision)
-    resolved = {**resolved, "model": model, "model_digest": encoder.digest}
-    metrics = finished(folder, resolved)
+    encoder, own, metrics = _check_model(model, folder, options, resolved)
     if metrics is not None:
         return metrics
-    open_stage(folder, command="evaluate", options=resolved)
+    open_stage(folder, command="evaluate", options=own)
     pairs = data.pairs
     pixels = pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
@@ -150,10 +172,10 @@ def _evaluate_model(
         return {}
     metrics = _measure(encoder, images, texts, name, folder, data, options.resamples)
     metrics |= provenance(data.options, pairs, model, encoder.digest)
-    metrics["n_texts_cut"] = encoder.preprocessor.report_cut(pairs.captions["caption"])
+    metrics["n_texts_cut"] = encoder.preprocessor.report_captions(pairs.captions["caption"])
     write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     finish_stage(folder, metrics)
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))  # as a later run reads them
+    return read_json(folder / "summary.json")  # as a later run reads them
 
 
 def _measure(

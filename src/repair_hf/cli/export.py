@@ -28,16 +28,19 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     """Write a CLIP for open_clip, and so for CLIP_benchmark."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.open_clip import export_open_clip, open_clip_config
-    from repair_hf.runtime.run_folder import finish_stage, finished, open_stage
+    from repair_hf.runtime.run_folder import check_stage, finish_stage, finished, open_stage
 
     encoder = DualEncoder.from_pretrained(options.model, device="cpu")
     size = sum(parameter.numel() for parameter in encoder.model.parameters())
+    resolved = asdict(options) | asdict(stage) | {"model_digest": encoder.digest}
+    is_done = finished(stage.output, resolved) is not None
+    open_clip_config(encoder, options.model)  # raises an error if the model cannot be exported
+    if not is_done:
+        check_stage(stage.output, command="export open_clip", options=resolved)
     if stage.dry_run:
-        open_clip_config(encoder, options.model)  # raises an error if the model cannot be exported
         print(f"{options.model}, {size:,} parameters, would be written for open_clip.")
         return
-    resolved = asdict(options) | asdict(stage) | {"model_digest": encoder.digest}
-    if finished(stage.output, resolved) is None:
+    if not is_done:
         folder = open_stage(stage.output, command="export open_clip", options=resolved)
         config = export_open_clip(encoder, folder, name=folder.resolve().name)
         finish_stage(folder, {"parameters": size, **config})

@@ -58,6 +58,7 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
     """Draw a record with what its edit changed."""
     from repair_hf.analysis.pictures import case_figure
     from repair_hf.analysis.record_sample import sample_records
+    from repair_hf.records.images import record_at
 
     records = _records(options, source)
     if case.record is None:
@@ -66,7 +67,7 @@ def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) 
         ids = records["record_id"][:]
         if case.record not in ids:
             raise UserError(f"{options.run} holds no record {case.record!r}; an id looks like {ids[0]!r}.")
-        row = records[ids.index(case.record)]
+        row = record_at(records, ids.index(case.record))
     _save(case_figure(row), options, f"record {row['record_id']}")
 
 

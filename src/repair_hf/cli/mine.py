@@ -62,33 +62,13 @@ OPTIONS = (PairsOptions, StageOptions, MineOptions)
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> None:
     """Mine false positives, or print how much there is to mine."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.mining.false_positives import check_sizes
-    from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import finished, open_stage
+    from repair_hf.runtime.run_folder import open_stage
 
-    check_sizes(options.k_mine, d_i2t=options.d_i2t, d_t2i=options.d_t2i)
-    pairs = load_wanted(pairs_options)
-    if len(pairs.images) < 2:
-        raise UserError(
-            f"`{pairs_options.pairs}` has one usable image in split `{pairs_options.split}`, "
-            "so no caption can find a wrong one. Give more images, or --split all."
-        )
+    pairs, encoder, resolved, summary = _check(pairs_options, stage, options)
     if stage.dry_run:
         print(f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and mined.")
         return
-    if options.search != "exact" and processes().count > 1:
-        raise UserError(
-            f"`search` {options.search} runs in one process, got {processes().count}; only exact search can be shared."
-        )
-    encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
-    resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
-    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
-    del resolved["batch_size"]  # affects speed only
-    if options.search == "exact":
-        del resolved["search_effort"]  # has no effect
-    summary = finished(stage.output, resolved)
     if summary is None:
         summary = _mine(encoder, pairs, open_stage(stage.output, command="mine", options=resolved), options)
     if not processes().is_main:
@@ -97,6 +77,40 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
+
+
+def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> tuple[Any, Any, dict, Any]:
+    """Load what is to be mined and check everything, also for a dry run.
+
+    Returns the pairs, the encoder, the resolved options, and the summary if it is mined already.
+    """
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.mining.false_positives import check_sizes
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.runtime.processes import processes
+    from repair_hf.runtime.run_folder import check_stage, finished
+
+    check_sizes(options.k_mine, d_i2t=options.d_i2t, d_t2i=options.d_t2i)
+    if options.search != "exact" and processes().count > 1:
+        raise UserError(
+            f"`search` {options.search} runs in one process, got {processes().count}; only exact search can be shared."
+        )
+    pairs = load_wanted(pairs_options)
+    if len(pairs.images) < 2:
+        raise UserError(
+            f"`{pairs_options.pairs}` has one usable image in split `{pairs_options.split}`, "
+            "so no caption can find a wrong one. Give more images, or --split all."
+        )
+    encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
+    resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
+    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    del resolved["batch_size"]  # affects speed only
+    if options.search == "exact":
+        del resolved["search_effort"]  # has no effect
+    summary = finished(stage.output, resolved, needs=("directions", "positives_by_equal_text"))
+    if summary is None:
+        check_stage(stage.output, command="mine", options=resolved)
+    return pairs, encoder, resolved, summary
 
 
 def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
@@ -139,7 +153,7 @@ def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[
     with_ids(failures, pairs).to_parquet(draft)
     draft.replace(folder / "failures.parquet")
     summary = {"directions": summarize(failures), "positives_by_equal_text": positives.doubles}
-    summary["captions_cut"] = encoder.preprocessor.report_cut(captions)
+    summary["captions_cut"] = encoder.preprocessor.report_captions(captions)
     if recall:
         summary |= {"search": options.search, "recall": recall, "ranks": "lower bounds"}
     finish_stage(folder, summary)

@@ -23,6 +23,7 @@ from typing import Any
 from repair_hf.cli.subcommands import load_command, print_command, print_table, run_command, suggest
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import Bounded, UserError, need, opt
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
 
 EPILOG = """examples:
@@ -152,7 +153,7 @@ class _Rounds:
         self._stage("evaluate", model, output, "--split", self.split)
 
     def new_records(self, number: int) -> dict[str, int]:
-        summary = json.loads((self.place(number) / "records" / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(self.place(number) / "records" / "summary.json", needs=["directions"])
         return {direction: found["kept"] for direction, found in summary["directions"].items()}
 
     def _newest(self, number: int) -> str:
@@ -192,5 +193,5 @@ def _read(recipe: Path, name: str) -> Any:
 
 
 def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str, Any]:
-    metrics = json.loads((evaluated / "metrics.json").read_text(encoding="utf-8"))
+    metrics = read_json(evaluated / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
     return {"round": number, "records": records, "metrics": metrics}

@@ -51,7 +51,6 @@ def run(
     compositional: CompositionalOptions,
 ) -> None:
     """Run the study, or print an estimate of calls and cost."""
-    from repair_hf.pairs.words import load_parser
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
@@ -69,10 +68,9 @@ def run(
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
     wanted = _wanted(options.methods, methods, setting)
     check_installed([methods[name] for name in wanted])
+    _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
     if options.dry_run:
         return _dry_run(setting, size, [methods[name] for name in wanted])
-    if setting.spacy_model != "world" and any("spacy_model" in methods[name].means for name in wanted):
-        load_parser(setting.spacy_model, noun_chunks=True)  # report a missing model before anything is paid
     if size.world is not None:
         with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
@@ -83,6 +81,25 @@ def run(
     )
     study = Study(setting, methods, wanted, space, tune=options.tune, shares=options.shares, tell=print)
     _run(study, setting, options)
+
+
+def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
+    """Report a missing or damaged model or split before anything is paid, also in a dry run."""
+    from repair_hf.pairs.words import load_parser
+    from repair_hf.synthesis.models import check_editor, find_usable_llm
+
+    means = set().union(*(method.means for method in methods))
+    if setting.spacy_model != "world" and "spacy_model" in means:
+        load_parser(setting.spacy_model, noun_chunks=True)
+    if "llm" in means:
+        find_usable_llm(setting.llm)
+    if "editor" in means:
+        check_editor(setting.editor)
+    for model in {setting.model, *map(setting.model_of, methods)}:
+        setting.digest(model)
+    if not is_drawn:
+        for split in (setting.split, *([setting.validation_split] if options.tune else [])):
+            setting.held_out(split)
 
 
 def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
+    check_editor,
     find_editor,
     find_llm,
     find_usable_editor,
@@ -45,6 +46,7 @@ class SynthesizeOptions(RepairOptions):
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("Retriever that failed; it selects among the candidates: Hub id, folder, or world/base.")
+    any_model: bool = opt(False, "Go on with a --model other than the one that mined the failures.")
     earlier_rounds: list[str] | None = opt(
         None, "Folders or Hub ids of records of earlier rounds, whose failures are left out, repaired or dropped."
     )
@@ -63,67 +65,85 @@ def run(
     options: SynthesizeOptions,
 ) -> None:
     """Repair the failures, or print an estimate of calls and cost."""
-    from datasets import Dataset
-    from pyarrow.parquet import read_table
-
-    from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.llm.prompts import prompt_digest
-    from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.disk import naming_full_disk
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import digest, finished, open_stage
+    from repair_hf.runtime.run_folder import open_stage
     from repair_hf.synthesis.outcome import reopen
-    from repair_hf.synthesis.rounds import EarlierRounds
 
-    file = _failures_file(options.failures)
-    failures = Dataset(read_table(file))
-    pairs = load_wanted(pairs_options)
-    earlier = EarlierRounds(options.earlier_rounds or ())
-    mined, failures = len(failures), earlier.leave_out(failures)
-    if earlier.failures and processes().is_main:
-        print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
+    ready = _check(pairs_options, stage, llm, editor, options)
     if stage.dry_run:
-        _print_estimate(pairs, failures, Path(stage.output), llm, editor, options)
+        _print_estimate(ready.pairs, ready.failures, Path(stage.output), llm, editor, options)
         return _check_models(llm, editor)
-    encoder = DualEncoder.from_pretrained(options.model)
-    resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
-    resolved |= local_weights(llm, editor)
-    resolved |= {
-        "failures_digest": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
-        "pairs_fingerprint": pairs.fingerprint,
-        "model_digest": encoder.digest,
-        "prompt_digest": prompt_digest(),
-        "earlier_failures": digest(earlier.failures) if earlier.failures else None,
-    }
-    summary = finished(stage.output, resolved)
+    summary = ready.summary
     if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
         _check_models(llm, editor)
-        folder = open_stage(stage.output, command="synthesize", options=resolved)
+        folder = open_stage(stage.output, command="synthesize", options=ready.resolved)
         with naming_full_disk(folder, lambda: _space_needed(folder, options.candidates)):
-            summary = _synthesize(pairs, encoder, failures, folder, llm, editor, options, earlier.next)
+            summary = _synthesize(ready, folder, llm, editor, options)
     if processes().is_main:
         _print_outcome(summary, Path(stage.output), llm.answer_attempts)
         words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
         suggest("train", *as_flags(pairs_options), *words)
 
 
-def _failures_file(given: str) -> Path:
-    file = Path(given)
-    file = file / "failures.parquet" if file.is_dir() else file
-    if not file.is_file():
-        raise UserError(f"--failures {given}: {file} does not exist. Make it with `repair-hf mine`.")
-    return file
+@dataclass(frozen=True)
+class _Ready:
+    """What is to be repaired, loaded and checked."""
+
+    pairs: Any
+    failures: Any
+    encoder: Any
+    round: int
+    resolved: dict[str, Any]
+    summary: dict[str, Any] | None  # if it is repaired already
 
 
-def _synthesize(
-    pairs: Any,
-    encoder: Any,
-    failures: Any,
-    folder: Path,
+def _check(
+    pairs_options: PairsOptions,
+    stage: StageOptions,
     llm: LLMOptions,
     editor: EditorOptions,
     options: SynthesizeOptions,
-    number: int,
+) -> _Ready:
+    """Load what is to be repaired and check everything but the LLM's and the editor's weights, also for a dry run."""
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.encoder.identity import check_retriever
+    from repair_hf.llm.prompts import prompt_digest
+    from repair_hf.mining.failures import failures_file, load_failures, miner_of
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.runtime.processes import processes
+    from repair_hf.runtime.run_folder import check_stage, digest, finished
+    from repair_hf.synthesis.record_builder import RecordBuilder
+    from repair_hf.synthesis.rounds import EarlierRounds
+    from repair_hf.synthesis.sources import SourceImages
+
+    failures = load_failures(options.failures)
+    pairs = load_wanted(pairs_options)
+    RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
+    encoder = DualEncoder.from_pretrained(options.model)
+    if not options.any_model:
+        check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
+    earlier = EarlierRounds(options.earlier_rounds or ())
+    mined, failures = len(failures), earlier.leave_out(failures)
+    if earlier.failures and processes().is_main:
+        print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
+    resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
+    resolved |= local_weights(llm, editor)
+    resolved |= {
+        "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
+        "pairs_fingerprint": pairs.fingerprint,
+        "model_digest": encoder.digest,
+        "prompt_digest": prompt_digest(),
+        "earlier_failures": digest(earlier.failures) if earlier.failures else None,
+    }
+    summary = finished(stage.output, resolved, needs=("directions", "llm", "images", "paid", "seconds"))
+    if summary is None:
+        check_stage(stage.output, command="synthesize", options=resolved)
+    return _Ready(pairs, failures, encoder, earlier.next, resolved, summary)
+
+
+def _synthesize(
+    ready: _Ready, folder: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
 ) -> dict[str, Any]:
     from repair_hf.analysis.live import LiveView
     from repair_hf.llm.cost import paid_in
@@ -136,12 +156,12 @@ def _synthesize(
     start, everyone = time.perf_counter(), processes()
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
         chat, images = open_chat(llm, journal), open_editor(editor, llm)
-        synthesizer = Synthesizer(pairs, encoder, chat, images, round=number, **_how(options))
-        live = LiveView(folder, synthesizer.builder, total=len(failures), spent=lambda: synthesizer.dollars)
+        synthesizer = Synthesizer(ready.pairs, ready.encoder, chat, images, round=ready.round, **_how(options))
+        live = LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
             synthesizer.watch = live
         try:
-            records, dropped = synthesizer.run(failures, folder)
+            records, dropped = synthesizer.run(ready.failures, folder)
         except RunStopped:
             if everyone.is_main:
                 _print_paid(paid_in(folder))
@@ -163,9 +183,10 @@ def _synthesize(
 
 
 def _check_models(llm: LLMOptions, editor: EditorOptions) -> None:
-    """Check ids and keys of the models before anything is loaded."""
+    """Check keys and ids of the models before anything is loaded."""
     find_usable_llm(llm)
     find_usable_editor(editor)
+    check_editor(editor)
 
 
 def _space_needed(folder: Path, candidates: int) -> int:

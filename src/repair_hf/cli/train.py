@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.own_files import read_json
 from repair_hf.training.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class TrainOptions:
     records_revision: str | None = opt(
         None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
     )
+    any_model: bool = opt(False, "Go on with a --model other than the one that the records were made with.")
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.")
 
 
@@ -59,52 +61,92 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print the grids that would be trained on."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.records.dataset import load_records
-    from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
-    from repair_hf.training.checkpoints import newest_checkpoint
-    from repair_hf.training.finetune import grids_of, train
+    from repair_hf.runtime.run_folder import finish_stage, open_stage
+    from repair_hf.training.finetune import train
 
-    _settle_output(stage, config)
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
-    pairs = load_wanted(pairs_options)
-    records = None if options.records is None else load_records(options.records, revision=options.records_revision)
+    ready = _check(pairs_options, stage, options, config)
     if stage.dry_run:
-        grids = grids_of(pairs, records, config)
-        return _print_grids(grids.report(), config) if is_first else None
-    encoder = DualEncoder.from_pretrained(options.model, device=config.device)
-    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options)
-    resolved |= config.recorded(has_records=records is not None)
-    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
-    resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
-    resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
-    summary = finished(stage.output, resolved)
-    was_finished = summary is not None
+        return _print_grids(ready.data.report(), config) if is_first else None
+    summary, encoder, pairs, records = ready.summary, ready.encoder, ready.pairs, ready.records
     repo = _repository(config) if is_first else None
     if summary is None:
         if is_first:
-            checkpoint = newest_checkpoint(stage.output, config.world_size)
-            resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
-            open_stage(stage.output, command="train", options=resolved, is_bound=resumes)
-        validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
+            open_stage(stage.output, command="train", options=ready.resolved, is_bound=ready.resumes)
         config.push_to_hub = False  # pushed below, with the metrics
         if is_first:
             edits = () if records is None else records["edit_text"]
             texts = [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
-            n_cut = encoder.preprocessor.report_cut(texts)
-        summary = train(encoder, pairs, records, config, validation=validation)
+            n_cut = encoder.preprocessor.report_captions(texts)
+        summary = train(encoder, pairs, records, config, validation=ready.validation, data=ready.data)
         if is_first:
             finish_stage(stage.output, summary | {"captions_cut": n_cut})
     if is_first:
         _print_summary(summary, config)
         print(f"-> {stage.output}")
         if repo is not None:
-            _push(Path(stage.output), repo, config, again=was_finished)
+            _push(Path(stage.output), repo, config, again=ready.summary is not None)
         tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # the default, so evaluate uses its own
         suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What a training needs, loaded and checked."""
+
+    pairs: Any
+    validation: Any
+    records: Any
+    encoder: Any
+    data: Any  # the grids
+    resolved: dict[str, Any]
+    resumes: bool
+    summary: dict[str, Any] | None  # if it is trained already
+
+
+def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> _Ready:
+    """Load what a training needs and check everything, also for a dry run."""
+    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.encoder.identity import check_retriever
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.records.dataset import load_records
+    from repair_hf.records.images import check_edits
+    from repair_hf.runtime.run_folder import check_stage, digest, finished
+    from repair_hf.training.checkpoints import newest_checkpoint
+    from repair_hf.training.finetune import check_start, grids_of
+
+    _settle_output(stage, config)
+    if config.push_to_hub:
+        from repair_hf.hub.push import check_login
+
+        check_login(_repository_name(config))
+    pairs = load_wanted(pairs_options)
+    encoder = DualEncoder.from_pretrained(options.model, device=config.device)
+    records = None if options.records is None else load_records(options.records, revision=options.records_revision)
+    if options.records and records is not None:
+        named = f"The records of {', '.join(options.records)}"
+        check_edits(records, named)
+        if not options.any_model:
+            check_retriever(encoder, records.unique("retriever"), named)
+    data = grids_of(pairs, records, config)
+    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options)
+    resolved |= config.recorded(has_records=records is not None)
+    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
+    resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
+    summary = finished(stage.output, resolved, needs=("grids", "steps", "seconds", "seconds_per_step", "loss"))
+    checkpoint = newest_checkpoint(stage.output, config.world_size)
+    resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
+    validation = None
+    if summary is None:
+        if config.eval_strategy != "no":
+            validation = load_wanted(pairs_options, options.validation_split)
+        if config.process_index == 0:
+            check_stage(stage.output, command="train", options=resolved, is_bound=resumes)
+        check_start(encoder, data, config)
+    return _Ready(pairs, validation, records, encoder, data, resolved, resumes, summary)
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
@@ -123,8 +165,11 @@ def _repository(config: RepairConfig) -> str | None:
         return None
     from repair_hf.hub.push import prepare
 
-    name = config.hub_model_id or Path(str(config.output_dir)).name
-    return prepare(name, "model", private=bool(config.hub_private_repo))
+    return prepare(_repository_name(config), "model", private=bool(config.hub_private_repo))
+
+
+def _repository_name(config: RepairConfig) -> str:
+    return config.hub_model_id or Path(str(config.output_dir)).name
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
@@ -133,7 +178,11 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
     from repair_hf.runtime.run_folder import write_atomically
 
     note = folder / PUSHED
-    if again and note.is_file() and json.loads(note.read_text(encoding="utf-8"))["repo"] == repo:
+    if (
+        again
+        and note.is_file()
+        and read_json(note, needs=["repo"], remedy="Delete it, and run the command again")["repo"] == repo
+    ):
         print(
             f"push    {repo} has it since the training; `repair-hf push model {folder} --repo {repo}` pushes it again"
         )

@@ -23,6 +23,7 @@ from transformers import (
     VisionTextDualEncoderModel,
 )
 
+from repair_hf.encoder.loading import check_weights, explained
 from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.encoder.shipped import locate
@@ -89,22 +90,19 @@ class DualEncoder:
         """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`, in float32.
 
         Raises:
-            UserError: If there is no such model, or it is not a dual encoder.
+            UserError: If there is no such model, it is not a dual encoder, or its weights, tokenizer or processor are
+                missing or damaged.
         """
         id_or_folder = locate(id_or_folder)
         settle_hub(id_or_folder)
-        try:
+        with explained(id_or_folder, "a dual encoder (CLIP, SigLIP, ...)"):
             config = AutoConfig.from_pretrained(id_or_folder)
             model_class: Any = AutoModelForZeroShotImageClassification
             if config.model_type == "vision-text-dual-encoder":  # any two towers; not among the auto classes
                 model_class = VisionTextDualEncoderModel
-            model = model_class.from_pretrained(id_or_folder, config=config, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            here = "" if Path(id_or_folder).exists() else "is not a local folder, and "
-            raise UserError(
-                f"`{id_or_folder}` {here}cannot be loaded as a dual encoder (CLIP, SigLIP, ...): {reason}"
-            ) from error
+            told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # `check_weights` names them
+            model, found = model_class.from_pretrained(id_or_folder, config=config, dtype=torch.float32, **told)
+        check_weights(id_or_folder, found)
         preprocessor = Preprocessor.from_pretrained(id_or_folder)
         return cls(model, preprocessor, device=device, batch_size=batch_size, precision=precision)
 
@@ -116,6 +114,12 @@ class DualEncoder:
             found.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
             found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         return found.hexdigest()[:16]
+
+    @property
+    def name(self) -> str:
+        """The Hub id, or the last part of the folder, and after an @ the digest; records name their retriever so."""
+        name = self.model.name_or_path
+        return f"{Path(name).name if Path(name).is_dir() else name}@{self.digest}"
 
     @cached_property
     def dim(self) -> int:

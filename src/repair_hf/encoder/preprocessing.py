@@ -22,6 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 
+from repair_hf.encoder.loading import check_tokenizer, explained
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
@@ -57,17 +58,18 @@ class Preprocessor:
 
     @classmethod
     def from_pretrained(cls, id_or_folder: str | Path) -> Preprocessor:
-        """Load the processor of a model from the Hub or from a folder."""
-        try:
+        """Load the processor of a model from the Hub or from a folder.
+
+        Raises:
+            UserError: If a part of it is missing or damaged, or the tokenizer is not the model's.
+        """
+        with explained(str(id_or_folder), "the processor of a dual encoder"):
             processor = AutoProcessor.from_pretrained(id_or_folder)
             # Never torchvision's: results must not depend on whether it is installed.
             processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
             config = AutoConfig.from_pretrained(id_or_folder)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"The processor of `{id_or_folder}` cannot be loaded: {' '.join(str(error).split())[:300]}"
-            ) from error
-        return cls(processor, config)
+            check_tokenizer(str(id_or_folder), processor.tokenizer, config.text_config.vocab_size)
+            return cls(processor, config)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the processor; `AutoProcessor` and `from_pretrained` load it if the model's config lies beside it."""
@@ -129,18 +131,32 @@ class Preprocessor:
             )
         return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
 
-    def report_cut(self, captions: Sequence[str]) -> int:
-        """Count the captions that `texts` truncates, and log a warning if there are any."""
+    def report_captions(self, captions: Sequence[str]) -> int:
+        """Count the captions that `texts` truncates. Log a warning if there are any, or captions of unknown tokens.
+
+        Unknown is also a token that is a part of a character: where a tokenizer lacks a script, it spells its bytes.
+        """
         tokenizer = self.processor.tokenizer
         room = self.max_length - tokenizer.num_special_tokens_to_add()
-        long = [caption for caption in captions if len(caption.encode()) > room]  # a token covers at least one byte
-        n_cut = 0
-        for start in range(0, len(long), TOKENIZED_AT_ONCE):
-            tokens = tokenizer(long[start : start + TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
-            n_cut += sum(len(ids) > room for ids in tokens["input_ids"])
+        n_cut = n_strange = 0
+        strange: dict[int, bool] = {}  # token id -> whether it is unknown
+        for start in range(0, len(captions), TOKENIZED_AT_ONCE):
+            some = list(captions[start : start + TOKENIZED_AT_ONCE])
+            for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
+                n_cut += len(ids) > room
+                for one in ids:
+                    if one not in strange:
+                        strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
+                n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
         if n_cut:
             cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
             logger.warning("%s to %d tokens, the most that the model reads.", cut, self.max_length)
+        if n_strange:
+            logger.warning(
+                "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
+                "for their language?",
+                f"{n_strange:,}", f"{len(captions):,}",
+            )  # fmt: skip
         return n_cut
 
     def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:

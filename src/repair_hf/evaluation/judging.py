@@ -28,6 +28,7 @@ from repair_hf.evaluation.tables import load_table, save_table
 from repair_hf.mining.scores import exact_scores, quietly
 
 FILE = "cases.parquet"
+COLUMNS = "model benchmark measure case_id picture_id group margin correct".split()
 BLOCK = 4096  # cases scored together
 
 
@@ -96,7 +97,7 @@ def load_cases(folder: str | Path) -> pa.Table:
     Raises:
         UserError: If the file is missing.
     """
-    return load_table(Path(folder) / FILE, "of an evaluation with --compositional")
+    return load_table(Path(folder) / FILE, "of an evaluation with --compositional", COLUMNS)
 
 
 def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:

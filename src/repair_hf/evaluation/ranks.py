@@ -28,6 +28,7 @@ from repair_hf.mining.positives import Ranking
 from repair_hf.pairs.dataset import Pairs
 
 FILE = "ranks.parquet"
+COLUMNS = "model direction q_id gt_id gt_score gt_rank fp_id fp_score top1_id".split()
 
 
 def rank_table(rankings: Mapping[str, Ranking], pairs: Pairs, model: str) -> pa.Table:
@@ -65,7 +66,7 @@ def load_ranks(folder: str | Path) -> pa.Table:
     Raises:
         UserError: If the file is missing.
     """
-    return load_table(Path(folder) / FILE, "that `repair-hf evaluate` wrote for one model")
+    return load_table(Path(folder) / FILE, "that `repair-hf evaluate` wrote for one model", COLUMNS)
 
 
 def ranks_by_direction(table: pa.Table) -> dict[str, np.ndarray]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_table
 
 
 def save_table(table: pa.Table, path: Path) -> None:
@@ -17,8 +19,8 @@ def save_table(table: pa.Table, path: Path) -> None:
     draft.replace(path)
 
 
-def load_table(path: Path, which: str) -> pa.Table:
-    """Read a table; a missing file is an error that says which folder to give."""
+def load_table(path: Path, which: str, needs: Iterable[str]) -> pa.Table:
+    """Read a table with the columns `needs`; a missing file is an error that says which folder to give."""
     if not path.is_file():
         raise UserError(f"{path.parent} holds no {path.name}; give the folder {which}.")
-    return pq.read_table(path)
+    return read_table(path, needs=needs)

@@ -27,6 +27,7 @@ from repair_hf.llm.journal import bills, read_entries
 from repair_hf.llm.prompts import NAMES, prompt_digest
 from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.dataset import summarize
+from repair_hf.records.images import record_at
 from repair_hf.training.grid_records import edits_reachable, read_table
 
 SAMPLES = 3
@@ -109,7 +110,7 @@ def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
     turns = [place for turn in zip_longest(*by_direction) for place in turn if place is not None]
     samples, pictures = [], {}
     for number, place in enumerate(turns[:SAMPLES], start=1):
-        row, cells = records[place], []
+        row, cells = record_at(records, place), []
         for role, kind in MODALITIES[row["direction"]].items():
             value, name = row[f"{role}_{kind}"], f"samples/{number}-{role}.png"
             if kind == "text":

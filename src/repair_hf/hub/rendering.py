@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.runtime.options import PairsOptions
+from repair_hf.runtime.own_files import read_json, read_yaml
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, without_secrets
 
 CITATION = """@misc{liu-repair,
@@ -39,13 +39,15 @@ class Stage:
     @classmethod
     def of(cls, folder: str | Path) -> Stage:
         folder = Path(folder)
-        text = {name: _read(folder / name) for name in ("config.yaml", "summary.json", "versions.json", "command.txt")}
+        config, summary, versions, command = (
+            folder / name for name in ("config.yaml", "summary.json", "versions.json", "command.txt")
+        )
         return cls(
             folder,
-            yaml.safe_load(text["config.yaml"]) or {},
-            json.loads(text["summary.json"] or "{}"),
-            json.loads(text["versions.json"] or "{}"),
-            text["command.txt"].strip(),
+            read_yaml(config) if config.is_file() else {},
+            read_json(summary) if summary.is_file() else {},
+            read_json(versions) if versions.is_file() else {},
+            command.read_text(encoding="utf-8").strip() if command.is_file() else "",
         )
 
     def hub_ids(self, option: str) -> list[str]:
@@ -124,10 +126,6 @@ def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
 
 def two_columns(head: str, rows: Mapping[str, str]) -> str:
     return table(("", head), rows.items(), labels=2)
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _split(command: str) -> list[str]:

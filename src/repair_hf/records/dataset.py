@@ -32,6 +32,7 @@ from repair_hf.records.columns import FEATURES as FEATURES
 from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_table
 from repair_hf.runtime.run_folder import write_atomically
 
 _ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
@@ -115,8 +116,6 @@ def load_records(
     named = ", ".join(map(str, places))
     if not tables:
         raise NoRecords(f"{named} holds no records: no failure was kept. The config `dropped` gives the reasons.")
-    for table in tables:
-        check(table)
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
     if len(tables) > 1 and (doubles := len(records) - len(set(records["record_id"][:]))):
         raise UserError(f"{doubles} records stand in more than one of {named}; name each round's records once.")
@@ -127,13 +126,17 @@ def load_records(
 
 
 def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `records` config without checks, even if it has no rows."""
-    return _load(path_or_repo, "records", FEATURES, revision)
+    """Load the `records` config, even if it has no rows; a record that `check` refuses is an error."""
+    records = _load(path_or_repo, "records", FEATURES, revision)
+    check(records)
+    return records
 
 
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
     """Load the `dropped` config; it has no rows if every failure was repaired."""
-    return _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
+    dropped = _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
+    _check_columns(dropped, DROPPED_FEATURES, "Dropped failures")
+    return dropped
 
 
 def check(records: Dataset) -> None:
@@ -142,17 +145,7 @@ def check(records: Dataset) -> None:
     Raises:
         UserError: If columns are missing or of another type, a direction is unknown, or a record lacks a cell.
     """
-    if missing := [name for name in FEATURES if name not in records.column_names]:
-        raise UserError(
-            f"Records lack the columns {missing}; they have {records.column_names}. Make them with "
-            "`repair-hf synthesize`."
-        )
-    if wrong := [name for name, kind in FEATURES.items() if records.features[name] != kind]:
-        kinds = {name: records.features[name] for name in wrong}
-        raise UserError(
-            f"Columns of the records have other types: {kinds}. Cast them with "
-            "`records.cast(repair_hf.records.dataset.FEATURES)`."
-        )
+    _check_columns(records, FEATURES, "Records")
     directions = _column(records, "direction")
     if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
         raise UserError(
@@ -206,12 +199,28 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
         has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
         return builder.as_dataset(split="train") if has_rows else nothing
     except (OSError, ValueError, DatasetsError) as error:  # nothing there, no network, or damaged files
+        for file in sorted(Path(path_or_repo).glob(f"{config}/*.parquet")):
+            read_table(file)  # raises an error that names a damaged file
         here = "" if Path(path_or_repo).exists() else ", and is no folder here"
         why = " ".join(str(error).split())[:200].rstrip(".")
         raise UserError(
             f"{path_or_repo} holds no records{here}: {why}. Make them with `repair-hf synthesize`, or give the "
             "folder or Hub id of records."
         ) from error
+
+
+def _check_columns(table: Dataset, features: Features, what: str) -> None:
+    if missing := [name for name in features if name not in table.column_names]:
+        raise UserError(
+            f"{what} lack the columns {missing}; they have {table.column_names}. Make them with "
+            "`repair-hf synthesize`."
+        )
+    if wrong := [name for name, kind in features.items() if table.features[name] != kind]:
+        kinds = {name: table.features[name] for name in wrong}
+        raise UserError(
+            f"{what} have columns of other types: {kinds}. Cast them with `Dataset.cast` and the features of "
+            "repair_hf.records.dataset."
+        )
 
 
 def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:

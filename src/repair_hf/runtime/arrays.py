@@ -20,6 +20,7 @@ import numpy as np
 
 from repair_hf.runtime.disk import readable
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_array
 from repair_hf.runtime.processes import processes
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def on_disk(
     `parts` makes the rows of this process's share. `what` the array holds and the `remedy` are words of the error.
 
     Raises:
-        UserError: If the disk has too little free space.
+        UserError: If the disk has too little free space, or an existing file is damaged.
     """
     everyone = processes()
     if not everyone.gather(path.is_file())[0]:  # as the first process sees it
@@ -63,7 +64,7 @@ def on_disk(
             if everyone.is_main:
                 draft.replace(path)
             everyone.gather(None)
-    return np.load(path, mmap_mode="r")
+    return read_array(path, shape=shape, dtype=dtype, remedy="Delete it, and run the same command again")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ import numpy as np
 import yaml
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_json, read_yaml
 
 logger = logging.getLogger(__name__)
 
 # Options that decide where, whether and how fast a stage runs, not what it makes.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls
-    answer_attempts batch
+    answer_attempts batch any_model
     llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
     dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
     logging_steps report_to save_total_limit
@@ -46,7 +47,9 @@ PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
 """.split()
+MARKS = ("config.yaml", "versions.json", "summary.json")
 INPUTS = ("pairs", "image_folder", "model")  # options that may name a folder of the user
+FORGET = f"Delete {', '.join(MARKS)} there, and the same command goes on from what else the folder holds"
 SHORTEST_SECRET = 8  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 
 
@@ -61,15 +64,10 @@ def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_
     With `is_bound`, an interrupted run can resume with its own options only.
 
     Raises:
-        UserError: If the folder is an input of the stage, belongs to another stage, holds a finished result of other
-            options, or is bound to other options.
+        UserError: See `check_stage`.
     """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give --output the path of a folder.")
-    wanted = _plain(options)
-    _refuse_inputs(folder, options)
-    _refuse_other_results(folder, command, wanted, is_bound)
+    check_stage(folder, command=command, options=options, is_bound=is_bound)
+    folder, wanted = Path(folder), _plain(options)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
     write_atomically(folder / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
@@ -79,17 +77,35 @@ def open_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_
     return folder
 
 
+def check_stage(folder: str | Path, *, command: str, options: dict[str, Any], is_bound: bool = False) -> None:
+    """Check that a stage may write to a folder, and change nothing.
+
+    Raises:
+        UserError: If the folder is an input of the stage, belongs to another stage, holds a finished result of other
+            options, is bound to other options, or its own files are damaged.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --output the path of a folder.")
+    _refuse_inputs(folder, options)
+    _refuse_other_results(folder, command, _plain(options), is_bound)
+
+
 def finish_stage(folder: str | Path, summary: dict[str, Any]) -> None:
     """Write the stage's numbers. Call it last: the file means that everything else in the folder is complete."""
     write_atomically(Path(folder) / "summary.json", json.dumps(_plain(summary), indent=2, ensure_ascii=False) + "\n")
 
 
-def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the summary if the folder holds the finished result of exactly these options, else None."""
+def finished(folder: str | Path, options: dict[str, Any], needs: Iterable[str] = ()) -> dict[str, Any] | None:
+    """Return the summary if the folder holds the finished result of exactly these options, else None.
+
+    Raises:
+        UserError: If the folder's options or summary are damaged, or the summary lacks a key of `needs`.
+    """
     folder = Path(folder)
     if not (folder / "summary.json").is_file() or differences(_read_config(folder), _plain(options)):
         return None
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return read_json(folder / "summary.json", needs=needs, remedy=FORGET)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -187,7 +203,7 @@ def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:
 def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
     if not (folder / "versions.json").is_file():
         return
-    before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))["command"]
+    before = read_json(folder / "versions.json", needs=["command"], remedy=FORGET)["command"]
     if before != command:
         raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
     if not (changes := differences(_read_config(folder), wanted)):
@@ -207,7 +223,7 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_yaml(path, remedy=FORGET) if path.is_file() else {}
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:

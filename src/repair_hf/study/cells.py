@@ -85,7 +85,7 @@ def run_cell(
     made = products.of(method, cell.knobs) if method and cell.knobs else {}
     resolved = _resolved(cell, method, made, setting)
     with setting.sharing.lock(cell.name):
-        summary = finished(folder, resolved)
+        summary = finished(folder, resolved, needs=("metrics", "training"))
         if summary is None:
             open_stage(folder, command="study", options=resolved)
             encoder, training = _retriever(cell, method, made, setting)

@@ -5,7 +5,6 @@ A variant starts from the answers and images of the variants before it, so that 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
-from pyarrow.parquet import read_table
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
+from repair_hf.mining.failures import load_failures
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.command_line import as_flags, flags
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.study.methods.method import RepairVariant
 from repair_hf.study.methods.registry import load_methods
@@ -155,7 +155,7 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
 
 def cost_of(folders: Sequence[Path]) -> tuple[int, int, float | None]:
     """Return the LLM requests, the candidate images and the dollars of some synthesis folders."""
-    summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
+    summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
     llm_calls = sum(use["calls"] + use["replayed"] for summary in summaries for use in summary["llm"])
     images = sum(sum(summary["images"].values()) for summary in summaries)
     dollars = [price for price in map(_dollars, summaries) if price is not None]
@@ -178,7 +178,7 @@ def mirror_failures(folder: Path) -> Path:
     `fp_score` is the same from both sides; `fp_rank` stays the rank of the image for the caption. The Parquet file
     that is returned has each pair of query and false positive once.
     """
-    table = Dataset(read_table(folder / "failures.parquet")).to_pandas()
+    table = load_failures(folder).to_pandas()
     is_t2i = table["direction"] == "t2i"
     mirrored = table[is_t2i].assign(
         direction="i2t", q=table["fp"], fp=table["q"], q_id=table["fp_id"], fp_id=table["q_id"]
@@ -195,8 +195,7 @@ def mirror_failures(folder: Path) -> Path:
 
 
 def _failures(folder: Path, direction: str) -> list[dict[str, Any]]:
-    rows = read_table(folder / "failures.parquet").to_pylist()
-    return [row for row in rows if row["direction"] == direction]
+    return [row for row in load_failures(folder).to_list() if row["direction"] == direction]
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
@@ -71,10 +73,8 @@ def load_editor(
     """
     import torch  # here and below: the process of a light editor imports this module too
 
-    name = id.removeprefix("diffusers:")
+    name = check_pipeline(id, offload=offload, device=device)
     place = torch.device(device) if device else processes().device
-    if offload != "none" and place.type == "cpu":
-        raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     pipeline = _load_pipeline(name, dtype, is_batched=batch_size > 1)
@@ -89,23 +89,47 @@ def load_editor(
     return editor
 
 
+def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = None) -> str:
+    """Check what can be checked without the weights, and return the pipeline's id or folder.
+
+    Raises:
+        UserError: If there is no such pipeline, or it cannot be offloaded here.
+    """
+    import torch
+    from diffusers import DiffusionPipeline
+
+    name = id.removeprefix("diffusers:")
+    place = torch.device(device) if device else processes().device
+    if offload != "none" and place.type == "cpu":
+        raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
+    settle_hub(name)
+    with _explained(name), warnings.catch_warnings(action="ignore"):
+        DiffusionPipeline.load_config(name)
+    return name
+
+
 def _load_pipeline(name: str, dtype: Dtype, *, is_batched: bool) -> Any:
     import torch
     from diffusers import DiffusionPipeline
 
-    settle_hub(name)
-    try:
+    with _explained(name):
         pipeline = DiffusionPipeline.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--editor {name}: no diffusers pipeline could be loaded: {' '.join(str(error).split())[:300]} "
-            "Give a Hub id such as black-forest-labs/FLUX.2-klein-9B, or a folder with a model_index.json."
-        ) from error
     if not is_batched or type(pipeline).__name__ != "Flux2KleinPipeline":
         return pipeline
     from repair_hf.synthesis.flux_klein import BatchedFlux2Klein
 
     return BatchedFlux2Klein(**pipeline.components, is_distilled=pipeline.config.is_distilled)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--editor {name}: no diffusers pipeline could be loaded: {' '.join(str(error).split())[:300]} "
+            "Give a Hub id such as black-forest-labs/FLUX.2-klein-9B, or a folder with a model_index.json."
+        ) from error
 
 
 class DiffusersEditor:

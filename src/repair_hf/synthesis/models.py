@@ -147,6 +147,19 @@ def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
     return place, name
 
 
+def check_editor(options: EditorOptions) -> None:
+    """Check what can be checked of the image editor without loading it.
+
+    Raises:
+        UserError: If there is no such model, or it cannot do what the options ask.
+    """
+    place, name = find_editor(options)
+    if place == "diffusers":
+        from repair_hf.synthesis.images import check_pipeline
+
+        check_pipeline(name, offload=options.editor_offload)
+
+
 def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     """Open the LLM with the journal that keeps its answers. Several processes share limits and ceilings.
 

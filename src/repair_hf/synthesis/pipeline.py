@@ -157,7 +157,7 @@ class Synthesizer:
         self._select(tasks)
         made_by = {
             "round": self.options.round,
-            "retriever": _name(self.encoder),
+            "retriever": self.encoder.name,
             "llm": self.chat.model,
             "editor": self.editor.id,
             "prompt_digest": prompt_digest(),
@@ -218,12 +218,6 @@ class Synthesizer:
 
 def _sum(uses: Iterable[Usage]) -> Usage:
     return Usage(*map(sum, zip(*(vars(use).values() for use in [Usage(), *uses]), strict=True)))
-
-
-def _name(encoder: DualEncoder) -> str:
-    """Hub id (of a folder its last part) and digest of the weights."""
-    name = encoder.model.name_or_path
-    return f"{Path(name).name if Path(name).is_dir() else name}@{encoder.digest}"
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

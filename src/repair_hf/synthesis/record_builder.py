@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from repair_hf.mining.failures import check_columns
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import record_id
@@ -58,18 +59,15 @@ class RecordBuilder:
         """Check that failures were mined from these pairs.
 
         Raises:
-            UserError: If columns are missing, or an id stands at another place in these pairs.
+            UserError: If columns are missing or wrong, or an id stands at another place in these pairs.
         """
-        if missing := {"direction", *SOURCES, *SCORES} - set(failures.column_names):
-            raise UserError(
-                f"Failures lack {sorted(missing)}; they have {failures.column_names}. Make them with `repair-hf mine`."
-            )
+        check_columns(failures)
         directions = failures["direction"][:]
         for role in SOURCES:
             ids = [self.ids[MODALITIES[direction][role]] for direction in directions]
             names = failures[f"{role}_id"][:] if f"{role}_id" in failures.column_names else [None] * len(ids)
             is_other = [
-                at >= len(known) or name not in (None, known[at])
+                not 0 <= at < len(known) or name not in (None, known[at])
                 for at, known, name in zip(failures[role][:], ids, names, strict=True)
             ]
             if any(is_other):

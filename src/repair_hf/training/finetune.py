@@ -17,13 +17,13 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError
-from repair_hf.training.checkpoints import mean_loss
+from repair_hf.training.checkpoints import checkpoint_to_resume, mean_loss
 from repair_hf.training.collation import DecodedImages, GridCollator, Pixels, TrainingRows
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.grids import Grids
 from repair_hf.training.hyperparameters import GridRule
 from repair_hf.training.objectives import Objective, detach
-from repair_hf.training.trainer import RepairTrainer
+from repair_hf.training.trainer import RepairTrainer, check_model, run_of, sampler_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,17 @@ def train(
         summary = _summary(trainer, trainer.train())
         _save(trainer, encoder.model)
     return summary
+
+
+def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig) -> None:
+    """Raise what would stop `train` before its first step. Nothing is written.
+
+    Raises:
+        UserError: If the model cannot be trained, a batch needs more images, or the checkpoint does not fit.
+    """
+    check_model(encoder.model)
+    sampler_of(data, config)
+    checkpoint_to_resume(config.resume_from_checkpoint or None, config, run_of(encoder.model, data, config))
 
 
 def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Grids:

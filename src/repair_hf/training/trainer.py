@@ -88,12 +88,7 @@ class RepairTrainer(Trainer):
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
         _check(model, args)
-        self.sampler = OneCaptionPerImage(
-            train_dataset.anchor_images,
-            args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-            args.seed if args.data_seed is None else args.data_seed,
-            train_dataset.neighbours if args.batches == "neighbours" else None,
-        )
+        self.sampler = sampler_of(train_dataset, args)
         self.loop = LoopCallback(self.sampler)
         self.objective: Objective = objective or objective_of(args.negatives, args.grid_weight, args.known_matches)
         attach(self.objective, model, processes=args.world_size)
@@ -223,9 +218,7 @@ class RepairTrainer(Trainer):
     @cached_property
     def run(self) -> dict[str, Any]:
         """What identifies this run in its checkpoints."""
-        captions, rows = digest(self.train_dataset.captions), self.train_dataset.report()
-        data = {"model": self.model.name_or_path, "captions": captions, "rows": rows}
-        return self.args.recorded(has_records="cells" in rows) | data
+        return run_of(self.model, self.train_dataset, self.args)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
@@ -257,6 +250,29 @@ class RepairTrainer(Trainer):
         return cuts * grids / in_step.clamp(min=1)
 
 
+def sampler_of(rows: TrainingRows, args: RepairConfig) -> OneCaptionPerImage:
+    """Create the sampler of a training's batches. An error is raised if there are fewer images than a batch needs."""
+    return OneCaptionPerImage(
+        rows.anchor_images,
+        args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        args.seed if args.data_seed is None else args.data_seed,
+        rows.neighbours if args.batches == "neighbours" else None,
+    )
+
+
+def run_of(model: PreTrainedModel, rows: TrainingRows, args: RepairConfig) -> dict[str, Any]:
+    """Return what identifies a run in its checkpoints."""
+    report = rows.report()
+    data = {"model": model.name_or_path, "captions": digest(rows.captions), "rows": report}
+    return args.recorded(has_records="cells" in report) | data
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Raise an error for a model that has no `logit_scale`."""
+    if "logit_scale" not in dict(model.named_parameters()):
+        raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
+
+
 def _check(model: PreTrainedModel, args: RepairConfig) -> None:
     """Check what the trainer cannot work with, and freeze SigLIP's bias: a constant on all logits has no effect."""
     if args.push_to_hub:
@@ -267,8 +283,7 @@ def _check(model: PreTrainedModel, args: RepairConfig) -> None:
     parameters = dict(model.named_parameters())
     if "logit_bias" in parameters:
         parameters["logit_bias"].requires_grad_(False)
-    if "logit_scale" not in parameters:
-        raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
+    check_model(model)
     scale = parameters["logit_scale"].exp().item()
     if scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
         logger.warning("The model's logit scale is %.1f; from the first step on it is held at 100 at most.", scale)

@@ -28,7 +28,9 @@ from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import ITEMS, PEOPLE
 from repair_hf.records.columns import MODALITIES
+from repair_hf.records.images import record_at
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
 
 Task = Literal["qc", "edits"]
@@ -76,7 +78,7 @@ def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pa
     here = folder / PEOPLE / task
     asked = {"task": task, "size": size, "seed": seed}
     if (here / "task.json").is_file():
-        begun = json.loads((here / "task.json").read_text(encoding="utf-8"))
+        begun = read_json(here / "task.json", needs=asked)
         if begun != asked:
             raise UserError(
                 f"{here} was begun with size {begun['size']} and seed {begun['seed']}; give these, or move the folder."
@@ -113,7 +115,7 @@ class _Pictures:
         self.rows: dict[str, int] = {}
 
     def name(self, row: dict[str, Any], role: str) -> str:
-        picture = self.records[int(row["place"])][f"{role}_image"] if row["place"] >= 0 else None
+        picture = record_at(self.records, int(row["place"]))[f"{role}_image"] if row["place"] >= 0 else None
         picture = self._source(row[f"{role}_id"]) if picture is None else picture
         shown = picture.convert("RGB")
         if max(shown.size) > SIDE:

@@ -1,0 +1,90 @@
+"""Read files that this program wrote. A damaged one is an error of one line, with the file and the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from repair_hf.runtime.options import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RERUN = "Delete its folder, and run the command that made it again"
+
+
+@contextmanager
+def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
+    """Turn any failure to read the content of a file into a `UserError` with the remedy.
+
+    A missing file, or one that may not be read, stays an error of the system.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    # OSError without a number is pyarrow's, for bytes that cannot be decoded
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError, EOFError, OSError,
+            yaml.YAMLError) as error:  # fmt: skip
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        said = " ".join(str(error).split())[:160].rstrip(". ")
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {said}). {remedy}.") from error
+
+
+def read_json(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> Any:
+    """Read a JSON object that has at least the keys `needs`.
+
+    Raises:
+        UserError: If it is damaged.
+    """
+    with intact(Path(path), remedy):
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _with_keys(found, needs)
+
+
+def read_yaml(path: str | Path, *, remedy: str = RERUN) -> dict[str, Any]:
+    """Read a YAML file of options; it must hold `key: value` lines."""
+    with intact(Path(path), remedy):
+        return _with_keys(yaml.safe_load(Path(path).read_text(encoding="utf-8")), ())
+
+
+def read_lines(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> list[dict[str, Any]]:
+    """Read a file of one JSON object per line."""
+    with intact(Path(path), remedy):
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return [_with_keys(json.loads(line), needs) for line in lines]
+
+
+def read_table(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> pyarrow.Table:
+    """Read a Parquet file that has at least the columns `needs`."""
+    from pyarrow.parquet import read_table
+
+    with intact(Path(path), remedy):
+        table = read_table(path)
+        if missing := sorted(set(needs) - set(table.column_names)):
+            raise KeyError(f"it lacks the columns {missing}, and has {table.column_names}")
+        return table
+
+
+def read_array(path: str | Path, *, shape: tuple[int, ...], dtype: Any, remedy: str) -> np.ndarray:
+    """Open a `.npy` file memory-mapped and read-only; it must have this shape and type."""
+    with intact(Path(path), remedy):
+        array = np.load(path, mmap_mode="r")
+        if array.shape != shape or array.dtype != dtype:
+            raise ValueError(f"it holds {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}")
+        return array
+
+
+def _with_keys(found: Any, needs: Iterable[str]) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"expected keys and values, got a {type(found).__name__}")
+    if missing := sorted(set(needs) - set(found)):
+        raise KeyError(f"it lacks {missing}")
+    return found
