@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
+from repair_hf.runtime.texts import read_json
 from repair_hf.synthesis.rounds import round_rows
 
 BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever before repair was evaluated
@@ -80,7 +80,7 @@ def round_finding(root: Path | None) -> Finding | None:
     """R@1 after each round of `repair-hf run`; None if there were no rounds."""
     if root is None or not (root / "rounds.json").is_file():
         return None
-    history = json.loads((root / "rounds.json").read_text(encoding="utf-8"))
+    history = read_json(root / "rounds.json")
     rounds: Sequence[dict] = history["rounds"]
     heads, rows = round_rows(rounds)
     with chart(1.8) as (figure, axes):

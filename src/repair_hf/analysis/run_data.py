@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from datasets import Dataset, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.texts import read_json, read_json_lines, read_yaml
 
 LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
 
@@ -39,7 +38,7 @@ class RunData:
     def options(self) -> dict:
         """Options of the first synthesis."""
         path = self.folders[0] / "config.yaml" if self.folders else None
-        return yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+        return read_yaml(path) if path is not None and path.is_file() else {}
 
     def pairs(self) -> Pairs:
         """Load the pairs that the records were made from, by the options of the synthesis.
@@ -89,9 +88,9 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     """Read the error types of labelled image instructions from folders of records, by record_id."""
     found = {}
     for path in (folder / LABELS for folder in folders):
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            row = json.loads(line)
-            found[row["record_id"]] = row["error_types"]
+        for _, row in read_json_lines(path) if path.is_file() else ():
+            if isinstance(row, dict) and isinstance(row.get("error_types"), list):  # the last line may be cut off
+                found[row.get("record_id")] = row["error_types"]
     return found
 
 
@@ -107,7 +106,7 @@ def synthesis_folders(root: Path) -> list[Path]:
 
 def _stage_of(folder: Path) -> str | None:
     path = folder / "versions.json"
-    return json.loads(path.read_text(encoding="utf-8"))["command"] if path.is_file() else None
+    return read_json(path)["command"] if path.is_file() else None
 
 
 def _frame(tables: Sequence[Dataset], columns: dict) -> pd.DataFrame:

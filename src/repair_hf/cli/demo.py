@@ -23,6 +23,7 @@ from repair_hf.runtime.command_line import flags
 from repair_hf.runtime.options import opt
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.texts import read_json
 
 EPILOG = """examples:
   repair-hf demo
@@ -109,8 +110,7 @@ def run(options: DemoOptions) -> None:
 def _same_compute_steps(folder: Path, seed: int) -> int:
     """Return how many plain steps take as long as `repair` took, at the pace of `vanilla` in this demo."""
     repair, vanilla = (
-        json.loads((folder / "train" / f"{name}-{seed}" / "summary.json").read_text())
-        for name in ("repair", "vanilla")
+        read_json(folder / "train" / f"{name}-{seed}" / "summary.json") for name in ("repair", "vanilla")
     )
     return max(round(repair["seconds"] / vanilla["seconds_per_step"]), 1)
 
@@ -138,9 +138,9 @@ def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
     for method in ORDER:
         for seed in range(1 if method == "base" else seeds):
             cell = method if method == "base" else f"{method}-{seed}"
-            row = json.loads((folder / "evaluate" / cell / "metrics.json").read_text())
+            row = read_json(folder / "evaluate" / cell / "metrics.json")
             if method != "base":
-                trained = json.loads((folder / "train" / cell / "summary.json").read_text())
+                trained = read_json(folder / "train" / cell / "summary.json")
                 row |= {"seconds": trained["seconds"], "steps": trained["steps"], "seed": seed}
             rows[method].append(row)
     return dict(rows)

@@ -24,6 +24,7 @@ from repair_hf.cli.subcommands import load_command, print_command, print_table, 
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.processes import refuse_several
+from repair_hf.runtime.texts import read_json
 
 EPILOG = """examples:
   repair-hf run recipes/toy --rounds 3
@@ -143,7 +144,7 @@ class _Rounds:
         self._stage("evaluate", model, output, "--split", self.split)
 
     def new_records(self, number: int) -> dict[str, int]:
-        summary = json.loads((self.place(number) / "records" / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(self.place(number) / "records" / "summary.json")
         return {direction: found["kept"] for direction, found in summary["directions"].items()}
 
     def _newest(self, number: int) -> str:
@@ -183,5 +184,5 @@ def _read(recipe: Path, name: str) -> Any:
 
 
 def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str, Any]:
-    metrics = json.loads((evaluated / "metrics.json").read_text(encoding="utf-8"))
+    metrics = read_json(evaluated / "metrics.json")
     return {"round": number, "records": records, "metrics": metrics}

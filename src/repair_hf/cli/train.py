@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.texts import read_json
 from repair_hf.training.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
     from repair_hf.runtime.run_folder import write_atomically
 
     note = folder / PUSHED
-    if again and note.is_file() and json.loads(note.read_text(encoding="utf-8"))["repo"] == repo:
+    if again and note.is_file() and read_json(note)["repo"] == repo:
         print(
             f"push    {repo} has it since the training; `repair-hf push model {folder} --repo {repo}` pushes it again"
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import UserError, opt
 from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.texts import read_json
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:
@@ -121,7 +122,7 @@ def claim(folder: Path, made_of: dict) -> bool:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --output the path of a folder.")
     mark = folder / "held_out.json"
-    before = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
+    before = read_json(mark) if mark.is_file() else {}
     if folder.exists() and any(folder.iterdir()) and {name: before.get(name) for name in made_of} != made_of:
         raise UserError(f"{folder} holds other files than those of this retriever; give another --output.")
     folder.mkdir(parents=True, exist_ok=True)

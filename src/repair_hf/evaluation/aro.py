@@ -35,12 +35,12 @@ from repair_hf.evaluation.cases import (
     first_is_right,
     macro,
     numbered,
-    read_json,
     whole_or_subset,
 )
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.evaluation.relations import EXCLUDED
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json
 
 PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
 FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}

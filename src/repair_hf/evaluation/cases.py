@@ -6,11 +6,9 @@ and caption is stored, and embedded, once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -82,14 +80,6 @@ def micro_and_macro(groups: Sequence[str], measure: str = "accuracy") -> tuple[M
 def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric:
     """Return the unweighted mean of the groups' accuracies."""
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file of a benchmark."""
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
 
 
 def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, without_secrets
+from repair_hf.runtime.texts import read_json, read_yaml
 
 CITATION = """@misc{liu-repair,
   title  = {RePair: Turning Retrieval Failures into Counterfactual Hard Pairs},
@@ -39,13 +39,12 @@ class Stage:
     @classmethod
     def of(cls, folder: str | Path) -> Stage:
         folder = Path(folder)
-        text = {name: _read(folder / name) for name in ("config.yaml", "summary.json", "versions.json", "command.txt")}
         return cls(
             folder,
-            yaml.safe_load(text["config.yaml"]) or {},
-            json.loads(text["summary.json"] or "{}"),
-            json.loads(text["versions.json"] or "{}"),
-            text["command.txt"].strip(),
+            _read(folder / "config.yaml", read_yaml) or {},
+            _read(folder / "summary.json", read_json) or {},
+            _read(folder / "versions.json", read_json) or {},
+            (_read(folder / "command.txt", lambda path: path.read_text(encoding="utf-8")) or "").strip(),
         )
 
     def hub_ids(self, option: str) -> list[str]:
@@ -126,8 +125,8 @@ def two_columns(head: str, rows: Mapping[str, str]) -> str:
     return table(("", head), rows.items(), labels=2)
 
 
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    return reader(path) if path.is_file() and path.stat().st_size else None
 
 
 def _split(command: str) -> list[str]:

@@ -6,7 +6,6 @@ multiply.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json
 
 __all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
@@ -154,7 +154,7 @@ def _said(choice: Any) -> tuple[str, str]:
 def _why_blocked(raw: list[Any]) -> str:
     """Return why Gemini's filter blocked an answer, which LiteLLM leaves out."""
     try:
-        body = json.loads(raw[-1])
+        body = parse_json(raw[-1])
         parts = [body.get("promptFeedback", {}), *body.get("candidates", [])]
     except (IndexError, TypeError, ValueError, AttributeError):  # not a response of Gemini
         return ""

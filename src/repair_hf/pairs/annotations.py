@@ -5,22 +5,18 @@ A row that does not fit the format is collected as a problem and raises no error
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import Listing, is_outside, list_files
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json
 
 
 def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
     """Read a caption JSON in COCO's or Karpathy's format, recognized by its content."""
-    try:
-        content = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON: {error}.") from error
-    match content:
+    match read_json(file, mend=lambda text: None):
         case {"images": list() as images, "annotations": list() as captions}:
             return _coco(images, captions, image_folder, problems)
         case {"images": [{"sentences": list()}, *_] as images}:

@@ -28,6 +28,7 @@ import numpy as np
 import yaml
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json, read_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def finished(folder: str | Path, options: dict[str, Any]) -> dict[str, Any] | No
     folder = Path(folder)
     if not (folder / "summary.json").is_file() or differences(_read_config(folder), _plain(options)):
         return None
-    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return read_json(folder / "summary.json")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -184,7 +185,7 @@ def _refuse_inputs(folder: Path, options: dict[str, Any]) -> None:
 def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is_bound: bool) -> None:
     if not (folder / "versions.json").is_file():
         return
-    before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))["command"]
+    before = read_json(folder / "versions.json")["command"]
     if before != command:
         raise UserError(f"{folder} belongs to `{before}`, not to `{command}`; give another --output.")
     if not (changes := differences(_read_config(folder), wanted)):
@@ -204,7 +205,7 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_yaml(path) if path.is_file() else {}
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:

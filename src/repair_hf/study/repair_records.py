@@ -5,7 +5,6 @@ A variant starts from the answers and images of the variants before it, so that 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.command_line import as_flags, flags
 from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.texts import read_json
 from repair_hf.study.methods.method import RepairVariant
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import places_of_share
@@ -138,7 +138,7 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
 
 def cost_of(folders: Sequence[Path]) -> tuple[int, int, float | None]:
     """Return the LLM requests, the candidate images and the dollars of some synthesis folders."""
-    summaries = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
+    summaries = [read_json(folder / "summary.json") for folder in folders]
     llm_calls = sum(use["calls"] + use["replayed"] for summary in summaries for use in summary["llm"])
     images = sum(sum(summary["images"].values()) for summary in summaries)
     dollars = [price for price in map(_dollars, summaries) if price is not None]

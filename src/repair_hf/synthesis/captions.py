@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from contextlib import suppress
 from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.client import ChatModel
+from repair_hf.runtime.texts import parse_json
 
 TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
 MAX_TOKENS = 256
@@ -129,8 +129,10 @@ def _unwrapped(text: str) -> str:
         text = text[2:-2].strip()
     if text.startswith(('"', "{", "[")):
         with suppress(ValueError):
-            said = json.loads(text)  # captions are shown as JSON strings, and some models answer in kind
-            text = said.encode("utf-8", "replace").decode() if isinstance(said, str) else ""  # half a surrogate pair
+            said = parse_json(text, mend=lambda text: text.encode("utf-8", "replace").decode())
+            text = (
+                said if isinstance(said, str) else ""
+            )  # captions are shown as JSON strings; some models answer alike
     text = text.strip()
     if len(text) > 1 and _QUOTATION_MARKS.get(text[0]) == text[-1] and text[0] not in text[1:-1]:
         text = text[1:-1].strip()

@@ -30,6 +30,7 @@ from repair_hf.records.answers import ITEMS, PEOPLE
 from repair_hf.records.columns import MODALITIES
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.texts import read_json
 
 Task = Literal["qc", "edits"]
 SIDE = 512  # pixels of an image's longest side
@@ -76,7 +77,7 @@ def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pa
     here = folder / PEOPLE / task
     asked = {"task": task, "size": size, "seed": seed}
     if (here / "task.json").is_file():
-        begun = json.loads((here / "task.json").read_text(encoding="utf-8"))
+        begun = read_json(here / "task.json")
         if begun != asked:
             raise UserError(
                 f"{here} was begun with size {begun['size']} and seed {begun['seed']}; give these, or move the folder."
