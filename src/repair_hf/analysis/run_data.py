@@ -90,7 +90,7 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     for path in (folder / LABELS for folder in folders):
         for _, row in read_json_lines(path) if path.is_file() else ():
             if isinstance(row, dict) and isinstance(row.get("error_types"), list):  # the last line may be cut off
-                found[row.get("record_id")] = row["error_types"]
+                found[str(row.get("record_id"))] = row["error_types"]
     return found
 
 

@@ -123,7 +123,7 @@ def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[li
 
 def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
     """Return rows and pictures of a dataset. Without boxes, its pictures are the parts. They have no names."""
-    dataset: Dataset = load_test_rows(source, ("image", *CAPTIONS, kind))
+    dataset: Dataset = load_test_rows(source, ["image"], (*CAPTIONS, kind), ["bbox"])
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
     _check_rows(source, content, CAPTIONS, kind)

@@ -31,7 +31,7 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
     if (Path(source) / "examples.jsonl").is_file():
         rows, pictures, missing = _from_folder(Path(source), image_folders)
     else:
-        dataset = load_test_rows(source, NEEDED)
+        dataset = load_test_rows(source, NEEDED[:2], NEEDED[2:])
         rows, missing = dataset.select_columns(list(NEEDED[2:])).to_list(), []
         pictures = EncodedImages(dataset, NEEDED[:2])
     benchmark = whole_or_subset("winoground", found=len(rows), published=PUBLISHED, missing=missing, subset=subset)

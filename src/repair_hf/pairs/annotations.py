@@ -30,7 +30,8 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
 def _coco(images: list, captions: list, image_folder: Path, problems: Problems) -> Listing:
     names = _coco_images(images, problems)
     listed = _coco_captions(captions, names, problems)
-    return Listing(list_files([(name, image_folder / name) for name in names.values()]), list(listed.values()), None)
+    files = list_files([(name, image_folder / name) for name in names.values()])
+    return Listing(files, list(listed.values()), None, [image_folder])
 
 
 def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
@@ -50,7 +51,8 @@ def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
                 splits.append(split)
             case _:
                 problems.add("malformed_row", f"images[{place}]")
-    return Listing(list_files(named), captions, splits)
+    folders = [image_folder, *(image_folder / path for path in has_folder if not is_outside(path))]
+    return Listing(list_files(named), captions, splits, folders)
 
 
 def _filepath(image: object) -> str:
