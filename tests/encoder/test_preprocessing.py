@@ -201,7 +201,7 @@ def test_decoded_small_is_upright(tmp_path):
     exif = image.getexif()
     exif[0x0112] = 6  # turn right
     image.save(tmp_path / "turned.jpg", exif=exif)
-    assert decode_small(str(tmp_path / "turned.jpg"), 64).size == (64, 128)
+    assert decode_small({"bytes": None, "path": str(tmp_path / "turned.jpg")}, 64).size == (64, 128)
 
 
 def test_batches_keep_the_order(preprocessor):

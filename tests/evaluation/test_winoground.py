@@ -75,7 +75,7 @@ def test_as_a_dataset(dataset, tmp_path, form, monkeypatch):
 def test_a_dataset_must_have_a_test_split_and_its_columns(dataset, tmp_path):
     DatasetDict({"a": dataset, "b": dataset}).save_to_disk(str(tmp_path / "two"))
     with pytest.raises(UserError, match=r"has the splits \['a', 'b'\], and none named test"):
-        load_test_rows(str(tmp_path / "two"), [])
+        load_test_rows(str(tmp_path / "two"), [], [])
     dataset.remove_columns("caption_1").save_to_disk(str(tmp_path / "less"))
     with pytest.raises(UserError, match="has the columns .*; it lacks caption_1"):
         winoground.load_winoground(str(tmp_path / "less"), [])

@@ -165,13 +165,11 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
     tracemalloc.stop()
     with pytest.raises(UnreadableImage, match="at most" if what == "too many bytes" else complaint):
         sources_of(str(tmp_path / "a.png")).url(0)
-    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows)
-    assert looked_at[0].problem == "corrupt_image"
+    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows, [])
+    assert looked_at[0].problem == ("too_large_image" if "more" in what or "many" in what else "corrupt_image")
 
 
-@pytest.mark.parametrize(
-    ("path", "complaint"), [("/dev/zero", "no image file"), ("http://127.0.0.1:9/a.png", "No such file")]
-)
-def test_a_path_that_never_ends_is_not_read_and_an_address_not_fetched(path, complaint):
-    with pytest.raises(UnreadableImage, match=complaint):
+@pytest.mark.parametrize("path", ["/dev/zero", "http://127.0.0.1:9/a.png"])
+def test_a_path_that_never_ends_is_not_read_and_an_address_not_fetched(path):
+    with pytest.raises(UnreadableImage, match="no image file"):
         sources_of(path).file(0)

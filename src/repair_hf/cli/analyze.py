@@ -102,7 +102,11 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     if not material.folders:
         raise UserError(f"{material.name} is not a local run, so labels cannot be stored; leave out --llm.")
     for folder in material.folders:
-        wanted = load_kept(folder).select_columns(["direction", "record_id", "q_text", "edit_instruction"]).to_list()
+        wanted = (
+            load_kept(folder, decode=False)
+            .select_columns(["direction", "record_id", "q_text", "edit_instruction"])
+            .to_list()
+        )
         wanted = [row for row in wanted if row["direction"] == "t2i"]
         if is_rehearsal:
             place, name = find_llm(llm)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from datasets import Dataset, Image
+from datasets import Dataset
 from huggingface_hub import cached_assets_path
 from torch import Tensor
 
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.images import content_digest, decode_small
 from repair_hf.runtime.arrays import on_disk
 from repair_hf.runtime.options import EmbeddingOptions
@@ -96,10 +97,9 @@ class PixelStore:
 
 def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:
     def decode(rows: dict[str, list]) -> dict[str, list]:
-        sources = [each["path"] if each["bytes"] is None else each["bytes"] for each in rows[column]]
-        return {column: [decode_small(source, least) for source in sources]}
+        return {column: [decode_small(cell, least) for cell in rows[column]]}
 
-    return images.select_columns([column]).cast_column(column, Image(decode=False)).with_transform(decode)
+    return undecoded(images, column).with_transform(decode)
 
 
 def pixels_for(images: Dataset, preprocessor: Preprocessor, options: EmbeddingOptions) -> PixelStore | None:

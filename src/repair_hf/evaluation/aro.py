@@ -35,12 +35,12 @@ from repair_hf.evaluation.cases import (
     first_is_right,
     macro,
     numbered,
-    read_json,
     whole_or_subset,
 )
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.evaluation.relations import EXCLUDED
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json
 
 PUBLISHED = {"vg_relation": 23_937, "vg_attribution": 28_748}
 FILES = {"vg_relation": "visual_genome_relation.json", "vg_attribution": "visual_genome_attribution.json"}
@@ -123,7 +123,7 @@ def _from_file(path: Path, kind: str, image_folders: Sequence[Path]) -> tuple[li
 
 def _from_dataset(source: str, kind: str) -> tuple[list[dict], Photographs]:
     """Return rows and pictures of a dataset. Without boxes, its pictures are the parts. They have no names."""
-    dataset: Dataset = load_test_rows(source, ("image", *CAPTIONS, kind))
+    dataset: Dataset = load_test_rows(source, ["image"], (*CAPTIONS, kind), ["bbox"])
     has_boxes = "bbox" in dataset.features
     content = dataset.select_columns([*CAPTIONS, kind, *(["bbox"] if has_boxes else [])]).to_list()
     _check_rows(source, content, CAPTIONS, kind)

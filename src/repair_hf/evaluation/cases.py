@@ -6,17 +6,18 @@ and caption is stored, and embedded, once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
 
 from repair_hf.evaluation.hub import EncodedImages
+from repair_hf.pairs.cells import OutsideFolder, file_within
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
 from repair_hf.pairs.sources import is_outside
 from repair_hf.runtime.options import UserError
@@ -84,14 +85,6 @@ def macro(name: str, groups: Sequence[str], measure: str = "accuracy") -> Metric
     return Metric(name, measure, tuple(groups), (1 / len(groups),) * len(groups))
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file of a benchmark."""
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
-
-
 def numbered(texts: Sequence[Sequence[str]]) -> tuple[list[str], np.ndarray]:
     """Return the distinct texts, and the (n, b) texts as rows of these."""
     rows: dict[str, int] = {}
@@ -133,13 +126,13 @@ class Photographs:
 
 def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
     """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
-    found = {}
+    found: dict[str, Path] = {}
     for name in dict.fromkeys(names):
         if is_outside(name):  # a data file must not name files outside the folders
             continue
-        places = (folder / part for folder in folders for part in (name, Path(name).name))
-        if (path := next((place for place in places if place.is_file()), None)) is not None:
-            found[name] = path
+        for folder, part in product(folders, (name, Path(name).name)):
+            with suppress(OutsideFolder, FileNotFoundError):
+                found.setdefault(name, file_within(part, [folder]))
     return found
 
 

@@ -24,10 +24,10 @@ from repair_hf.evaluation.cases import (
     macro,
     micro_and_macro,
     numbered,
-    read_json,
     whole_or_subset,
 )
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json
 
 # Number of cases in each file of the refined benchmark.
 SUGARCREPE = {

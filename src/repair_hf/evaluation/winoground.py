@@ -7,7 +7,6 @@ nearer to its own picture; `group`, both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
 from repair_hf.evaluation.hub import EncodedImages, load_test_rows
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import UnreadableText, read_json_lines
 
 PUBLISHED = 400
 NEEDED = ("image_0", "image_1", "caption_0", "caption_1")
@@ -31,7 +31,7 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
     if (Path(source) / "examples.jsonl").is_file():
         rows, pictures, missing = _from_folder(Path(source), image_folders)
     else:
-        dataset = load_test_rows(source, NEEDED)
+        dataset = load_test_rows(source, NEEDED[:2], NEEDED[2:])
         rows, missing = dataset.select_columns(list(NEEDED[2:])).to_list(), []
         pictures = EncodedImages(dataset, NEEDED[:2])
     benchmark = whole_or_subset("winoground", found=len(rows), published=PUBLISHED, missing=missing, subset=subset)
@@ -62,15 +62,12 @@ def judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
 def _from_folder(folder: Path, image_folders: Sequence[Path]) -> tuple[list[dict], list[Path], list[str]]:
     """Return the rows whose two pictures are found, these pictures (two per row), and the missing names."""
     rows, path = [], folder / "examples.jsonl"
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"{path}, line {number} is not JSON: {error}.") from error
-            if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in NEEDED)):
-                raise UserError(f"{path}, line {number} needs the texts {', '.join(NEEDED)}, got {ascii(row)[:100]}.")
-            rows.append(row)
+    for number, row in read_json_lines(path):
+        if isinstance(row, UnreadableText):
+            raise UserError(f"{path}, line {number} is not JSON: {row}.")
+        if not (isinstance(row, dict) and all(isinstance(row.get(name), str) for name in NEEDED)):
+            raise UserError(f"{path}, line {number} needs the texts {', '.join(NEEDED)}, got {ascii(row)[:100]}.")
+        rows.append(row)
     names = [[f"{row[name]}.png" for name in NEEDED[:2]] for row in rows]
     named = [name for pair in names for name in pair]
     found = find_photographs(named, [folder / "images", folder, *image_folders])

@@ -8,9 +8,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, export_open_clip
 from repair_hf.hub.record_card import dataset_card
+from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.options import UserError
 
@@ -65,8 +70,29 @@ def pack_records(
     files: dict[str, Path | bytes] = {"README.md": card.text.encode()}
     for pattern in RECORD_FILES[:2]:
         files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
+    for file in (path for path in files.values() if isinstance(path, Path)):
+        _check_sent(file, data)
     files |= card.pictures
     return Parcel("dataset", files, RECORD_FILES)
+
+
+def _check_sent(file: Path, folder: Path) -> None:
+    """Check that a Parquet file lies in the folder that is pushed, and holds its images."""
+    try:
+        file_within(file.relative_to(folder).as_posix(), [folder])
+        table = pq.ParquetFile(file)
+        images = [each.name for each in table.schema_arrow if pa.types.is_struct(each.type)]
+        by_path = [
+            name
+            for batch in (table.iter_batches(batch_size=100, columns=images) if images else ())
+            for name, cells in zip(batch.schema.names, batch.columns, strict=True)
+            if pc.any(pc.and_(cells.field("bytes").is_null(), cells.field("path").is_valid())).as_py()
+        ]
+    except (OSError, pa.ArrowException, KeyError) as error:
+        again = "Make the records again with `repair-hf synthesize`."
+        raise UserError(f"{file} cannot be pushed: {error}. {again}") from error
+    if by_path:
+        raise UserError(f"{file} gives images of `{by_path[0]}` as paths; save the records with their bytes.")
 
 
 def pack_model(

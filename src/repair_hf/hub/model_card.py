@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from repair_hf.analysis.tables import SIDES, label
 from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import ABSENT_MEANT, NOT_PART_OF_THE_RESULT
 from repair_hf.training.config import RepairConfig
 
@@ -59,7 +59,7 @@ def model_card(
         UserError: If `results` do not fit the model; see `load_evaluations`.
     """
     stage = Stage.of(folder)
-    config = json.loads((stage.folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(stage.folder / "config.json")
     runs = load_evaluations(stage, results)
     options = stage.options
     has_records = options.get("records") is not None and options.get("negatives") != "none"
@@ -146,7 +146,7 @@ def _hyperparameters(options: Mapping[str, Any]) -> str:
 def _curve(path: Path) -> str:
     if not path.is_file():
         return ""
-    lines = [line for line in json.loads(path.read_text(encoding="utf-8"))["log_history"] if "loss_global" in line]
+    lines = [line for line in read_json(path)["log_history"] if "loss_global" in line]
     heads = [
         name
         for name in ("step", "loss", "loss_global", "loss_grid", "logit_scale")

@@ -6,7 +6,6 @@ or malformed answer never counts as a verdict.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from repair_hf.llm.journal import Entry
 from repair_hf.runtime.run_folder import without_secrets
+from repair_hf.runtime.texts import UnreadableText, end_of_json
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -27,8 +27,6 @@ _SHAPE = ("type", "properties", "items", "enum", "const", "anyOf", "$ref", "$def
 MORE_ROOM = 4  # factor for `max_tokens` when an answer was cut off
 
 _OBJECT_BEGINS = re.compile(r'\{\s*"')
-
-_decode = json.JSONDecoder().raw_decode
 
 
 class AnswerError(Exception):
@@ -143,8 +141,8 @@ def _objects(text: str) -> Iterator[str]:
     at = text.find("{")
     while at >= 0:
         try:
-            _, end = _decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
+            end = end_of_json(text, at)
+        except UnreadableText:
             if _OBJECT_BEGINS.match(text, at):  # cut off or malformed: an object inside it is no answer
                 return
             end = at + 1

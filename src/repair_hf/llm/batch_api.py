@@ -23,6 +23,7 @@ from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import LiteLLM, Reply, find_provider, read_reply
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json
 
 PROVIDERS = ("openai", "azure", "vertex_ai", "litellm_proxy")  # LiteLLM passes batches of OpenAI's form to these
 ENDPOINT = "/v1/chat/completions"
@@ -119,7 +120,7 @@ class BatchAPI:
         for line in content.split("\n"):  # `splitlines` would also cut at characters inside an answer
             if not line.strip():
                 continue
-            row = json.loads(line)
+            row = parse_json(line)
             response = row.get("response") or {}
             try:
                 reply = self._reply(response.get("status_code"), response.get("body") or {"error": row.get("error")})

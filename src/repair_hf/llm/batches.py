@@ -23,6 +23,7 @@ from repair_hf.llm.journal import REJECTED
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped, write_atomically
+from repair_hf.runtime.texts import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Batches:
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob("*.jsonl"):  # of a run that died before it submitted them
             left.unlink()
-        states = [json.loads(path.read_text(encoding="ascii")) for path in sorted(self.folder.glob("*.json"))]
+        states = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
         self._open = {state["name"]: _Batch(**{"model": model} | state) for state in states}
         if others := {batch.model for batch in self._open.values()} - {model}:
             other = min(others)

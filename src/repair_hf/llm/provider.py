@@ -7,7 +7,6 @@ multiply.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, Rejec
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import without_secrets
+from repair_hf.runtime.texts import parse_json
 
 __all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
@@ -224,7 +224,7 @@ def _said(choice: Any) -> tuple[str, str]:
 def _why_blocked(raw: list[Any]) -> str:
     """Return why Gemini's filter blocked an answer, which LiteLLM leaves out."""
     try:
-        body = json.loads(raw[-1])
+        body = parse_json(raw[-1])
         parts = [body.get("promptFeedback", {}), *body.get("candidates", [])]
     except (IndexError, TypeError, ValueError, AttributeError, RecursionError):  # not a response of Gemini
         return ""

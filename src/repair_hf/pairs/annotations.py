@@ -5,22 +5,18 @@ A row that does not fit the format is collected as a problem and raises no error
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import Listing, is_outside, list_files
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json
 
 
 def read_annotations(file: Path, image_folder: Path, problems: Problems) -> Listing:
     """Read a caption JSON in COCO's or Karpathy's format, recognized by its content."""
-    try:
-        content = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON: {error}.") from error
-    match content:
+    match read_json(file, mend=lambda text: None):
         case {"images": list() as images, "annotations": list() as captions}:
             return _coco(images, captions, image_folder, problems)
         case {"images": [{"sentences": list()}, *_] as images}:
@@ -34,7 +30,8 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
 def _coco(images: list, captions: list, image_folder: Path, problems: Problems) -> Listing:
     names = _coco_images(images, problems)
     listed = _coco_captions(captions, names, problems)
-    return Listing(list_files([(name, image_folder / name) for name in names.values()]), list(listed.values()), None)
+    files = list_files([(name, image_folder / name) for name in names.values()])
+    return Listing(files, list(listed.values()), None, [image_folder])
 
 
 def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
@@ -54,7 +51,8 @@ def _karpathy(images: list, image_folder: Path, problems: Problems) -> Listing:
                 splits.append(split)
             case _:
                 problems.add("malformed_row", f"images[{place}]")
-    return Listing(list_files(named), captions, splits)
+    folders = [image_folder, *(image_folder / path for path in has_folder if not is_outside(path))]
+    return Listing(list_files(named), captions, splits, folders)
 
 
 def _filepath(image: object) -> str:

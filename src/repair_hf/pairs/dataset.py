@@ -10,7 +10,7 @@ import hashlib
 import logging
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, draw_coco30k
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.sources import Listing, fetched_into, read_dataset, read_folder
+from repair_hf.pairs.sources import Listing, read_dataset, read_folder
 from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def load_pairs(
         source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`, the
             split optional), a caption JSON of COCO or of Karpathy, a Hub dataset id, or the folder of a dataset.
         split: Which split; `all` takes everything.
-        image_folder: Folder of the images that a caption JSON names.
+        image_folder: Folder of the images that a caption JSON, or a dataset that holds paths, names.
         image_column: Column of a dataset that holds the image.
         caption_column: Column of a dataset that holds the caption or a list of captions.
         strict: Raise an error if anything is wrong with the data.
@@ -116,7 +116,7 @@ def load_pairs(
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     if expected is not None:
         expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
-    images, usable = _decodable(listing.images, [row for row in rows if captions[row]], ids, problems, source)
+    images, usable = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
     if expected is not None:
         expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
     _report(problems, source, strict, is_empty=not usable)
@@ -148,8 +148,10 @@ def _read(
 ) -> Listing:
     path = Path(source)
     is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
-    if image_folder is not None and not is_json:
-        raise UserError(f"`image_folder` {image_folder} is for a caption JSON, and `{source}` is none; leave it out.")
+    if image_folder is not None and is_folder:
+        raise UserError(
+            f"`image_folder` {image_folder} is for a caption JSON or a dataset, and `{source}` is neither."
+        )
     if (is_folder or is_json) and (image_column, caption_column) != COLUMNS:
         columns = f"`image_column` {image_column} and `caption_column` {caption_column}"
         raise UserError(f"{columns} are for a dataset, and `{source}` is none; leave them out.")
@@ -161,7 +163,8 @@ def _read(
         if image_folder is None or not Path(image_folder).is_dir():
             raise UserError(f"`image_folder` must be the folder of the images in {source}, got {image_folder}.")
         return read_annotations(path, Path(image_folder), problems)
-    return read_dataset(source, splits, image_column, caption_column)
+    listing = read_dataset(source, splits, image_column, caption_column)
+    return listing if image_folder is None else replace(listing, folders=[*listing.folders, Path(image_folder)])
 
 
 def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
@@ -232,16 +235,14 @@ def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, 
     return texts
 
 
-def _decodable(
-    images: Dataset, rows: list[int], ids: list[str], problems: Problems, source: str
-) -> tuple[Dataset, list[int]]:
+def _decodable(listing: Listing, rows: list[int], ids: list[str], problems: Problems) -> tuple[Dataset, list[int]]:
     """Return the images that can be decoded, and their rows."""
-    looks = dict(zip(rows, inspect_images(images.select(rows), fetched_into(source)), strict=True))
+    looks = dict(zip(rows, inspect_images(listing.images.select(rows), listing.folders), strict=True))
     for row, look in looks.items():
         if look.problem is not None:
             problems.add(look.problem, ids[row])
     rows = [row for row in rows if looks[row].problem is None]
-    images = images.select(rows)
+    images = listing.images.select(rows)
     if transparent := {place for place, row in enumerate(rows) if looks[row].is_transparent}:
         logger.info("%d of %d images are transparent; they get a white background.", len(transparent), len(rows))
     if deep := {place for place, row in enumerate(rows) if looks[row].is_deep}:

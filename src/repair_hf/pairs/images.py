@@ -1,7 +1,7 @@
 """Check image files, convert images to RGB, and digest their content.
 
-Broken files must be found early, without decoding every image: of a PNG the checksums are read, and a JPEG is decoded
-to its smallest version.
+Broken files must be found early, so every image is decoded. A JPEG is decoded to its smallest version: that reads all
+of its data, and takes a third of the time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
-from datasets import Dataset, Image
+from datasets import Dataset
 from tqdm.auto import tqdm
+
+from repair_hf.pairs.cells import OutsideFolder, file_within, undecoded
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -40,7 +42,12 @@ UNDECODABLE = (
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**28 // 3  # 256 MB when decoded
+MAX_RATIO = 100  # of the sides; a processor that resizes the shorter side to 384 makes 15 million pixels of it
 THREADS = 8  # opening files waits mostly for the disk
+
+
+class TooLarge(OSError):
+    """An image that would take too much memory."""
 
 
 class Inspection(NamedTuple):
@@ -51,15 +58,15 @@ class Inspection(NamedTuple):
     is_deep: bool = False
 
 
-def inspect_images(images: Dataset, within: Sequence[Path] | None = None) -> list[Inspection]:
-    """Check each image of the column `image`. Files must lie in one of the folders `within`, if these are given."""
+def inspect_images(images: Dataset, folders: Sequence[str | Path], column: str = "image") -> list[Inspection]:
+    """Check each image of a column by decoding it. Files must lie in one of `folders` after links are resolved."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
     ):
-        for some in _references(images, "image"):
-            found += threads.map(partial(_inspect, within=within), some)
+        for some in _cells(images, column):
+            found += threads.map(partial(_inspect, folders=folders), some)
             bar.update(len(some))
     return found
 
@@ -70,7 +77,7 @@ def redraw(images: Dataset, rows: set[int]) -> Dataset:
     def draw(row: dict, index: int) -> dict:
         if index not in rows:
             return row
-        with _open(row["image"]) as image:
+        with open_cell(row["image"]) as image:
             image = in_rgb(PIL.ImageOps.exif_transpose(image))
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
@@ -121,25 +128,51 @@ def open_image(source: bytes | str) -> PIL.Image.Image:
     """Open an image file, or its bytes, without decoding it yet.
 
     Raises:
-        OSError: If it is too large, or not in one of `FORMATS`. For other errors see `UNDECODABLE`.
+        TooLarge: If its file, its pixels or the ratio of its sides are beyond the limits.
+        OSError: If it is not in one of `FORMATS`. For other errors see `UNDECODABLE`.
     """
     size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
     if size > MAX_BYTES:
-        raise OSError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read")
-    image = PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
-    if image.width * image.height > MAX_PIXELS:
+        raise TooLarge(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read")
+    try:
+        image = PIL.Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    except PIL.Image.DecompressionBombError as error:
+        raise TooLarge(str(error)) from error
+    pixels, sides = image.width * image.height, sorted(image.size)
+    if pixels > MAX_PIXELS or sides[1] > MAX_RATIO * sides[0]:
         image.close()
-        raise OSError(f"the image has {image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are decoded")
+        limits = f"at most {MAX_PIXELS:,}, and sides of 1 to {MAX_RATIO}, are decoded"
+        raise TooLarge(f"the image has {image.width:,} x {image.height:,} pixels; {limits}")
     return image
 
 
-def decode_small(source: bytes | str, least: int) -> PIL.Image.Image:
-    """Decode an image, upright: a JPEG at 1/2, 1/4 or 1/8 of its size if its shorter side keeps `least` pixels.
+def open_cell(cell: dict) -> PIL.Image.Image:
+    """Open a cell that `inspect_images` found usable; errors are those of `open_image`."""
+    return open_image(cell["path"] if cell["bytes"] is None else cell["bytes"])
+
+
+def read_cell(cell: dict) -> bytes:
+    """Return the file of such a cell, which is never an address.
+
+    Raises:
+        OSError: If there is no such file, or it is too large.
+    """
+    if cell["bytes"] is not None:
+        return cell["bytes"]
+    if not os.path.isfile(cell["path"] or ""):  # a device or a pipe may never end
+        raise FileNotFoundError(f"{ascii(cell['path'])} is no image file of this machine")
+    if (size := os.path.getsize(cell["path"])) > MAX_BYTES:
+        raise TooLarge(f"{cell['path']} has {size:,} bytes; at most {MAX_BYTES:,} are read")
+    return Path(cell["path"]).read_bytes()
+
+
+def decode_small(cell: dict, least: int) -> PIL.Image.Image:
+    """Decode a cell, upright: a JPEG at 1/2, 1/4 or 1/8 of its size if its shorter side keeps `least` pixels.
 
     This takes a fraction of the work. The scale must divide both sides: otherwise the image would shrink by a slightly
     different factor, and shift after resizing. Errors are those of `open_image`.
     """
-    with open_image(source) as image:
+    with open_cell(cell) as image:
         width, height = image.size
         for scale in (8, 4, 2):
             if min(width, height) >= scale * least and width % scale == height % scale == 0:
@@ -151,45 +184,56 @@ def decode_small(source: bytes | str, least: int) -> PIL.Image.Image:
 def content_digest(images: Dataset, column: str = "image") -> str:
     """Digest the content of a column of images: their bytes or, of files, path, size and modification time."""
     digest = hashlib.sha256()
-    for some in _references(images, column):
-        for reference in some:
-            if reference is None:
+    for some in _cells(images, column):
+        for cell in some:
+            if cell is None:
                 digest.update(b"-")
-            elif reference["bytes"] is not None:
-                digest.update(hashlib.sha256(reference["bytes"]).digest())
+            elif cell["bytes"] is not None:
+                digest.update(hashlib.sha256(cell["bytes"]).digest())
             else:
-                status = os.stat(reference["path"])
-                digest.update(f"{reference['path']}|{status.st_size}|{status.st_mtime_ns};".encode())
+                status = os.stat(cell["path"])
+                digest.update(f"{cell['path']}|{status.st_size}|{status.st_mtime_ns};".encode())
     return digest.hexdigest()
 
 
-def _references(images: Dataset, column: str) -> Iterator[list[dict | None]]:
-    """Yield the images in batches, as `{"bytes": ..., "path": ...}`."""
-    encoded = images.select_columns([column]).cast_column(column, Image(decode=False))
-    for some in encoded.iter(batch_size=256):
+def _cells(images: Dataset, column: str) -> Iterator[list[dict | None]]:
+    """Yield the cells in batches, as `{"bytes": ..., "path": ...}`."""
+    for some in undecoded(images, column).iter(batch_size=256):
         yield some[column]
 
 
-def _open(reference: dict) -> PIL.Image.Image:
-    return open_image(reference["path"] if reference["bytes"] is None else reference["bytes"])
-
-
-def _inspect(reference: dict | None, within: Sequence[Path] | None) -> Inspection:
-    if reference is None or (reference["bytes"] is None and not os.path.isfile(reference["path"] or "")):
-        return Inspection("missing_image")  # also a URL: nothing is downloaded
-    if within is not None and reference["bytes"] is None:
-        path = Path(reference["path"]).resolve()
-        if not any(path.is_relative_to(folder) for folder in within):
-            return Inspection("outside_folder")  # downloaded data must not read other files of this machine
+def _inspect(cell: dict | None, folders: Sequence[str | Path]) -> Inspection:
+    if cell is None or (cell["bytes"] is None and not cell["path"]):
+        return Inspection("missing_image")
     try:
-        with _open(reference) as image:
-            shows_through, has_deep_greys = is_transparent(image), is_deep(image)
-            if image.format == "PNG":
-                image.verify()
-            else:
-                image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
-                image.load()
-                PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags, as decoding would
+        if cell["bytes"] is None:
+            file_within(cell["path"], folders)
+        return _decoded(cell)
+    except OutsideFolder:
+        return Inspection("outside_folder")
+    except FileNotFoundError:
+        return Inspection("missing_image")
+    except TooLarge:
+        return Inspection("too_large_image")
     except UNDECODABLE:
         return Inspection("corrupt_image")
-    return Inspection(None, shows_through, has_deep_greys)
+
+
+def _decoded(cell: dict) -> Inspection:
+    with open_cell(cell) as image:
+        looks = Inspection(None, is_transparent(image), is_deep(image))
+        is_png = image.format == "PNG"
+        if is_png:
+            image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
+        else:
+            _decode(image)
+    if is_png:
+        with open_cell(cell) as image:
+            _decode(image)
+    return looks
+
+
+def _decode(image: PIL.Image.Image) -> None:
+    image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
+    image.load()
+    PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags

@@ -16,14 +16,18 @@ KINDS = {
     ),
     "duplicate_id": ("row with the id of an earlier one", "rows with the id of an earlier one"),
     "outside_folder": (
-        "image named by an absolute path or by one with `..`",
-        "images named by an absolute path or by one with `..`",
+        "image outside the folder of its data (a path or a link that leads out)",
+        "images outside the folder of their data (paths or links that lead out)",
     ),
     "unknown_image": (
         "caption of an image that the source does not list",
         "captions of an image that the source does not list",
     ),
     "missing_image": ("image that does not exist", "images that do not exist"),
+    "too_large_image": (
+        "image beyond 64 MiB, 89 million pixels or sides of 1 to 100",
+        "images beyond 64 MiB, 89 million pixels or sides of 1 to 100",
+    ),
     "corrupt_image": ("image that cannot be decoded", "images that cannot be decoded"),
     "empty_caption": ("caption without text", "captions without text"),
     "image_without_captions": ("image without a caption", "images without a caption"),

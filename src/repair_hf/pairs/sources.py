@@ -5,7 +5,6 @@ No image is decoded here. A row that does not fit the format is collected as a p
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,20 +21,24 @@ from datasets import (
     List,
     Value,
     concatenate_datasets,
-    config,
     load_dataset,
     load_from_disk,
 )
 from datasets.exceptions import DatasetsError
-from huggingface_hub.constants import HF_HUB_CACHE
+from datasets.features.features import require_decoding
+from yaml import YAMLError
 
+from repair_hf.pairs.cells import anchored, own_folders, undecoded
 from repair_hf.pairs.problems import Problems
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json_lines
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
 ID_COLUMNS = ("image_id", "filename")
+# What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
+UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
 FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
 
 
@@ -46,16 +49,17 @@ class Listing:
     images: Dataset  # `image_id` and `image`, encoded
     captions: list[list[Any]]  # of each image
     splits: list[str | None] | None  # the source's own split of each image; None if it has none
+    folders: Sequence[Path]  # where its files may lie; of a folder that is a link, what it leads to
 
 
 def read_folder(folder: Path, problems: Problems) -> Listing:
     """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`."""
-    lines = (folder / "captions.jsonl").read_bytes().splitlines()
-    parsed = [(number, _json_row(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+    file = folder / "captions.jsonl"
+    parsed = [(number, _usable(row)) for number, row in read_json_lines(file)]
     if parsed and all(row is None for _, row in parsed):
-        first = lines[parsed[0][0] - 1][:100].decode("utf-8", "replace")
+        first = file.read_bytes().split(b"\n")[parsed[0][0] - 1][:100].decode("utf-8", "replace")
         raise UserError(
-            f"no line of {folder / 'captions.jsonl'} is of the form {FORM}, where `captions` is a list and `split` "
+            f"no line of {file} is of the form {FORM}, where `captions` is a list and `split` "
             f"may be left out; the first is {ascii(first)}."
         )
     rows = []
@@ -71,6 +75,7 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
         list_files([(row["image"], _locate(folder, row["image"])) for row in rows]),
         [row["captions"] for row in rows],
         [row.get("split") for row in rows] if has_splits else None,
+        (folder, folder / "images"),
     )
 
 
@@ -97,11 +102,7 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
         of_rows = _plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         of_rows = None
-    images = (
-        rows.select_columns([image_column])
-        .rename_columns({image_column: "image"})
-        .cast_column("image", Image(decode=False))
-    )
+    images = undecoded(anchored(rows, [image_column], source), image_column).rename_columns({image_column: "image"})
     ids = [f"{name}-{row:07d}" for name, row in names]
     id_column = next((name for name in ID_COLUMNS if name in rows.features), None)
     if id_column is not None:
@@ -111,23 +112,11 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     is_list = rows.features[caption_column] not in TEXTS
     captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
-    listing = Listing(images, captions, of_rows)
+    listing = Listing(images, captions, of_rows, own_folders(source))
     return listing if id_column is None else _grouped(listing)
 
 
-def fetched_into(source: str) -> list[Path] | None:
-    """Return the folders that hold a dataset of the Hub; None for local data, whose files may lie anywhere."""
-    if Path(source).exists():
-        return None
-    caches = (config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH, config.EXTRACTED_DATASETS_PATH, HF_HUB_CACHE)
-    return [Path(folder).resolve() for folder in caches]
-
-
-def _json_row(line: bytes) -> dict | None:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except ValueError:  # also if the bytes are not UTF-8
-        return None
+def _usable(row: Any) -> dict | None:
     match row:
         case {"image": str() as image, "captions": list()} if image and isinstance(row.get("split", ""), str):
             return row
@@ -167,7 +156,7 @@ def _load(source: str) -> dict[str, Dataset]:
         )
     try:
         loaded = load_any(source)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:  # no such dataset, no network, no config, ...
+    except UNLOADABLE as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         here = "" if folder.exists() else "is not a local file or folder, and "
         raise UserError(
@@ -193,7 +182,8 @@ def _check_columns(source: str, rows: Dataset, image_column: str, caption_column
 
 
 def _columns(rows: Dataset, *needed: str) -> list[str]:
-    return [*needed, *(name for name in (*ID_COLUMNS, "split") if name in rows.features and name not in needed)]
+    others = [name for name in (*ID_COLUMNS, "split") if name in rows.features and name not in needed]
+    return [*needed, *(name for name in others if not require_decoding(rows.features[name]))]  # else opens files
 
 
 def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
@@ -229,4 +219,4 @@ def _grouped(listing: Listing) -> Listing:
         rows.setdefault(image_id, row)
         captions.setdefault(image_id, []).extend(listing.captions[row])
     splits = None if listing.splits is None else [listing.splits[row] for row in rows.values()]
-    return Listing(listing.images.select(list(rows.values())), list(captions.values()), splits)
+    return Listing(listing.images.select(list(rows.values())), list(captions.values()), splits, listing.folders)

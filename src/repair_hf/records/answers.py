@@ -8,12 +8,15 @@ The last answer of an annotator to an item counts. Several annotators are joined
 
 from __future__ import annotations
 
-import json
+import logging
 from pathlib import Path
 
 import pandas as pd
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import read_json_lines
+
+logger = logging.getLogger(__name__)
 
 PEOPLE = "people"
 ITEMS = "items.csv"
@@ -42,9 +45,15 @@ def read_answers(folder: Path) -> pd.DataFrame:
     """
     rows = []
     for path in sorted((folder / "answers").glob("*.jsonl")):
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):  # a line without an end was cut off when its process died
-                rows.append(json.loads(line))
+        bad = []
+        for number, row in read_json_lines(path):
+            match row:
+                case {"annotator": str(), "item": str()} if not any(isinstance(v, list | dict) for v in row.values()):
+                    rows.append(row)
+                case _:  # also a last line that was cut off when its process died
+                    bad.append(str(number))
+        if bad:
+            logger.warning("%s: left out %d lines that are no answers: %s.", path, len(bad), ", ".join(bad[:3]))
     if not rows:
         return pd.DataFrame(columns=["annotator", "item"])
     return pd.DataFrame(rows).drop_duplicates(["annotator", "item"], keep="last", ignore_index=True)
@@ -76,7 +85,7 @@ def good_records(folder: str | Path) -> set[str]:
     """
     task = Path(folder) / PEOPLE / "edits"
     answers = read_answers(task) if task.is_dir() else pd.DataFrame()
-    if answers.empty:
+    if answers.empty or "valid_contrast" not in answers:
         raise UserError(
             f"The records of {folder} have no annotations; start with `repair-hf annotate edits {folder}`."
         )

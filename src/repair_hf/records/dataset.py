@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,12 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, concatenate_datasets, get_dataset_config_names, load_dataset_builder
+from datasets import Dataset, Features, Image, concatenate_datasets, get_dataset_config_names, load_dataset_builder
 from datasets.arrow_writer import ArrowWriter
-from datasets.exceptions import DatasetsError
-from datasets.table import embed_table_storage
 
+from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.images import read_cell
+from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
@@ -125,18 +127,22 @@ def load_records(
     return records if pairs is None else restore_images(records, pairs)
 
 
-def load_kept(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
-    """Load the `records` config, even if it has no rows; a record that `check` refuses is an error."""
-    records = _load(path_or_repo, "records", FEATURES, revision)
-    check(records)
-    return records
+def load_kept(path_or_repo: str | Path, *, revision: str | None = None, decode: bool = True) -> Dataset:
+    """Load the `records` config, even if it has no rows; a record that `check` refuses is an error.
+
+    With `decode`, check that its images can be decoded; leave it out where only texts are read.
+    """
+    rows = _load(path_or_repo, "records", FEATURES, revision)
+    check(rows)
+    images = [name for name in rows.column_names if isinstance(FEATURES[name], Image)]
+    return admit_images(rows, path_or_repo, images, decode=decode)
 
 
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
     """Load the `dropped` config; it has no rows if every failure was repaired."""
     dropped = _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
     _check_columns(dropped, DROPPED_FEATURES, "Dropped failures")
-    return dropped
+    return admit_images(dropped, path_or_repo, ())
 
 
 def check(records: Dataset) -> None:
@@ -197,8 +203,9 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
         builder = load_dataset_builder(source, config, revision=revision)
         builder.download_and_prepare()
         has_rows = builder.info.splits["train"].num_examples  # `as_dataset` fails for a split without rows
-        return builder.as_dataset(split="train") if has_rows else nothing
-    except (OSError, ValueError, DatasetsError) as error:  # nothing there, no network, or damaged files
+        rows = builder.as_dataset(split="train") if has_rows else nothing
+        return rows.select_columns([name for name in features if name in rows.column_names])
+    except UNLOADABLE as error:  # nothing there, no network, or damaged files
         for file in sorted(Path(path_or_repo).glob(f"{config}/*.parquet")):
             read_table(file)  # raises an error that names a damaged file
         here = "" if Path(path_or_repo).exists() else ", and is no folder here"
@@ -245,13 +252,26 @@ def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ())
             writer.close()
             drafts.append(folder / f".{len(drafts):05d}.tmp")
             writer = pq.ParquetWriter(drafts[-1], schema)
-        table = embed_table_storage(table.cast(schema))  # Dataset.to_parquet would write this machine's paths instead
+        for name in (name for name, kind in dataset.features.items() if isinstance(kind, Image)):
+            table = table.set_column(table.column_names.index(name), name, _embedded(table[name], schema.field(name)))
         writer.write_table(table.cast(schema), row_group_size=_ROWS_PER_GROUP)
     writer.close()
     name = hashlib.sha256(b"".join(map(_file_digest, drafts))).hexdigest()[:8]
     for shard, draft in enumerate(drafts):
         draft.replace(folder / f"train-{shard:05d}-{name}.parquet")
     return f"train-*-{name}.parquet"
+
+
+def _embedded(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """Put files in place of their paths. `datasets` would also fetch addresses, or write this machine's paths."""
+    cells = column.to_pylist()
+    for place, cell in enumerate(cells):
+        if cell is not None:
+            try:
+                cells[place] = {"bytes": read_cell(cell), "path": os.path.basename(cell["path"] or "") or None}
+            except OSError as error:
+                raise UserError(f"An image of `{field.name}` cannot be read: {error}.") from error
+    return pa.array(cells, type=field.type)
 
 
 def _file_digest(path: Path) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from datasets import Dataset, Image
 
+from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.runtime.options import UserError
@@ -20,7 +21,7 @@ def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
         UserError: If `pairs` lack an image that a record names.
     """
     rows = {name: row for row, name in enumerate(pairs.images["image_id"])}
-    sources = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
+    sources = undecoded(pairs.images, "image")
     cells = [f"{role}_image" for role in SOURCES]
     for cell in cells:
         records = records.cast_column(cell, Image(decode=False))

@@ -10,13 +10,11 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any, NoReturn
-
-import yaml
 
 from repair_hf.runtime.flags import Help, add_arguments, default_of, is_needed
 from repair_hf.runtime.options import SEEDS, UserError
+from repair_hf.runtime.texts import read_yaml
 
 
 def parse(
@@ -147,13 +145,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _read_recipe(path: str) -> dict[str, Any]:
     try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        recipe = read_yaml(path)
     except FileNotFoundError as error:
         raise UserError(f"--config names {path}, which does not exist.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config names {path}, which cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if recipe is None:
         return {}
     if not isinstance(recipe, dict) or not all(isinstance(key, str) for key in recipe):

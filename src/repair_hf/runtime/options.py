@@ -79,7 +79,7 @@ class PairsOptions:
     pairs: str = need(
         "Folder with captions.jsonl, COCO or Karpathy caption JSON, Hub dataset id, or folder of a saved dataset."
     )
-    image_folder: str | None = opt(None, "Folder of the images that a caption JSON names.")
+    image_folder: str | None = opt(None, "Folder of the images that a caption JSON, or a dataset of paths, names.")
     image_column: str = opt("image", "Dataset column with the image.")
     caption_column: str = opt("caption", "Dataset column with the caption or a list of captions.")
     split: str = opt("train", "Split to use; `all` takes every split.")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json, parse_yaml
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,8 +29,7 @@ def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
     except UserError:
         raise
     # OSError without a number is pyarrow's, for bytes that cannot be decoded
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotImplementedError, EOFError, OSError,
-            yaml.YAMLError) as error:  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         said = " ".join(str(error).split())[:160].rstrip(". ")
@@ -45,21 +43,20 @@ def read_json(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERU
         UserError: If it is damaged.
     """
     with intact(Path(path), remedy):
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = parse_json(Path(path).read_bytes())
         return _with_keys(found, needs)
 
 
 def read_yaml(path: str | Path, *, remedy: str = RERUN) -> dict[str, Any]:
     """Read a YAML file of options; it must hold `key: value` lines."""
     with intact(Path(path), remedy):
-        return _with_keys(yaml.safe_load(Path(path).read_text(encoding="utf-8")), ())
+        return _with_keys(parse_yaml(Path(path).read_bytes()), ())
 
 
 def read_lines(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> list[dict[str, Any]]:
     """Read a file of one JSON object per line."""
     with intact(Path(path), remedy):
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        return [_with_keys(json.loads(line), needs) for line in lines]
+        return [_with_keys(parse_json(line), needs) for line in Path(path).read_bytes().splitlines()]
 
 
 def read_table(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RERUN) -> pyarrow.Table:

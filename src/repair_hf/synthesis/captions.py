@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.client import ChatModel
+from repair_hf.runtime.texts import UnreadableText, parse_json
 
 TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
 MAX_TOKENS = 256
@@ -120,13 +120,11 @@ def _unwrapped(text: str) -> str:
     if len(text) > 4 and text.startswith("**") and text.find("**", 2) == len(text) - 2:
         text = text[2:-2].strip()
     if text.startswith(('"', "{", "[")):
-        try:
-            said = json.loads(text)  # captions are shown as JSON strings, and some models answer in kind
-        except ValueError:
-            said = text
-        except RecursionError:
-            said = None
-        text = said.encode("utf-8", "replace").decode() if isinstance(said, str) else ""  # half a surrogate pair
+        try:  # captions are shown as JSON strings, and some models answer in kind
+            said = parse_json(text, mend=lambda text: text.encode("utf-8", "replace").decode())
+        except UnreadableText:
+            said = text if text.startswith('"') else None
+        text = said if isinstance(said, str) else ""
     text = text.strip()
     if len(text) > 1 and _QUOTATION_MARKS.get(text[0]) == text[-1] and text[0] not in text[1:-1]:
         text = text[1:-1].strip()

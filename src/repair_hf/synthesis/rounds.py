@@ -31,7 +31,7 @@ class EarlierRounds:
         self.failures: set[tuple[str, str, str]] = set()
         newest = 0
         for folder in folders:
-            for table in (load_kept(folder), load_dropped(folder)):
+            for table in (load_kept(folder, decode=False), load_dropped(folder)):
                 self.failures |= set(_names(table))
                 newest = max([newest, *(number or 0 for number in table["round"][:])])
         self.next = max(newest, len(folders)) + 1  # a round without new failures has no row that gives its number

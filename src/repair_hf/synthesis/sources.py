@@ -11,13 +11,13 @@ import base64
 import hashlib
 import io
 from functools import lru_cache
-from pathlib import Path
 
 import datasets
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, in_rgb, open_image
+from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image, read_cell
 from repair_hf.synthesis.options import LONGEST_SIDE
 
 SMALL_PNG = 256 * 1024  # bytes
@@ -34,7 +34,7 @@ class SourceImages:
 
     def __init__(self, images: datasets.Dataset, *, longest_side: int = LONGEST_SIDE) -> None:
         self.longest_side = longest_side
-        self._rows = images.select_columns(["image"]).cast_column("image", datasets.Image(decode=False))
+        self._rows = undecoded(images, "image")
         self.url = lru_cache(URLS_KEPT)(self._url)
         self.digest = lru_cache(None)(self._digest)
 
@@ -44,14 +44,8 @@ class SourceImages:
 
     def file(self, index: int) -> bytes:
         """The image's file, undecoded."""
-        reference = self.reference(index)
-        if reference["bytes"] is not None:
-            return reference["bytes"]
         try:
-            path = Path(reference["path"])
-            if path.stat().st_size > MAX_BYTES or not path.is_file():  # a device or a pipe may never end
-                raise UnreadableImage(f"{path} is no image file of at most {MAX_BYTES:,} bytes")
-            return path.read_bytes()
+            return read_cell(self.reference(index))
         except OSError as error:
             raise UnreadableImage(str(error)) from error
 

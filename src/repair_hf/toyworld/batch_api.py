@@ -16,6 +16,8 @@ from email.parser import BytesParser
 from typing import Any
 from urllib.parse import urlsplit
 
+from repair_hf.runtime.texts import parse_json
+
 ENDPOINT = "/v1/chat/completions"
 
 
@@ -102,7 +104,7 @@ class BatchService:
         }
         rows, wrong = [], ""
         try:
-            rows = [json.loads(line) for line in self._files[wish["input_file_id"]].splitlines()]
+            rows = [parse_json(line) for line in self._files[wish["input_file_id"]].splitlines()]
             wrong = next((str(k) for k, row in enumerate(rows) if row["url"] != ENDPOINT or not row["custom_id"]), "")
         except (ValueError, KeyError) as fault:
             rows, wrong = [], repr(fault)

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.texts import read_json
 from repair_hf.toyworld import captions, renderer, scenes
 
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
@@ -44,7 +45,7 @@ def build_world(folder: str | Path, *, splits: dict[str, int] = SPLITS, seed: in
     }
     mark = folder / MARK
     if (folder / "captions.jsonl").exists():
-        if mark.exists() and json.loads(mark.read_text()) == world:
+        if mark.exists() and read_json(mark) == world:
             return folder
         raise UserError(
             f"{folder} holds captions already, and not those of this world "

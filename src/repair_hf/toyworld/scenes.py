@@ -18,6 +18,8 @@ import random
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from repair_hf.runtime.texts import parse_json
+
 SHAPES = ("circle", "square", "triangle", "star", "heart")
 COLORS = ("red", "blue", "green", "yellow", "purple")
 SIZES = ("large", "small")
@@ -60,7 +62,7 @@ class Scene:
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
-        values = json.loads(text)
+        values = parse_json(text)
         other = Thing(**values["other"]) if values["other"] else None
         return cls(Thing(**values["subject"]), other, values["relation"], values["background"], values["layout"])
 

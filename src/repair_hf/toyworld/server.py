@@ -21,6 +21,7 @@ from pathlib import Path
 from repair_hf.llm.journal import request_key
 from repair_hf.runtime.hosts import REFUSAL, is_own_host
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
 
@@ -130,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
             return self._send(taken or error(404, f"{self.path} is not served; ask {ENDPOINT}."))
         try:
-            body = json.loads(data)
+            body = parse_json(data)
             body["model"], body["messages"]
         except (ValueError, TypeError, KeyError) as fault:
             return self._send(error(400, f"The body must be JSON with `model` and `messages`: {fault!r}"))

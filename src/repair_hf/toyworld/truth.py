@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from datasets import Image
 
+from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.images import open_image
+from repair_hf.pairs.images import open_cell
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.renderer import read_scene
@@ -51,9 +51,8 @@ class Truth:
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
     """Read the scene of each picture. If one has no scene, raise UserError."""
-    encoded = pairs.images.select_columns(["image"]).cast_column("image", Image(decode=False))
-    for image_id, row in zip(pairs.images["image_id"][:], encoded, strict=True):
-        with open_image(row["image"]["bytes"] or row["image"]["path"]) as picture:
+    for image_id, row in zip(pairs.images["image_id"][:], undecoded(pairs.images, "image"), strict=True):
+        with open_cell(row["image"]) as picture:
             if "scene" not in picture.info:
                 raise UserError(
                     f"{image_id} carries no scene, unlike pictures of the toy world; draw some with `repair-hf world "

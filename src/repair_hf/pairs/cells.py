@@ -1,0 +1,98 @@
+"""The one door for images: a cell holds the bytes of an image file, or the path of one in the data's own folder.
+
+`datasets` opens any path and fetches any address when it decodes or embeds a cell, so a stranger's data could read
+files of this machine. Behind this door a path is absolute, and `images.inspect_images` checks where it leads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+from datasets import Dataset, Image, config
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.file_download import repo_folder_name
+
+
+class OutsideFolder(OSError):
+    """A path that leads out of the data's own folder."""
+
+
+def own_folders(source: str | Path) -> list[Path]:
+    """Return the folders that hold the files of a local dataset, or of one of the Hub once it is fetched."""
+    if Path(source).exists():
+        return [Path(source)]
+    fetched = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
+    return [fetched, Path(config.DOWNLOADED_DATASETS_PATH), Path(config.EXTRACTED_DATASETS_PATH)]
+
+
+def file_within(name: str, folders: Iterable[str | Path]) -> Path:
+    """Find a file by its name in one of some folders; the file must lie there after links are resolved.
+
+    Raises:
+        OutsideFolder: If the name leads out of all folders.
+        FileNotFoundError: If there is no such file.
+    """
+    is_inside = False
+    for folder in folders:
+        path = Path(folder) / name
+        try:
+            leads_to = Path(os.path.realpath(path))
+        except ValueError as error:  # a name with a null byte, or with half of a surrogate pair
+            raise FileNotFoundError(f"{ascii(name)} is no file name") from error
+        if leads_to.is_relative_to(os.path.realpath(folder)):
+            is_inside = True
+            if os.path.isfile(path):
+                return path
+    if is_inside:
+        raise FileNotFoundError(f"{ascii(name)} does not exist")
+    raise OutsideFolder(f"{ascii(name)} lies outside the folder of its data")
+
+
+def undecoded(rows: Dataset, column: str) -> Dataset:
+    """Return an image column alone, as cells `{"bytes": ..., "path": ...}`."""
+    return rows.select_columns([column]).cast_column(column, Image(decode=False))
+
+
+def anchored(rows: Dataset, columns: Sequence[str], folder: str | Path) -> Dataset:
+    """Make each path of image columns absolute, in the data's folder: `datasets` fetches what looks like an address.
+
+    Cells with bytes are not touched. Without relative paths the dataset is returned as it is.
+    """
+    for column in columns:
+        if any(map(_is_relative, _paths(rows, column))):
+            feature, rows = rows.features[column], rows.cast_column(column, Image(decode=False))
+
+            def anchor(row: dict, column: str = column) -> dict:
+                cell = row[column]
+                if cell is not None and cell["bytes"] is None and _is_relative(cell["path"]):
+                    cell = {"bytes": None, "path": os.path.join(os.path.abspath(folder), cell["path"])}
+                return {column: cell}
+
+            rows = rows.map(anchor, features=rows.features, desc="Locating images").cast_column(column, feature)
+    return rows
+
+
+def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict[int, OSError]:
+    """Return the rows of an anchored column whose path names no file in `folders`; bytes are not read."""
+    found: dict[int, OSError] = {}
+    for row, path in enumerate(_paths(rows, column)):
+        if path is not None:
+            try:
+                file_within(path, folders)
+            except (OutsideFolder, FileNotFoundError) as error:
+                found[row] = error
+    return found
+
+
+def _is_relative(path: str | None) -> bool:
+    return bool(path) and not os.path.isabs(path or "")
+
+
+def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
+    """Yield the path of each cell without bytes, and None for the others."""
+    for table in undecoded(rows, column).with_format("arrow").iter(1000):
+        cells = table[column].combine_chunks()
+        yield from pc.if_else(cells.field("bytes").is_null(), cells.field("path"), None).to_pylist()

@@ -1,0 +1,171 @@
+"""No image of data leads out of the data's own folder, and no address in data is fetched."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, Features, Image, Value, load_from_disk
+
+from repair_hf.cli.main import main
+from repair_hf.evaluation.winoground import load_winoground
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.records.dataset import load_kept, load_records
+from repair_hf.runtime.options import UserError
+from tests.pairs.made_sources import kinds
+
+WAYS = ("absolute", "parent", "link", "file", "http", "https", "hf")
+CELLS = ("q_image", "gt_image", "fp_image", "edit_image")
+PAIRS = Features({"image": Image(), "caption": Value("string")})
+
+
+@pytest.fixture(scope="module")
+def listener():
+    """A server that counts what it is asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle(self) -> None:  # before any byte is read: also counts https
+            asked.append(self.client_address)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+    assert asked == []
+
+
+@pytest.fixture
+def path_of(tmp_path, listener):
+    """Makes the data's folder `tmp_path / "data"`, and names a picture outside by one of `WAYS`."""
+    secret = tmp_path / "secret.png"
+    PIL.Image.new("RGB", (8, 8), "red").save(secret)
+
+    def name(way: str) -> str:
+        data = tmp_path / "data"
+        data.mkdir(exist_ok=True)
+        (data / "link.png").symlink_to(secret)
+        named = {"absolute": str(secret), "parent": "../secret.png", "link": "link.png", "file": f"file://{secret}"}
+        address = f"://127.0.0.1:{listener}/x.png"
+        return (named | {"http": f"http{address}", "https": f"https{address}", "hf": "hf://datasets/a/b/x.png"})[way]
+
+    return name
+
+
+def table_of(columns: dict, features: Features) -> pa.Table:
+    return Dataset.from_dict(columns, features=features).data.table
+
+
+@pytest.mark.parametrize("form", ["parquet", "saved", "captions.jsonl", "coco"])
+@pytest.mark.parametrize("way", WAYS)
+def test_pairs_leave_out_what_leads_outside(path_of, tmp_path, way, form):
+    path, data, good = path_of(way), tmp_path / "data", tmp_path / "data" / "good.png"
+    PIL.Image.new("RGB", (8, 8), "blue").save(good)
+    cells = [{"bytes": None, "path": path}, {"bytes": None, "path": "good.png"}, {"bytes": None, "path": str(good)}]
+    options = {}
+    if form in ("parquet", "saved"):
+        table = table_of({"image": cells, "caption": ["a", "b", "c"]}, PAIRS)
+        if form == "parquet":
+            pq.write_table(table, data / "train.parquet")
+        else:
+            Dataset.from_dict({"image": [None], "caption": ["a"]}, features=PAIRS).save_to_disk(data)
+            with pa.ipc.new_stream(data / "data-00000-of-00001.arrow", table.schema) as writer:
+                writer.write_table(table)
+            assert len(load_from_disk(str(data))) == 3
+    elif form == "captions.jsonl":
+        rows = [{"image": cell["path"], "captions": ["a"]} for cell in cells[:2]]
+        (data / form).write_text("\n".join(map(json.dumps, rows)))
+    else:
+        images = [{"id": k, "file_name": cell["path"]} for k, cell in enumerate(cells[:2])]
+        captions = [{"id": k, "image_id": k, "caption": "a"} for k in range(2)]
+        (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
+        options = {"image_folder": data}
+    pairs = load_pairs(tmp_path / "coco.json" if options else data, split="all", **options)
+    assert {image.getpixel((0, 0)) for image in pairs.images["image"]} == {(0, 0, 255)}
+    found = kinds(pairs)
+    assert found.get("outside_folder", 0) + found.get("missing_image", 0) == 1
+    assert ("outside_folder" in found) == (way in WAYS[:3])
+
+
+@pytest.fixture(scope="module")
+def good_records(records_folder):
+    file = next(records_folder.glob("records/*.parquet"))
+    return pq.read_table(file), file.name
+
+
+def with_cell(good: tuple[pa.Table, str], folder: Path, data: Path, column: str, cell: dict | None) -> Path:
+    """Copy a folder of records, and put a cell into a column of its first row, in a file of a new name."""
+    table, name = good
+    shutil.copytree(folder, data, dirs_exist_ok=True)
+    digest, own = name[-16:-8], secrets.token_hex(4)  # `datasets` caches by names
+    (data / "README.md").write_text((data / "README.md").read_text().replace(digest, own))
+    (data / "records" / name).unlink()
+    cells = [cell, *table[column].to_pylist()[1:]]
+    changed = table.set_column(
+        table.column_names.index(column), table.field(column), pa.array(cells, table.field(column).type)
+    )
+    pq.write_table(changed, data / "records" / name.replace(digest, own))
+    return data
+
+
+@pytest.mark.parametrize("column", CELLS)
+@pytest.mark.parametrize("way", WAYS)
+def test_records_with_an_image_outside_are_an_error(path_of, good_records, records_folder, tmp_path, way, column):
+    path = path_of(way)
+    data = with_cell(good_records, records_folder, tmp_path / "data", column, {"bytes": None, "path": path})
+    for load in (load_records, load_kept, lambda source: load_kept(source, decode=False)):
+        with pytest.raises(UserError, match=f"1 images of `{column}` cannot be used, such as that of row 0"):
+            load(data)
+
+
+@pytest.mark.parametrize("way", ["absolute", "http"])
+def test_no_command_shows_or_sends_it(path_of, good_records, records_folder, pairs_folder, tmp_path, capsys, way):
+    path = path_of(way)
+    data = str(with_cell(good_records, records_folder, tmp_path / "data", "edit_image", {"bytes": None, "path": path}))
+    commands = [["show", data], ["push", "records", data, "--repo", "me/x", "--dry-run"], ["analyze", data]]
+    commands += [["push", "records", data, "--repo", "me/x", "--no-embed-source-images", "--dry-run"]]
+    commands += [["annotate", "edits", data], ["figure", "examples", "--run", data]]
+    for words in commands:
+        output = [] if words[0] in ("push", "annotate") else ["--output", str(tmp_path / "out.html")]
+        assert main([*words, *output]) == 2, words
+        assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, records_folder, tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    PIL.Image.new("RGB", (8, 8), "blue").save(tmp_path / "data" / "own.png")
+    cell = {"bytes": None, "path": "own.png"}
+    data = with_cell(good_records, records_folder, tmp_path / "data", "edit_image", cell)
+    assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
+    assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
+    assert "gives images of `edit_image` as paths" in capsys.readouterr().err
+
+
+def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(
+    good_records, records_folder, tmp_path, capsys
+):
+    data = with_cell(good_records, records_folder, tmp_path / "data", "q_image", None)
+    pq.write_table(pa.table({"x": ["secret"]}), tmp_path / "secret.parquet")
+    (data / "records" / "more.parquet").symlink_to(tmp_path / "secret.parquet")
+    assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
+    assert "more.parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_benchmarks_too(path_of, tmp_path, way):
+    texts = {f"caption_{k}": Value("string") for k in range(2)}
+    features = Features({f"image_{k}": Image() for k in range(2)} | texts)
+    cells = [{"bytes": None, "path": path_of(way)}]
+    columns = {"image_0": cells, "image_1": cells, "caption_0": ["a"], "caption_1": ["b"]}
+    pq.write_table(table_of(columns, features), tmp_path / "data" / "test.parquet")
+    with pytest.raises(UserError, match="1 images of `image_0` cannot be used"):
+        load_winoground(str(tmp_path / "data"), [], subset=True)

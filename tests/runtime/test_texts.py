@@ -1,0 +1,180 @@
+"""Readers of text that others wrote: any text gives a value, a reason, or one line; never another error."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from repair_hf.llm.answers import AnswerError, read_answer
+from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.problems import Problems
+from repair_hf.pairs.sources import read_folder
+from repair_hf.records.answers import read_answers
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.texts import MAX_DEPTH, UnreadableText, parse_json, parse_yaml, read_json, read_yaml
+
+LOTS = 100_000
+HALF = "\ud83d"
+MANY = settings(
+    max_examples=60,
+    deadline=None,  # no test may depend on the speed of the machine
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+TEXTS = st.text(st.characters(codec=None), max_size=8) | st.sampled_from([HALF, "\0", "../x.png", "http://h/x.png"])
+KEYS = st.sampled_from(
+    """image captions split images annotations id file_name image_id caption sentences raw filename filepath annotator
+    item verdict pairs strict""".split()
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | TEXTS, inner, max_size=4), max_leaves=12
+)
+DOCUMENTS = VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
+DOCUMENTS |= st.sampled_from([b"[" * LOTS, b'{"image":' * LOTS, b'"\\ud800"', b'["' + b"\xed\xa0\x80" + b'"]'])
+GENUINE = b'{"annotator": "ann", "item": "a", "verdict": "genuine"}'
+
+
+class Verdict(BaseModel):
+    image: str
+    captions: list[str]
+
+
+@pytest.mark.parametrize("parse_text", [parse_json, parse_yaml])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * LOTS, "nested more than 100 deep"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nested more than 100 deep"),
+        (f'{{"a": ["\\u{ord(HALF):x}"]}}', "holds half of a surrogate pair"),
+        (b'["\xff"]', "can't decode byte 0xff"),
+    ],
+)
+def test_what_cannot_be_used_has_a_reason(parse_text, text, why):
+    with pytest.raises(UnreadableText, match=why):
+        parse_text(text)
+
+
+def test_reads_what_can_be_used():
+    deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert parse_json(deep) == parse_yaml(deep) == json.loads(deep)
+    assert parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
+    assert parse_json("\ufeff[1]".encode()) == parse_json("[1]".encode("utf-16")) == [1]
+    mended = parse_json('{"a": "\\ud83d", "\\ud83d": 1, "b": [" ", "x\\udc00"]}', mend=lambda text: None)
+    assert mended == {"a": None, "b": [" ", None]}
+    shared = parse_yaml("a: &a [1]\nb: [*a, *a]")  # and not a list in itself, which has no end
+    assert shared == {"a": [1], "b": [[1], [1]]}
+    with pytest.raises(UnreadableText, match="deep"):
+        parse_yaml("&a [*a]")
+
+
+@MANY
+@given(DOCUMENTS)
+def test_any_bytes_are_a_value_or_unreadable(data):
+    for parse_text in (parse_json, parse_yaml):
+        try:
+            json.dumps(parse_text(data), default=str, ensure_ascii=False, skipkeys=True).encode()
+        except UnreadableText as error:
+            assert str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml])
+@pytest.mark.parametrize("data", [b"[" * LOTS, b"\xff"])
+def test_a_bad_file_is_one_line_with_its_name(tmp_path, read, data):
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(UserError, match=r"x is not .*(deep|decode).* Repair the file"):
+        read(tmp_path / "x")
+    with pytest.raises(UserError, match="cannot be read"):
+        read(tmp_path)
+
+
+@MANY
+@given(st.lists(DOCUMENTS | st.builds(lambda c: json.dumps({"image": "x.png", "captions": c}).encode(), VALUES)))
+def test_captions_leave_out_bad_lines(tmp_path, lines):
+    (tmp_path / "captions.jsonl").write_bytes(b"\n".join(lines))
+    problems = Problems()
+    try:
+        listing = read_folder(tmp_path, problems)
+    except UserError as error:
+        assert "is of the form" in str(error)
+    else:
+        n_lines = sum(bool(line.strip()) for line in b"\n".join(lines).split(b"\n"))
+        assert len(listing.captions) + sum(problem.count for problem in problems.found()) == n_lines
+
+
+@MANY
+@given(
+    DOCUMENTS
+    | st.builds(lambda i, a: json.dumps({"images": i, "annotations": a}).encode(), st.lists(VALUES), st.lists(VALUES))
+    | st.builds(lambda i: json.dumps({"images": [{"sentences": []}, *i]}).encode(), st.lists(VALUES))
+)
+def test_caption_files_leave_out_bad_rows_or_are_one_line(tmp_path, data):
+    (tmp_path / "x.json").write_bytes(data)
+    try:
+        listing = read_annotations(tmp_path / "x.json", tmp_path, Problems())
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert len(listing.captions) == len(listing.images)
+
+
+def test_a_caption_with_half_a_pair_is_a_bad_row_of_its_file(tmp_path):
+    images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": HALF}]
+    captions = [{"id": k, "image_id": 1, "caption": text} for k, text in enumerate(["good", HALF])]
+    (tmp_path / "x.json").write_text(json.dumps({"images": images, "annotations": captions}))
+    problems = Problems()
+    assert read_annotations(tmp_path / "x.json", tmp_path, problems).captions == [["good"]]
+    assert [str(each) for each in problems.found()] == [
+        "2 rows that are not of the source's format ('images[1]', 'annotations[1]')"
+    ]
+
+
+@MANY
+@given(DOCUMENTS.map(lambda data: data.decode("utf-8", "surrogatepass" if b"\xed" in data else "replace")) | TEXTS)
+def test_an_answer_of_a_model_is_an_answer_or_an_error_of_its_kind(text):
+    try:
+        read_answer(text, "stop", Verdict).model_dump_json().encode()
+    except AnswerError as error:
+        assert str(error).encode("utf-8", "surrogatepass")
+
+
+@MANY
+@given(st.lists(DOCUMENTS | st.just(GENUINE)))
+def test_answers_of_people_leave_out_bad_lines(tmp_path, lines):
+    (tmp_path / "answers").mkdir(exist_ok=True)
+    (tmp_path / "answers" / "ann.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = read_answers(tmp_path)
+    assert isinstance(found, pd.DataFrame) and {"annotator", "item"} <= set(found.columns)
+    assert ("genuine" in set(found.get("verdict", ()))) == (GENUINE in b"\n".join(lines).split(b"\n"))
+
+
+@MANY
+@given(DOCUMENTS | st.dictionaries(KEYS, VALUES).map(lambda recipe: yaml.safe_dump(recipe).encode("utf-8", "replace")))
+def test_recipes_are_options_or_one_line(tmp_path, data):
+    (tmp_path / "x.yaml").write_bytes(data)
+    try:
+        (options,) = parse((PairsOptions,), ["--config", str(tmp_path / "x.yaml")], "repair-hf x")
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(options, PairsOptions)
+
+
+@settings(MANY, max_examples=15)
+@given(st.binary(max_size=60) | DOCUMENTS, st.sampled_from(["README.md", "records/train-0.parquet"]))
+def test_records_are_read_or_one_line(tmp_path, data, name):
+    (tmp_path / "records").mkdir(exist_ok=True)
+    (tmp_path / "README.md").write_bytes(b"---\nconfigs:\n- config_name: records\n---\n")
+    (tmp_path / name).write_bytes(b"---\n" + data + b"\n---\n" if name == "README.md" else data)
+    for load in (load_records, load_dropped):
+        with pytest.raises(UserError, match="holds no records"):
+            load(tmp_path)
