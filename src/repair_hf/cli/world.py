@@ -10,6 +10,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import UserError, opt
@@ -27,6 +28,10 @@ class BuildOptions:
     _argument_group_name = "world"
 
     output: str = opt("runs/world", "Folder of the world.")
+    domain: Literal["plain", "web", "target"] = opt(
+        "plain",
+        "`plain`: exact captions. `web`: what `world/web` is pretrained on. `target`: the demo's and the study's.",
+    )
     train: int = opt(SPLITS["train"], "Training pictures; five captions each.", least=1)
     validation: int = opt(SPLITS["validation"], "Validation pictures.", least=1)
     test: int = opt(SPLITS["test"], "Test pictures.", least=1)
@@ -64,7 +69,7 @@ class ServeOptions:
 def build(options: BuildOptions) -> None:
     """Draw the world's pictures and write their captions."""
     splits = {name: getattr(options, name) for name in SPLITS}
-    folder = build_world(options.output, splits=splits, seed=options.seed)
+    folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
     suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", "runs/failures")
 
