@@ -112,4 +112,4 @@ def test_noise_turns_single_verdicts_of_a_group():
             said = said if said["gt_valid"] else json.loads(oracle.answer(messages, 0))  # a verdict on all captions
             found += [said[f"caption_{number}"]["fp_too_similar"] for number in range(1, 6)]
     turned = sum(a != b for a, b in zip(right, noisy, strict=True))
-    assert 0.2 < turned / len(right) < 0.4
+    assert 0.12 < turned / len(right) < 0.35  # a quarter of the errors is about the annotation
