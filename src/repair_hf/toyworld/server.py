@@ -23,6 +23,7 @@ from repair_hf.llm.journal import request_key
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
+from repair_hf.toyworld.errors import LLMErrors
 
 __all__ = ["ChatServer", "Hangup", "Response", "serve"]
 
@@ -108,7 +109,8 @@ def serve(
     ready: Callable[[str], None],
 ) -> None:
     """Serve the oracle until interrupted; `ready` gets the base URL as soon as the port is open."""
-    ask = partial(oracle.answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
+    errors = LLMErrors(keeps_bad=verdict_noise, rejects_good=verdict_noise, malformed_rate=malformed_rate)
+    ask = partial(oracle.answer, errors=errors)
     with ChatServer(lambda body: oracle.choices(ask, body), port=port, latency=latency, log=log) as server:
         ready(server.base_url)
         threading.Event().wait()
