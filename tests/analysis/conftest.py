@@ -21,6 +21,6 @@ def toy_run(tmp_path_factory) -> Path:
     failures = mine_false_positives(*encoder.embed_pairs(pairs), pairs.caption_image, d_i2t=4)
     failures.to_parquet(folder / "failures.parquet")
     words = ["--pairs", str(world), "--failures", str(folder / "failures.parquet"), "--model", "world/base"]
-    words += ["--llm", "world/oracle", "--editor", "world", "--verdict-noise", "0.1", "--drift", "0.2"]
+    words += ["--llm", "world/oracle?keeps_bad=0.1&rejects_good=0.1", "--editor", "world?drift=0.2"]
     assert main(["synthesize", *words, "--output", str(folder / "records")]) == 0
     return folder

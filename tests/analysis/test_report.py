@@ -13,6 +13,7 @@ from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agre
 from repair_hf.analysis.people.sampling import draw, lay_out
 from repair_hf.analysis.report import cell
 from repair_hf.analysis.run_data import gather
+from repair_hf.analysis.world_truth import measure
 from repair_hf.cli.main import main
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.llm.client import ChatModel
@@ -245,3 +246,27 @@ def test_the_card_says_how_people_judged(judged, tmp_path):
     judged_items = len(read_items(folder / "people" / "qc"))
     assert f"People judged {judged_items} of its verdicts" in text and "People judged 120 edits" in text
     assert "was not compared with people" not in text
+    assert "rejects wrongly at a rate of 0.1" in text and "changes by the image editor at a rate of 0.2" in text
+
+
+def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):
+    found, kept = measure(toy_run), gather(toy_run).kept
+    assert found["audit"] == pytest.approx({name: truth["qc"][name] for name in ("precision", "recall")})
+    assert found["t2i"]["minimal"] == pytest.approx(1 - np.mean(list(truth["drifted"].values())))
+    assert found["t2i"]["fp_wrong"] == 1 and found["t2i"]["valid"] == found["t2i"]["matches"] < 1
+    for way in ("t2i", "i2t"):
+        dropped = gather(toy_run).dropped.query("direction == @way")["reason"].value_counts()
+        mined, rejected = len(kept.query("direction == @way")) + dropped.sum(), dropped.get("gt_invalid", 0)
+        both = rejected + dropped.get("fp_too_similar", 0)
+        assert found[way]["passed"] == pytest.approx(1 - both / mined)
+        assert found[way]["criterion_1"] == pytest.approx(rejected / both)
+    texts = kept[kept["direction"] == "i2t"]
+    genuine = texts[[is_wrong(row, truth["shown"]) for row in texts.to_dict("records")]]
+    assert found["i2t"]["edits"] == len(texts) and found["i2t"]["fp_wrong"] == pytest.approx(len(genuine) / len(texts))
+    assert found["i2t"]["valid"] == found["i2t"]["fp_wrong"] < found["i2t"]["matches"] == 1  # this LLM edits well
+    for kind, share in found["error_kinds"].items():
+        assert share == pytest.approx(np.mean([kind in kinds for kinds in genuine["error_types"]])), kind
+
+
+def is_wrong(row, shown) -> bool:
+    return not scenes.holds(captions.parse(row["fp_text"]), shown[row["q_id"]])

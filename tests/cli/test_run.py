@@ -16,6 +16,8 @@ from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.synthesis.rounds import mean_gain, paid_by, remaining_ceilings, round_rows
 
+NOISY = "world/oracle?keeps_bad=0.3&rejects_good=0.3"
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Path:
@@ -27,8 +29,7 @@ def recipe(tmp_path_factory) -> Path:
     stages = {
         "world": {"output": world, "train": 40, "validation": 12, "test": 12},
         "mine": base | {"max_queries": 16, "d_i2t": 2},
-        "synthesize": base
-        | {"failures": "x", "llm": "world/oracle", "editor": "world", "candidates": 1, "verdict_noise": 0.3},
+        "synthesize": base | {"failures": "x", "llm": NOISY, "editor": "world", "candidates": 1},
         "train": base
         | {"records": "x", "max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 3e-3, "use_cpu": True},
         "evaluate": base | {"split": "validation"},

@@ -22,7 +22,7 @@ def test_samples_stay_when_an_option_changes_that_has_no_part_in_them(tmp_path):
     words = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "--output", str(tmp_path)]
     study(*words)
     before = stamps(tmp_path)
-    study(*words, "--artifacts", "0.5")  # the editor's, which rewrites no captions
+    study(*words, "--editor", "world?smear=0.5")  # the editor's, which rewrites no captions
     assert stamps(tmp_path) == before
 
 

@@ -32,6 +32,7 @@ def inputs(clip_folder, tmp_path_factory) -> list[str]:
 
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
+NOISY = ["--llm", "world/oracle?keeps_bad=0.3&rejects_good=0.3"]
 
 
 def synthesize(*words: str) -> int:
@@ -41,7 +42,7 @@ def synthesize(*words: str) -> int:
 @pytest.fixture(scope="module")
 def output(inputs, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("output") / "records"
-    assert synthesize(*inputs, *WORLD, "--output", str(folder), "--verdict-noise", "0.3") == 0
+    assert synthesize(*inputs, *WORLD, "--output", str(folder), *NOISY) == 0
     return folder
 
 
@@ -56,7 +57,7 @@ def test_leaves_a_folder_that_explains_itself(output):
 
 
 def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
-    words = ["--llm", "litellm:world/oracle", "--editor", "world", "--verdict-noise", "0.3"]
+    words = ["--llm", f"litellm:{NOISY[1]}", "--editor", "world"]
     assert synthesize(*inputs, *words, "--output", str(tmp_path / "r")) == 0
     columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
     here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))
@@ -65,7 +66,7 @@ def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_pa
 
 def test_a_finished_run_is_reported_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
-    assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--concurrency", "2") == 0
+    assert synthesize(*inputs, *WORLD, "--output", str(output), *NOISY, "--concurrency", "2") == 0
     shown = capsys.readouterr().out
     assert all(
         word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "images: ")
@@ -142,9 +143,8 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
     ("words", "complaint"),
     [
         (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
-        (["--llm", "openai/gpt-4o", "--verdict-noise", "0.1"], "faults of the toy world's oracle"),
-        (["--llm-base-url", "http://127.0.0.1:1/v1", "--malformed-rate", "0.1"], "faults of the toy world's oracle"),
-        (["--editor", "some/editor", "--drift", "0.1"], "faults of the toy world's editor"),
+        (["--llm", "world/oracle?drift=0.1"], "'drift' is no rate of this model; it has keeps_bad, rejects_good,"),
+        (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
         (["--split", "test"], "they were mined from other pairs"),
     ],

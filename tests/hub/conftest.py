@@ -95,7 +95,7 @@ def dropped() -> Dataset:
 
 @pytest.fixture
 def synthesis(hostile, dropped, stage_folder, tmp_path) -> Path:
-    options = dict(pairs="/home/ann/photos", split="train", strict=False, llm="gemini/gemini-2.5-flash", drift=0.25)
+    options = dict(pairs="/home/ann/photos", split="train", strict=False, llm="gemini/gemini-2.5-flash")
     options |= dict(concurrency=7, llm_base_url="http://inside.example", pairs_fingerprint="abc")
     options["output"] = "/home/ann/runs/records"
     paid = dict(stage="audit", direction="i2t", calls=1234, prompt_tokens=5000, completion_tokens=50, dollars=1.5)

@@ -38,7 +38,6 @@ def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
         "| audit | i2t | 1,234 | 5.0 | 0.1 | 5.0 | $1.50 |",
         "License, as stated by the publisher of this dataset: `cc-by-4.0`.",
         "`…/photos`, split `train`, fingerprint `abc`",
-        "unrequested changes by the image editor at a rate of 0.25",
         "| torch | `2` |",
         "repair-hf synthesize --output '…/synthesize' '--model=…/clip'",
         "You audit the mistakes of an image search engine",

@@ -37,7 +37,8 @@ def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(str(tmp_path / "world"))):
         assert found.is_toy and not left_out(found) and found.spacy_model == "world"
-        assert found.weak_llm.verdict_noise and found.weak_editor.drift and found.other_model == "world/narrow-12k"
+        assert (found.weak_editor.editor, found.other_model) == ("world?drift=0.3", "world/narrow-12k")
+        assert found.weak_llm.llm == "world/oracle?keeps_bad=0.2&rejects_good=0.2"
 
 
 def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):

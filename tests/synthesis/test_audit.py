@@ -16,6 +16,7 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
 from repair_hf.synthesis.audit import Verdict, audit, audit_group, group_verdict
 from repair_hf.toyworld import captions, oracle, renderer, scenes
+from repair_hf.toyworld.errors import LLMErrors
 
 SCENE = scenes.Scene(scenes.Thing("circle", "red", 3, "small", "running"), None, None, "day")
 FPS = {
@@ -107,8 +108,8 @@ def test_noise_turns_single_verdicts_of_a_group():
         shown["false_positive_captions"] = [captions.write(scenes.sample(rng), rng) for _ in range(5)]
         messages = prompts.chat("audit_i2t_grouped", **shown)
         for found, rate in ((right, 0.0), (noisy, 0.3)):
-            said = json.loads(oracle.answer(messages, 0, verdict_noise=rate))
-            assert said["gt_valid"] is True
+            said = json.loads(oracle.answer(messages, 0, LLMErrors(keeps_bad=rate, rejects_good=rate)))
+            said = said if said["gt_valid"] else json.loads(oracle.answer(messages, 0))  # a verdict on all captions
             found += [said[f"caption_{number}"]["fp_too_similar"] for number in range(1, 6)]
     turned = sum(a != b for a, b in zip(right, noisy, strict=True))
-    assert 0.2 < turned / len(right) < 0.4
+    assert 0.12 < turned / len(right) < 0.35  # a quarter of the errors is about the annotation

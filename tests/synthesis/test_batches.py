@@ -17,6 +17,7 @@ from repair_hf.llm.failures import Retries
 from repair_hf.llm.journal import Journal
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld import oracle
+from repair_hf.toyworld.errors import LLMErrors
 from repair_hf.toyworld.server import ChatServer, Response
 
 QUICK = Retries(attempts=3, first_wait=0.01)
@@ -44,7 +45,7 @@ def answer(body: dict) -> list[str]:
 def clumsy(body: dict) -> list[str]:
     """Often broken, but never on the second attempt."""
     is_first = len(body["messages"]) == 2
-    return oracle.choices(partial(oracle.answer, malformed_rate=0.3 if is_first else 0.0), body)
+    return oracle.choices(partial(oracle.answer, errors=LLMErrors(malformed_rate=0.3 if is_first else 0.0)), body)
 
 
 def asked(log: Path) -> list[str]:

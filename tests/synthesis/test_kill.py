@@ -24,6 +24,7 @@ from small_world import saved
 
 from repair_hf.cli.main import main
 from repair_hf.toyworld import oracle
+from repair_hf.toyworld.errors import LLMErrors
 from repair_hf.toyworld.server import ChatServer
 
 CONCURRENCY = 8  # of the first run
@@ -42,7 +43,7 @@ def served(log: Path, before: Callable[[], None] = lambda: None) -> ChatServer:
 
     def answer(body: dict) -> str:
         before()
-        return oracle.answer(body["messages"], body["seed"], verdict_noise=0.2, malformed_rate=0.1)
+        return oracle.answer(body["messages"], body["seed"], LLMErrors(0.2, 0.2, malformed_rate=0.1))
 
     return ChatServer(answer, latency=0.03, log=log)
 

@@ -15,7 +15,7 @@ from repair_hf.cli.main import main
 from repair_hf.runtime.processes import Processes, processes
 
 CEILING = 40  # calls, after which some runs stop
-NOISY = "--llm world/oracle --editor world --verdict-noise 0.2 --malformed-rate 0.1".split()
+NOISY = "--llm world/oracle?keeps_bad=0.2&rejects_good=0.2&malformed_rate=0.1 --editor world".split()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The world on disk: loads like any folder, true in every line, left alone when whole."""
+"""The world on disk: loads like any folder, with captions as its domain has them, left alone when whole."""
 
 import json
 import shutil
@@ -8,19 +8,27 @@ import pytest
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.domains import DOMAINS
 
 SMALL = {"train": 6, "validation": 2, "test": 3}
 
 
-def test_world_folder_is_true_distinct_and_resumable(tmp_path):
+def read(folder):
+    """Return the scene and the captions of each picture, by split."""
+    shown = {split: [] for split in ("train", "validation", "test")}
+    for line in (folder / "captions.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        scene = renderer.read_scene((folder / "images" / row["image"]).read_bytes())
+        shown[row["split"]].append((scene, row["captions"]))
+    return shown
+
+
+def test_world_folder_is_true_and_resumable(tmp_path):
     folder = build_world(tmp_path / "world", splits=SMALL)
-    rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
-    assert [row["split"] for row in rows] == ["train"] * 6 + ["validation"] * 2 + ["test"] * 3
-    shown = [renderer.read_scene((folder / "images" / row["image"]).read_bytes()) for row in rows]
-    assert len(set(shown)) == len(rows)
-    for row, scene in zip(rows, shown, strict=True):
-        assert len(row["captions"]) == 5
-        assert all(scenes.holds(captions.parse(text), scene) for text in row["captions"])
+    shown = read(folder)
+    assert {split: len(pictures) for split, pictures in shown.items()} == SMALL
+    for scene, texts in (picture for pictures in shown.values() for picture in pictures):
+        assert len(texts) == 5 and all(scenes.holds(captions.parse(text), scene) for text in texts)
     stamp = (folder / "captions.jsonl").stat().st_mtime_ns
     build_world(folder, splits=SMALL)
     assert (folder / "captions.jsonl").stat().st_mtime_ns == stamp
@@ -28,6 +36,21 @@ def test_world_folder_is_true_distinct_and_resumable(tmp_path):
     (folder / "captions.jsonl").unlink()  # written last: the world was interrupted
     build_world(folder, splits=SMALL)
     assert (folder / "captions.jsonl").read_text() == whole
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_held_out_captions_are_unambiguous_and_training_errs_at_the_domains_rates(tmp_path, domain):
+    splits = {"train": 100, "validation": 15, "test": 40}
+    shown = read(build_world(tmp_path / "world", splits=splits, domain=domain))
+    held_out = [scene for split in ("validation", "test") for scene, _ in shown[split]]
+    assert len(set(held_out)) == len(held_out) and not {scene for scene, _ in shown["train"]} & set(held_out)
+    for split in ("validation", "test"):
+        for text in (text for _, texts in shown[split] for text in texts):
+            assert sum(scenes.holds(captions.parse(text), scene) for scene, _ in shown[split]) == 1
+    said = [scenes.holds(captions.parse(text), scene) for scene, texts in shown["train"] for text in texts]
+    wrong = DOMAINS[domain].false + DOMAINS[domain].strange
+    assert abs(1 - sum(said) / len(said) - wrong) < 0.06  # of 500; a strange caption is seldom true
+    assert {scene.look for pictures in shown.values() for scene, _ in pictures} == {DOMAINS[domain].look}
 
 
 def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs_folder):

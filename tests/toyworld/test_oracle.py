@@ -4,8 +4,10 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import random
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,6 +19,7 @@ from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
+from repair_hf.toyworld.errors import LLMErrors
 
 THREE = scenes.Scene(scenes.Thing("circle", "red", 3, "small", "running"), None, None, "day")
 TWO = scenes.Scene(scenes.Thing("circle", "red", 2, "small", "running"), None, None, "day")
@@ -37,10 +40,10 @@ def draw(seed: int) -> tuple[scenes.Scene, scenes.Scene, str]:
 def ask(tmp_path):
     """Runs a stage of the synthesis against the oracle in this process."""
 
-    def run(stage, *args, rates=None, **kwargs):
+    def run(stage, *args, **kwargs):
         async def main():
             with Journal(tmp_path / "journal.jsonl") as journal:
-                chat = ChatModel(oracle.MODEL, journal=journal, provider=oracle.provider(**rates or {}))
+                chat = ChatModel(oracle.MODEL, journal=journal, provider=oracle.provider())
                 return await stage(chat, *args, **kwargs)
 
         return asyncio.run(main())
@@ -123,23 +126,33 @@ def test_unknown_prompts_are_named(lines, missing):
 
 
 def verdicts(**rates) -> list[str]:
+    """The audits of 400 failures; every other one should be rejected."""
     found = []
     for seed in range(400):
         scene, other, fp = draw(seed)
         gt = captions.write(scene, random.Random(seed))
+        if seed % 2:
+            gt, fp = (fp, gt) if seed % 4 == 1 else (gt, captions.write(scene, random.Random(-seed)))
         messages = prompts.chat(
             "audit_i2t", query_image=url(scene, 16), ground_truth_caption=gt, false_positive_caption=fp
         )
-        found.append(oracle.answer(messages, 0, **rates))
+        found.append(oracle.answer(messages, 0, LLMErrors(**rates)))
     return found
 
 
-def test_verdicts_are_wrong_at_the_rate():
-    right = [Verdict.model_validate_json(text).drop_reason for text in verdicts()]
-    noisy = [Verdict.model_validate_json(text).drop_reason for text in verdicts(verdict_noise=0.3)]
-    wrong = sum((a is None) != (b is None) for a, b in zip(right, noisy, strict=True))
-    assert 0.22 < wrong / len(right) < 0.38
-    assert right.count("gt_invalid") == 0 < noisy.count("gt_invalid")
+def test_audits_err_at_their_two_rates_and_give_a_reason_for_what_they_say():
+    right, said = ([Verdict.model_validate_json(text) for text in texts]
+                   for texts in (verdicts(), verdicts(keeps_bad=0.2, rejects_good=0.4)))  # fmt: skip
+    bad = [verdict.drop_reason is not None for verdict in right]
+    kept = [verdict.drop_reason is None for verdict in said]
+    pairs = list(zip(bad, kept, strict=True))
+    assert 200 <= sum(bad) < 210  # a random caption is true now and then
+    assert 0.12 < pairs.count((True, True)) / sum(bad) < 0.28
+    wrong = [verdict.drop_reason for verdict, pair in zip(said, pairs, strict=True) if pair == (False, False)]
+    assert 0.3 < len(wrong) / bad.count(False) < 0.5 and 0.15 < wrong.count("gt_invalid") / len(wrong) < 0.4
+    for verdict in said:
+        assert verdict.gt_valid == verdict.gt_reason.startswith("Everything")
+        assert verdict.fp_too_similar == verdict.fp_reason.startswith("Everything")
 
 
 def test_answers_are_malformed_at_the_rate():
@@ -150,11 +163,75 @@ def test_answers_are_malformed_at_the_rate():
     assert 0.62 < good / len(texts) < 0.78
 
 
+def wrong_facts(ask, **rates) -> list[int]:
+    """How many facts are wrong after an answer: there were two or more before an edit, and none before a rewording."""
+    found, rng = [], random.Random(3)
+    while len(found) < 100:
+        scene, caption = scenes.sample(rng), captions.write(scenes.sample(rng), rng)
+        if len(scenes.differences(captions.parse(caption), scene)) > 1:
+            found.append(ask(scene, caption, LLMErrors(**rates)))
+    return found
+
+
+def instruct_caption(scene, caption, errors) -> int:
+    messages = prompts.chat("instruct_i2t", query_image=url(scene, 16), false_positive_caption=caption)
+    instruction = json.loads(oracle.answer(messages, 0, errors))["edit_instruction"]
+    return left(instructions.apply_instruction(caption, instruction, random.Random(0)), scene)
+
+
+def instruct_image(scene, caption, errors) -> int:
+    messages = prompts.chat("instruct_t2i", query_caption=caption, false_positive_image=url(scene, 16))
+    instruction = json.loads(oracle.answer(messages, 0, errors))["edit_instruction"]
+    return left(caption, instructions.apply_image_instruction(scene, instruction))
+
+
+def edit(scene, caption, errors) -> int:
+    instruction = instructions.caption_instruction(caption, scene)
+    blanks = dict(query_image=None, false_positive_caption=caption, edit_instruction=instruction)
+    return left(oracle.answer(prompts.chat("edit_i2t", **blanks), 0, errors), scene)
+
+
+def reword(scene, caption, errors) -> int:
+    caption = captions.write(scene, random.Random(caption))
+    return left(oracle.answer(prompts.chat("rewrite", caption=caption), 0, errors), scene)
+
+
+def vary(scene, caption, errors) -> int:
+    caption = captions.write(scene, random.Random(caption))
+    messages = prompts.chat("scene_change", source_image=url(scene, 16), caption=caption)
+    instruction = oracle.answer(messages, 0, errors)
+    return left(caption, instructions.apply_image_instruction(scene, instruction))
+
+
+def left(caption: str, scene: scenes.Scene) -> int:
+    return len(scenes.differences(captions.parse(caption), scene))
+
+
+@pytest.mark.parametrize("ask", [instruct_caption, instruct_image, edit, reword, vary])
+@pytest.mark.parametrize("rate", ["missed", "extra"])
+def test_one_fact_is_wrong_after_a_mistake(ask, rate):
+    assert not any(wrong_facts(ask))
+    always = wrong_facts(ask, **{rate: 1.0})
+    assert np.mean([count > 0 for count in always]) > 0.9 and np.median(always) == 1  # a command may hold several
+    some = wrong_facts(ask, **{rate: 0.3})
+    assert 0.15 < np.mean([count > 0 for count in some]) < 0.45
+    assert all(count in (0, full) for count, full in zip(some, always, strict=True))  # the same mistakes, fewer
+
+
+@pytest.mark.parametrize("template", ["hard_negative", "noun_swap"])
+def test_a_missed_change_leaves_a_negative_true(template):
+    caption = "two small red circles left of a blue star"
+    messages = prompts.chat(template, caption=caption)
+    for errors, is_true in ((LLMErrors(), False), (LLMErrors(missed=1), True), (LLMErrors(extra=1), False)):
+        said = oracle.answer(messages, 0, errors)
+        assert (captions.parse(said) == captions.parse(caption)) == is_true and said != caption
+
+
 def test_litellm_knows_it(tmp_path):
     """The same answer, tokens included, through LiteLLM as in this process."""
     import litellm
 
-    oracle.register(verdict_noise=1.0)
+    oracle.register()
     oracle.register()
     case = {"q": url(THREE), "gt": "three circles", "fp": "two circles"}
 

@@ -112,7 +112,6 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     from repair_hf.encoder.identity import check_retriever
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
-    from repair_hf.records.images import check_edits
     from repair_hf.runtime.run_folder import check_stage, digest, finished
     from repair_hf.training.checkpoints import newest_checkpoint
     from repair_hf.training.finetune import check_start, grids_of
@@ -127,7 +126,6 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if options.records and records is not None:
         named = f"The records of {', '.join(options.records)}"
-        check_edits(records, named)
         if not options.any_model:
             check_retriever(encoder, records.unique("retriever"), named)
     data = grids_of(pairs, records, config)

@@ -1,4 +1,4 @@
-"""`repair-hf world build|pretrain|serve`: draw the toy world, train its base retriever, serve its oracle over HTTP.
+"""`repair-hf world build|pretrain|serve|facts`: draw the toy world, train its base, serve its LLM, measure it.
 
 `build` writes a folder of pictures with captions. `pretrain` trains a CLIP from scratch on them. `serve` runs an
 OpenAI-compatible endpoint on loopback, to try retries, limits and kills over a real connection.
@@ -12,8 +12,10 @@ import threading
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.world_facts import FactsOptions, facts
 from repair_hf.runtime.locks import LOCK
 from repair_hf.runtime.options import Bounded, UserError, opt
 from repair_hf.runtime.own_files import read_json
@@ -31,6 +33,10 @@ class BuildOptions(Bounded):
     _argument_group_name = "world"
 
     output: str = opt("runs/world", "Folder of the world.")
+    domain: Literal["plain", "web", "target"] = opt(
+        "plain",
+        "`plain`: exact captions. `web`: what `world/web` is pretrained on. `target`: the demo's and the study's.",
+    )
     train: int = opt(SPLITS["train"], "Training pictures; five captions each.", least=1)
     validation: int = opt(SPLITS["validation"], "Validation pictures.", least=1)
     test: int = opt(SPLITS["test"], "Test pictures.", least=1)
@@ -61,15 +67,17 @@ class ServeOptions(Bounded):
 
     port: int = opt(8000, "Port on 127.0.0.1; 0 takes a free one.", least=0, most=65535)
     latency: float = opt(0.0, "Seconds to wait before each answer.", least=0)
-    verdict_noise: float = opt(0.0, "Share of audit verdicts that are flipped.", least=0, most=1)
-    malformed_rate: float = opt(0.0, "Share of answers that are not valid JSON.", least=0, most=1)
+    llm: str = opt(
+        "world/oracle",
+        "The model: world/oracle, world/erring, or with faults, such as world/oracle?malformed_rate=0.1.",
+    )
     log: str | None = opt(None, "File for one JSON line per request.")
 
 
 def build(options: BuildOptions) -> None:
     """Draw the world's pictures and write their captions."""
     splits = {name: getattr(options, name) for name in SPLITS}
-    folder = build_world(options.output, splits=splits, seed=options.seed)
+    folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)
     print("world   " + ", ".join(f"{count:,} {name}" for name, count in splits.items()) + f" pictures   -> {folder}")
     suggest("mine", "--pairs", str(folder), "--model", "world/base", "--output", "runs/failures")
 
@@ -158,9 +166,10 @@ def _write_held_out(folder: Path, world: str, made_of: dict) -> None:
 def serve(options: ServeOptions) -> None:
     """Serve the oracle as an OpenAI-compatible endpoint on 127.0.0.1, until interrupted."""
     from repair_hf.toyworld import oracle
+    from repair_hf.toyworld.errors import LLMS, errors_of
     from repair_hf.toyworld.server import ChatServer
 
-    ask = partial(oracle.answer, verdict_noise=options.verdict_noise, malformed_rate=options.malformed_rate)
+    ask = partial(oracle.answer, errors=errors_of(options.llm, LLMS))
     with ChatServer(
         partial(oracle.choices, ask), port=options.port, latency=options.latency, log=options.log
     ) as server:
@@ -175,4 +184,5 @@ ACTIONS = {
     "build": ((BuildOptions,), build),
     "pretrain": ((PretrainOptions,), pretrain),
     "serve": ((ServeOptions,), serve),
+    "facts": ((FactsOptions,), facts),
 }

@@ -33,11 +33,15 @@ from repair_hf.training.grid_records import edits_reachable, read_table
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-FAULTS = {  # options that add faults to the toy world's models
-    "verdict_noise": "flipped audit verdicts at a rate of",
+FAULTS = {  # rates in the ids of the toy world's models
+    "keeps_bad": "failures that the audit keeps wrongly at a rate of",
+    "rejects_good": "failures that the audit rejects wrongly at a rate of",
+    "extra": "right facts that the LLM makes wrong at a rate of",
+    "invents": "true captions that are corrected at a rate of",
     "malformed_rate": "malformed answers at a rate of",
+    "missed": "missed changes at a rate of",
     "drift": "unrequested changes by the image editor at a rate of",
-    "artifacts": "editing artifacts in every edited image, of strength",
+    "smear": "a trace of editing in every edited image, of strength",
 }
 
 
@@ -75,7 +79,7 @@ def dataset_card(
         "prompts": _prompts(records),
         "pairs": stage.pairs(),
         "licence": license,
-        "faults": _faults(stage.options),
+        "faults": _faults(records),
         "people": sentences_for_card(stage.folder),
         "columns": _columns(RECORD_COLUMNS),
         "dropped_columns": _columns({name: DROPPED_COLUMNS[name] for name in ("reason", "detail")}),
@@ -236,5 +240,7 @@ def _prompts(records: Dataset) -> list[tuple[str, str]]:
     return [(name, fenced((folder / f"{name}.md").read_text(encoding="utf-8"), "text")) for name in NAMES]
 
 
-def _faults(options: dict[str, Any]) -> str:
-    return ", ".join(f"{what} {options[name]}" for name, what in FAULTS.items() if options.get(name))
+def _faults(records: Dataset) -> str:
+    ids = [name for column in ("llm", "editor") for name in records.unique(column) if str(name).startswith("world")]
+    rates = [rate.split("=", 1) for id in ids for rate in id.partition("?")[2].split("&") if "=" in rate]
+    return ", ".join(f"{FAULTS.get(name, name)} {rate}" for name, rate in rates)

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow.compute as pc
 from datasets import Dataset
 
-from repair_hf.pairs.images import UNDECODABLE, inspect_images
+from repair_hf.pairs.images import UNDECODABLE
 from repair_hf.runtime.options import UserError
 
 REMEDY = "Make them again with `repair-hf synthesize`, or filter them out."
-
-
-def check_edits(records: Dataset, named: str) -> None:
-    """Check that each edited image can be decoded, before a training that would find it hours later.
-
-    Raises:
-        UserError: If one cannot; `named` is where the records come from.
-    """
-    edits = records.select_columns(["edit_image"]).rename_column("edit_image", "image")
-    rows = pc.indices_nonzero(edits.with_format("arrow")[:]["image"].is_valid()).to_pylist()
-    looks = inspect_images(edits.select(rows)) if rows else []
-    if bad := [row for row, look in zip(rows, looks, strict=True) if look.problem is not None]:
-        name = records["record_id"][bad[0]]
-        raise UserError(
-            f"{named}: {len(bad)} records hold an `edit_image` that cannot be decoded, such as {name}. {REMEDY}"
-        )
 
 
 def record_at(records: Dataset, place: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class StudyOptions(Bounded):
         None, "Another retriever, for other-backbone and other-backbone-vanilla; in the toy world, world/narrow-12k."
     )
     weak_llm: str | None = opt(
-        None, "A weaker LLM, for weak-llm; in the toy world, an oracle that errs in a fifth of its audits."
+        None, "A weaker LLM, for weak-llm; in the toy world, one that errs in a fifth of its audits."
     )
     weak_editor: str | None = opt(
         None, "A weaker editor, for weak-editor; in the toy world, one that errs in three of ten images."

@@ -18,12 +18,13 @@ from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.study.methods.method import Method, RepairVariant
 from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
 from repair_hf.study.work_sharing import WorkSharing
-from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.toyworld.corpus import is_world
 from repair_hf.toyworld.truth import Truth
 from repair_hf.training.config import RepairConfig
 
-WEAK_VERDICTS, WEAK_EDITS = 0.2, 0.3  # error rates of the toy world's weaker LLM and editor
+# the toy world's weaker LLM and editor: those of the study with these rates
+WEAK_LLM, WEAK_EDITOR = "keeps_bad=0.2&rejects_good=0.2", "drift=0.3"
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,8 @@ def _weak_llm(options: StudyOptions, llm: LLMOptions, is_toy: bool) -> LLMOption
     if options.weak_llm is not None:
         is_there = _provider(options.weak_llm) == _provider(llm.llm)
         return replace(llm, llm=options.weak_llm, llm_base_url=llm.llm_base_url if is_there else None)
-    return replace(llm, verdict_noise=WEAK_VERDICTS) if llm.llm == ORACLE and is_toy else None
+    place, name = find_llm(llm)
+    return replace(llm, llm=f"{name.partition('?')[0]}?{WEAK_LLM}") if place == "world" and is_toy else None
 
 
 def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> EditorOptions | None:
@@ -203,7 +205,8 @@ def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> 
         is_there = _provider(options.weak_editor) == _provider(editor.editor)
         url = editor.editor_base_url if is_there else None
         return replace(editor, editor=options.weak_editor, editor_base_url=url)
-    return replace(editor, drift=WEAK_EDITS) if editor.editor == "world" and is_toy else None
+    place, name = find_editor(editor)
+    return replace(editor, editor=f"{name.partition('?')[0]}?{WEAK_EDITOR}") if place == "world" and is_toy else None
 
 
 def _provider(id: str) -> str:

@@ -1,13 +1,14 @@
 """The models of a synthesis, by id: an LLM and an image editor.
 
-The id says where a model is. `world/oracle` and `world` belong to the toy world. An existing folder, or an id whose
-first part is not a provider of LiteLLM, is loaded on this machine by `transformers` or `diffusers`. Everything else
-goes to LiteLLM. A prefix `litellm:`, `transformers:` or `diffusers:` decides ambiguous ids, such as a Hub organization
-named like a provider.
+The id says where a model is. The toy world has two LLMs and two editors (`toyworld.errors`). An existing folder, or an
+id whose first part is not a provider of LiteLLM, is loaded on this machine by `transformers` or `diffusers`.
+Everything else goes to LiteLLM. A prefix `litellm:`, `transformers:` or `diffusers:` decides ambiguous ids, such as a
+Hub organization named like a provider.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.processes import processes
 from repair_hf.synthesis.options import SMALLEST_EDIT
+from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
@@ -36,7 +38,7 @@ class LLMOptions(Bounded):
 
     llm: str = need(
         "LLM: a LiteLLM id (gemini/gemini-2.5-flash), a vision-language model of transformers by Hub id or folder, or "
-        "world/oracle. `litellm:` or `transformers:` in front decides an ambiguous id."
+        "world/oracle or world/erring. `litellm:` or `transformers:` in front decides an ambiguous id."
     )
     llm_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --llm's provider.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
@@ -60,17 +62,6 @@ class LLMOptions(Bounded):
     max_usd: float | None = opt(None, "Most dollars that this folder may cost, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers that may be paid for in this folder.", least=0)
     batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
-    verdict_noise: float = opt(0.0, "Toy world: share of audits with the opposite verdict.", least=0, most=1)
-    malformed_rate: float = opt(0.0, "Toy world: share of answers that are broken JSON.", least=0, most=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        is_oracle = self.llm in (ORACLE, f"litellm:{ORACLE}") and self.llm_base_url is None
-        if (self.verdict_noise or self.malformed_rate) and not is_oracle:
-            raise UserError(
-                "`verdict_noise` and `malformed_rate` are faults of the toy world's oracle; use them with "
-                f"--llm {ORACLE}."
-            )
 
 
 @dataclass
@@ -80,8 +71,8 @@ class EditorOptions(Bounded):
     _argument_group_name = "editor"
 
     editor: str = need(
-        "Image editor: a diffusers Hub id or folder, a LiteLLM id (gemini/gemini-2.5-flash-image), or `world` for the "
-        "toy world. `litellm:` or `diffusers:` in front decides an ambiguous id."
+        "Image editor: a diffusers Hub id or folder, a LiteLLM id (gemini/gemini-2.5-flash-image), or for the toy "
+        "world `world` or world/erring. `litellm:` or `diffusers:` in front decides an ambiguous id."
     )
     editor_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --editor's provider.")
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
@@ -95,20 +86,11 @@ class EditorOptions(Bounded):
     editor_offload: Literal["none", "model", "sequential"] = opt(
         "none", "diffusers: keep unused weights in main memory, by whole models or layer by layer."
     )
-    drift: float = opt(0.0, "Toy world: share of edited images in which too much changes.", least=0, most=1)
-    artifacts: float = opt(0.0, "Toy world: strength of the trace that editing leaves in images.", least=0, most=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.drift or self.artifacts) and self.editor != "world":
-            raise UserError(
-                "`drift` and `artifacts` are faults of the toy world's editor; use them with --editor world."
-            )
 
 
 def find_llm(options: LLMOptions) -> tuple[Place, str]:
     """Where the LLM is, and its name there."""
-    return _find(options.llm, ORACLE, "transformers", options.llm_base_url)
+    return _find(options.llm, LLMS, "transformers", options.llm_base_url)
 
 
 def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
@@ -133,7 +115,7 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
 
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
     """Where the image editor is, and its name there."""
-    return _find(options.editor, "world", "diffusers", options.editor_base_url)
+    return _find(options.editor, EDITORS, "diffusers", options.editor_base_url)
 
 
 def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
@@ -206,7 +188,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     if place == "world":
         from repair_hf.toyworld.editor import WorldEditor
 
-        return WorldEditor(drift=options.drift, artifacts=options.artifacts)
+        return WorldEditor(name)
     if place == "litellm":
         from repair_hf.llm.limits import Circuit, Limits
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
@@ -245,19 +227,17 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
     """The model's name in the journal, and the provider; None stands for LiteLLM."""
     from repair_hf.toyworld import oracle
 
-    faults = {"verdict_noise": options.verdict_noise, "malformed_rate": options.malformed_rate}
-    faulty = "&".join(f"{fault}={rate:g}" for fault, rate in faults.items() if rate)
-    filed = f"{name}?{faulty}" if faulty else name  # a faulty oracle is another model, with its own answers
     if place == "world":
-        return filed, oracle.provider(**faults)
+        return name_of(name, LLMS), oracle.provider(name)
     if place == "here":
         from repair_hf.llm.local import LocalModel
 
         model = LocalModel(name, batch_size=options.concurrency)
         return model.id, model
-    if name == ORACLE and options.llm_base_url is None:  # the oracle as a provider of LiteLLM
-        oracle.register(**faults)
-    return filed, None
+    if is_one_of(name, LLMS) and options.llm_base_url is None:  # the toy world's LLM as a provider of LiteLLM
+        oracle.register()
+        name = name_of(name, LLMS)
+    return name, None
 
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:
@@ -272,7 +252,7 @@ def _sharing(place: Place) -> int:
     return processes().count if place == "litellm" else 1
 
 
-def _find(id: str, toy: str, library: str, base_url: str | None) -> tuple[Place, str]:
+def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | None) -> tuple[Place, str]:
     prefix, colon, name = id.partition(":")
     if colon and prefix == "litellm":
         return "litellm", name
@@ -280,13 +260,14 @@ def _find(id: str, toy: str, library: str, base_url: str | None) -> tuple[Place,
         return "here", name
     if base_url is not None:
         return "litellm", id
-    if id == toy:
+    if is_one_of(id, toys):
+        errors_of(id, toys)  # an error of the user, if the query is wrong
         return "world", id
     if Path(id).is_dir():
         return "here", id
     if id.partition("/")[0] == "world":
-        kind = "LLM" if toy == ORACLE else "image editor"
-        raise UserError(f"`{id}` is no folder, and the toy world has one {kind}: {toy}.")
+        kind = "LLM" if library == "transformers" else "image editor"
+        raise UserError(f"`{id}` is no folder, and no {kind} of the toy world, which has {' and '.join(toys)}.")
     from repair_hf.llm.loading import load_litellm
 
     first, slash, _ = id.partition("/")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from repair_hf.toyworld.scenes import ACTIONS, COLORS, INVERSE, SIZES, Facts, Scene, Thing
@@ -20,6 +21,9 @@ NOUNS: Words = {
     "triangle": ("triangle", "pyramid"),
     "star": ("star",),
     "heart": ("heart",),
+    "diamond": ("diamond", "kite"),
+    "cross": ("cross", "plus"),
+    "ring": ("ring", "hoop"),
 }
 COUNT_WORDS: Words = {1: ("a", "one"), 2: ("two", "a pair of"), 3: ("three", "a trio of")}
 SIZE_WORDS: Words = {"large": ("large", "big", "huge"), "small": ("small", "little", "tiny")}
@@ -80,18 +84,48 @@ CAPTION = re.compile(
 THING = re.compile(_phrase(""))
 
 
-def write(scene: Scene, rng: random.Random) -> str:
+@dataclass(frozen=True)
+class Style:
+    """Which facts captions mention, as shares from 0 to 1, and which words they prefer.
+
+    Attributes:
+        other, color, size, action, background: Share of captions that mention this fact, where there is one.
+        joined: Share of captions with `and` in place of the relation.
+        first_word: Share of choices among equal phrases that fall on the first; None takes each equally often.
+    """
+
+    other: float = 0.95
+    color: float = 0.95
+    size: float = 0.75
+    action: float = 0.8
+    background: float = 0.65
+    joined: float = 0.1
+    first_word: float | None = None
+
+    def fuller(self, share: float) -> Style:
+        """Return a style between this one (0) and one that mentions every fact (1)."""
+        grown = {name: (1 - share) * getattr(self, name) + share for name in FACTS}
+        return replace(self, **grown, joined=(1 - share) * self.joined)
+
+
+FACTS = ("other", "color", "size", "action", "background")
+STYLE = Style()
+
+
+def write(scene: Scene, rng: random.Random, style: Style = STYLE) -> str:
     """Write a true caption of the scene, with its subject and some other facts, in random wording."""
-    second = scene.other if scene.other and rng.random() < 0.95 else None
+    second = scene.other if scene.other and rng.random() < style.other else None
     alike = second is not None and second.shape == scene.subject.shape  # then only the color tells them apart
-    first_words = _words(scene.subject, rng, 1.0 if alike else 0.95)
-    background = rng.choice(BACKGROUND_WORDS[scene.background]) if rng.random() < 0.65 else ""
+    first_words = _words(scene.subject, rng, style, 1.0 if alike else style.color)
+    background = ""
+    if rng.random() < style.background:
+        background = _choose(BACKGROUND_WORDS[scene.background], rng, style)
     body = first_words
     if second:
-        second_words = _words(second, rng, 1.0 if alike else 0.95)
-        swap, joined = rng.random() < 0.35, rng.random() < 0.1
+        second_words = _words(second, rng, style, 1.0 if alike else style.color)
+        swap, joined = rng.random() < 0.35, rng.random() < style.joined
         relation = INVERSE[scene.relation] if swap else scene.relation
-        link = "and" if joined else rng.choice(RELATION_WORDS[relation])
+        link = "and" if joined else _choose(RELATION_WORDS[relation], rng, style)
         body = f"{second_words} {link} {first_words}" if swap else f"{first_words} {link} {second_words}"
     prefix = rng.choice(PREFIXES) if rng.random() < 0.15 else ""
     if background and rng.random() < 0.3:
@@ -142,26 +176,34 @@ def describe_scene(scene: Scene) -> str:
 
 
 def inflect(noun: str, count: int) -> str:
-    return noun if count == 1 else noun + ("es" if noun.endswith("x") else "s")
+    return noun if count == 1 else noun + ("es" if noun.endswith(("x", "s")) else "s")
 
 
 def singular(noun: str) -> str:
     return next(base for base in NOUNS[PLURALS[noun]] if noun.startswith(base))
 
 
-def _words(thing: Thing, rng: random.Random, color_share: float) -> str:
+def _words(thing: Thing, rng: random.Random, style: Style, color_share: float) -> str:
     """Write a phrase for a thing; size, action and color may be left out."""
-    size = rng.choice(SIZE_WORDS[thing.size]) if thing.size in SIZES and rng.random() < 0.75 else ""
+    size = ""
+    if thing.size in SIZES and rng.random() < style.size:
+        size = _choose(SIZE_WORDS[thing.size], rng, style)
     color = thing.color if rng.random() < color_share else None
     before = after = ""
-    if thing.action in ACTIONS and rng.random() < 0.8:
+    if thing.action in ACTIONS and rng.random() < style.action:
         if rng.random() < 0.4:
-            before = rng.choice(ACTION_BEFORE[thing.action])
+            before = _choose(ACTION_BEFORE[thing.action], rng, style)
         else:
-            after = rng.choice(ACTION_AFTER[thing.action])
-    noun = inflect(rng.choice(NOUNS[thing.shape]), thing.count)
-    words = (rng.choice(COUNT_WORDS[thing.count]), size, before, color, noun, after)
+            after = _choose(ACTION_AFTER[thing.action], rng, style)
+    noun = inflect(_choose(NOUNS[thing.shape], rng, style), thing.count)
+    words = (_choose(COUNT_WORDS[thing.count], rng, style), size, before, color, noun, after)
     return " ".join(word for word in words if word)
+
+
+def _choose(phrases: tuple[str, ...], rng: random.Random, style: Style) -> str:
+    if style.first_word is not None and rng.random() < style.first_word:
+        return phrases[0]
+    return rng.choice(phrases if style.first_word is None else phrases[-1:])
 
 
 def _thing(match: re.Match, which: str) -> Thing:

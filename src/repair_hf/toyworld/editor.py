@@ -1,8 +1,8 @@
 """The toy world's image editor: it reads a picture's scene, follows the instruction and draws the picture anew.
 
-Candidates of one source differ by a small jitter, like the seeds of a diffusion editor. It can imitate a weak editor:
-with `drift`, some candidates also change what should stay (the paper's "scaffold drift"); with `artifacts`, every
-picture shows that it was edited.
+Candidates of one source differ by a small jitter, like the seeds of a diffusion editor. `world` never errs. Another id
+sets rates of errors (`errors`): a change is not made; the layout and another fact change, too (the paper's "scaffold
+drift"); a smear shows where the picture was edited.
 """
 
 from __future__ import annotations
@@ -10,33 +10,29 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from typing import Any
 
-from PIL import Image, ImageFilter
+from PIL import Image, ImageChops, ImageFilter
 
 from repair_hf.llm.prompts import DRAW, FIT
-from repair_hf.toyworld import captions, renderer, scenes, variations
+from repair_hf.toyworld import captions, mistakes, renderer, variations
+from repair_hf.toyworld.errors import ALIKE, EDITORS, errors_of, name_of
 from repair_hf.toyworld.instructions import apply_image_instruction
+from repair_hf.toyworld.scenes import Scene, satisfy
 
-TINT = (128, 118, 104)  # color that artifacts blend in: paler and warmer
-SOFTNESS = 3.0  # blur of full artifacts, in 128ths of the picture's side
+PATCH = 0.4  # largest side of a smear, as a share of the picture's
+SOFTNESS, GRAIN = 2.0, 4.0  # blur and grain of a smear, in 128ths of the picture's side
+NOISE = 0.4  # share of noise in a smear of strength 1
+CHANGED = 40  # difference of pixels, of 255, that is an edit
 
 
 class WorldEditor:
-    """Edits pictures of the toy world exactly, or with the faults of a weak editor.
-
-    Args:
-        drift: Share of candidates, from 0 to 1, in which the layout and an unmentioned fact change, too.
-        artifacts: Strength, from 0 to 1, of the trace of editing: softer, paler and warmer pictures with true content.
-    """
+    """Edits pictures of the toy world: exactly, or with the errors of its id."""
 
     batch_size = 8
     own_process = True  # drawing keeps a core busy
 
-    def __init__(self, *, drift: float = 0.0, artifacts: float = 0.0) -> None:
-        self.drift, self.artifacts = drift, artifacts
-        query = "&".join(f"{name}={value:g}" for name, value in vars(self).items() if value)
-        self.id = f"world?{query}" if query else "world"
+    def __init__(self, id: str = "world") -> None:
+        self.errors, self.id = errors_of(id, EDITORS), name_of(id, EDITORS)
 
     def edit(
         self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
@@ -49,41 +45,67 @@ class WorldEditor:
 
     def _draw(self, picture: Image.Image, instruction: str, seed: int) -> Image.Image:
         if instruction.startswith(DRAW):
-            rng = random.Random(f"{instruction}/{seed}")
-            scene = variations.imagine(json.loads(instruction.removeprefix(DRAW)), rng)
-            return self._traced(renderer.render(scene, size=picture.width))
+            return self._imagine(picture, instruction, seed)
         before = renderer.read_scene(picture)
         if instruction.startswith(FIT):
-            scene = scenes.satisfy(captions.parse(json.loads(instruction.removeprefix(FIT))), before)
+            goal = satisfy(captions.parse(json.loads(instruction.removeprefix(FIT))), before)
         else:
-            scene = apply_image_instruction(before, instruction)
-        if scene == before:
+            goal = apply_image_instruction(before, instruction)
+        if goal == before:
             return picture.copy()  # nothing was understood; the no-op rule drops it
-        rng = random.Random(f"{before.to_json()}/{instruction}/{seed}")
-        if rng.random() < self.drift:
-            scene = _drifted(scene, before, rng)
-        return self._traced(renderer.render(scene, size=picture.width, jitter=rng.randrange(1, 2**31)))
+        edit = f"{before.to_json()}/{instruction}"
+        rng, scene = random.Random(f"{edit}/{seed}"), goal
+        drifts = _errs(self.errors.drift, "drift", edit, rng.random())
+        jitter = rng.randrange(1, 2**31)
+        if _errs(self.errors.missed, "missed", edit, rng.random()):
+            hard = random.Random(f"hard/{edit}")  # what is hard in an edit is hard for all candidates
+            scene = mistakes.miss(before, goal, hard)
+        if drifts:
+            scene = mistakes.slip(scene, mistakes.unchanged(before, goal), rng)
+            scene = replace(scene, layout=rng.randrange(2**31))
+        return self._smeared(renderer.render(scene, size=picture.width, jitter=jitter), picture, goal, rng)
 
-    def _traced(self, picture: Image.Image) -> Image.Image:
-        """Add the artifacts; `info` stays."""
-        if self.artifacts == 0:
-            return picture
-        softer = picture.filter(ImageFilter.GaussianBlur(SOFTNESS * self.artifacts * picture.width / renderer.SIDE))
-        traced = Image.blend(softer, Image.new("RGB", picture.size, TINT), self.artifacts / 2)
-        traced.info |= picture.info
-        return traced
+    def _imagine(self, canvas: Image.Image, instruction: str, seed: int) -> Image.Image:
+        """Draw a picture for a caption. Errors are as frequent as in edits: a stated fact is wrong, or any fact."""
+        caption, rng = json.loads(instruction.removeprefix(DRAW)), random.Random(f"{instruction}/{seed}")
+        scene = variations.imagine(caption, rng)
+        if _errs(self.errors.missed, "missed", instruction, rng.random()):
+            scene = mistakes.slip(scene, mistakes.true_facts(captions.parse(caption), scene), rng)
+        if _errs(self.errors.drift, "drift", instruction, rng.random()):
+            scene = mistakes.slip(scene, mistakes.facts_of(scene), rng)
+        return self._smeared(renderer.render(scene, size=canvas.width), canvas, scene, rng)
+
+    def _smeared(self, drawn: Image.Image, source: Image.Image, goal: Scene, rng: random.Random) -> Image.Image:
+        """Blur and roughen the place of the edit, where a missed change should be, too. `info` stays."""
+        if self.errors.smear == 0:
+            return drawn
+        asked = renderer.render(goal, size=source.width)
+        box = _within(_changed(source, asked), source.width, rng)
+        part, unit = drawn.crop(box), drawn.width / renderer.SIDE
+        size = [max(round(side / (GRAIN * unit)), 1) for side in part.size]
+        grain = Image.frombytes("RGB", (size[0], size[1]), rng.randbytes(3 * size[0] * size[1])).resize(part.size)
+        trace = Image.blend(part.filter(ImageFilter.GaussianBlur(SOFTNESS * unit)), grain, NOISE)
+        drawn.paste(Image.blend(part, trace, self.errors.smear), box)
+        return drawn
 
 
-def _drifted(scene: scenes.Scene, before: scenes.Scene, rng: random.Random) -> scenes.Scene:
-    """Change the layout and one fact that the instruction left alone."""
-    kept = [
-        name for name in ("color", "size", "action") if getattr(scene.subject, name) == getattr(before.subject, name)
-    ]
-    values = {"color": scenes.COLORS, "size": scenes.SIZES, "action": scenes.ACTIONS}
-    scene = replace(scene, layout=rng.randrange(2**31))
-    if kept:
-        name = rng.choice(kept)
-        others = [value for value in values[name] if value != getattr(scene.subject, name)]
-        change: dict[str, Any] = {name: rng.choice(others)}
-        return replace(scene, subject=replace(scene.subject, **change))
-    return replace(scene, background="night" if scene.background == "day" else "day")
+def _errs(rate: float, kind: str, edit: str, own: float) -> bool:
+    """Return whether a candidate errs at a rate. In a share `ALIKE` of the errors, all candidates of the edit err."""
+    alike = rate * ALIKE
+    if random.Random(f"{kind}/{edit}").random() < alike:
+        return True
+    return own < (rate - alike) / (1 - alike)
+
+
+def _changed(before: Image.Image, after: Image.Image) -> tuple[int, int, int, int]:
+    """Return the bounding box of what differs clearly between two pictures; all of them if nothing does."""
+    channels = ImageChops.difference(before.convert("RGB"), after.convert("RGB")).split()
+    largest = ImageChops.lighter(ImageChops.lighter(channels[0], channels[1]), channels[2])
+    return largest.point(lambda value: 255 * (value > CHANGED)).getbbox() or (0, 0, *before.size)
+
+
+def _within(box: tuple[int, int, int, int], side: int, rng: random.Random) -> tuple[int, int, int, int]:
+    """Return the box, or a random patch in it where it is larger than a patch."""
+    most = round(PATCH * side)
+    left, top = (start + rng.randint(0, max(end - start - most, 0)) for start, end in (box[::2], box[1::2]))
+    return left, top, min(left + most, box[2]), min(top + most, box[3])

@@ -86,6 +86,15 @@ def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str
     return _take_liberty(edited, rng) if rng.random() < 0.5 else edited
 
 
+def skip_command(instruction: str, rng: random.Random) -> str | None:
+    """Leave out one of the commands of a caption's instruction; None if there is only one."""
+    commands = [match[0] for match in REPLACE.finditer(instruction)]
+    if len(commands) < 2:
+        return None
+    commands.pop(rng.randrange(len(commands)))
+    return f"Therefore, {', and '.join(commands)}."
+
+
 def image_instruction(caption: str, scene: Scene) -> str:
     """Write the instruction that makes `caption` true of the picture."""
     return scene_instruction(scene, satisfy(parse(caption), scene))

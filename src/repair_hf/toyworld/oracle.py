@@ -1,12 +1,12 @@
-"""The toy world's oracle: a chat model that is always right, or wrong at a chosen rate.
+"""The toy world's LLM: a chat model that is always right (`world/oracle`), or errs at the rates of its id.
 
 It gets the messages that any provider gets: a prompt, labelled captions, images as data URLs. It reads scenes from PNG
 metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
 audit's verdict, an edit instruction, an edited caption.
 
-The same `answer` is available in this process (`provider`), as LiteLLM's custom provider `world/oracle` (`register`),
-and over HTTP (`server`). Errors are drawn from a digest of messages and seed, so a question always gets the same
-answer.
+The same `answer` is available in this process (`provider`), as LiteLLM's custom provider `world` (`register`), and
+over HTTP (`server`). Errors are drawn from a digest of messages and seed, so a question always gets the same answer.
+Their rates are in `errors`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import Any
 from repair_hf.llm.journal import request_key
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
-from repair_hf.toyworld import captions, instructions, renderer, variations
-from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences
+from repair_hf.toyworld import captions, instructions, mistakes, renderer, variations
+from repair_hf.toyworld.errors import CRITERION_1, LLMS, LLMErrors, errors_of
+from repair_hf.toyworld.scenes import Difference, Scene, Thing, differences, satisfy
 
 MODEL = "world/oracle"
+NEVER = LLMErrors()
 IMAGE_TOKENS = 258  # Gemini's price of a small picture
 
 _LABEL = re.compile(
@@ -40,14 +42,13 @@ _VARIATIONS = {
 }
 
 
-def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> str:
+def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     """Answer messages.
 
     Args:
         messages: OpenAI chat messages, with captions and images labelled as in the prompts of `repair_hf.llm`.
         seed: Seed of the draws, such as an edited caption's wording.
-        verdict_noise: Share of audits with the opposite verdict.
-        malformed_rate: Share of JSON answers that are broken.
+        errors: Rates of errors.
 
     Raises:
         ValueError: If the oracle does not understand the messages.
@@ -55,20 +56,26 @@ def answer(messages: list[dict], seed: int, *, verdict_noise: float = 0.0, malfo
     shown = _read(messages)
     job = next(iter(shown), None)
     is_varied = job in _VARIATIONS or job == "Image to vary"
-    is_chancy = verdict_noise or malformed_rate or is_varied or "Edit instruction" in shown
-    rng = random.Random(request_key({"messages": messages}, seed) if is_chancy else 0)  # digests are slow
+    is_chancy = errors != NEVER or is_varied or "Edit instruction" in shown
+    key = request_key({"messages": messages}, seed) if is_chancy else 0  # digests are slow
+    rng, slips = random.Random(key), random.Random(f"{key}/slips")  # what is right does not depend on the rates
+    mistake = _mistake(errors, slips)
     if job in _VARIATIONS:
-        return _VARIATIONS[job](shown[job], rng)
+        return _vary(job, shown[job], mistake, rng)
     if job == "Image to vary":
+        facts = captions.parse(shown["Caption to keep true"])
         goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
+        goal = mistakes.slip(goal, mistakes.true_facts(facts, goal), rng) if mistake else goal
         return instructions.scene_instruction(shown[job], goal)
     if "Edit instruction" in shown and "False-positive caption" not in shown:
         return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
-        return instructions.apply_instruction(shown["False-positive caption"], shown["Edit instruction"], rng)
-    is_audit = "Ground-truth caption" in shown or "Ground-truth image" in shown
-    reply = _audit(shown, rng, verdict_noise) if is_audit else _instruct(shown)
-    return _broken(reply, rng) if rng.random() < malformed_rate else json.dumps(reply)
+        return _edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng)
+    if "Ground-truth caption" in shown or "Ground-truth image" in shown:
+        reply = _audit(shown, errors, slips)
+    else:
+        reply = _instruct(shown, mistake, errors, slips)
+    return _broken(reply, rng) if slips.random() < errors.malformed_rate else json.dumps(reply)
 
 
 def choices(ask: Callable[[list[dict], int], str], request: Mapping[str, Any]) -> list[str]:
@@ -84,35 +91,36 @@ def count_tokens(said: str | list[dict]) -> int:
     return sum(IMAGE_TOKENS if part["type"] == "image_url" else count_tokens(part["text"]) for part in parts)
 
 
-def provider(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> Provider:
-    """Return the oracle for `ChatModel(MODEL, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
-    ask = partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
+def provider(id: str = MODEL) -> Provider:
+    """Return the LLM of an id for `ChatModel(id, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
+    ask = partial(answer, errors=errors_of(id, LLMS))
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
             text, *others = texts = choices(ask, request)
         except ValueError as error:
-            raise RejectedRequest(f"{MODEL} does not accept the request: {error}") from error
+            raise RejectedRequest(f"{id} does not accept the request: {error}") from error
         tokens_in, tokens_out = count_tokens(request["messages"]), sum(map(count_tokens, texts))
         more = tuple((other, "stop") for other in others)
-        return Reply(text, "stop", tokens_in, tokens_out, 0.0, MODEL, others=more)
+        return Reply(text, "stop", tokens_in, tokens_out, 0.0, id, others=more)
 
     return reply
 
 
-def register(*, verdict_noise: float = 0.0, malformed_rate: float = 0.0) -> None:
-    """Make `world/oracle` a model id of LiteLLM; registering again replaces the rates."""
+def register() -> None:
+    """Make the ids of `errors.LLMS` models of LiteLLM."""
     litellm: Any = load_litellm()
-    ask = partial(answer, verdict_noise=verdict_noise, malformed_rate=malformed_rate)
 
     class Oracle(litellm.CustomLLM):
-        async def acompletion(self, *, messages, optional_params, model_response, **_):
+        async def acompletion(self, *, model, messages, optional_params, model_response, **_):
+            id = f"world/{model}"
+            ask = partial(answer, errors=errors_of(id, LLMS))
             try:
                 texts = choices(ask, {"messages": messages, **optional_params})
             except ValueError as error:
-                raise litellm.BadRequestError(str(error), model=MODEL, llm_provider="world") from error
+                raise litellm.BadRequestError(str(error), model=id, llm_provider="world") from error
             tokens_in, tokens_out = count_tokens(messages), sum(map(count_tokens, texts))
-            model_response.model = MODEL
+            model_response.model = id
             model_response.choices = [
                 litellm.Choices(index=k, finish_reason="stop", message=litellm.Message(content=text))
                 for k, text in enumerate(texts)
@@ -167,43 +175,74 @@ def _wrong(caption: str, scene: Scene) -> tuple[Difference, ...]:
     return differences(captions.parse(caption), scene)
 
 
-def _audit(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
+def _mistake(errors: LLMErrors, slips: random.Random) -> str | None:
+    """Draw what goes wrong in an instruction or a caption: `missed`, `extra`, or nothing."""
+    at = slips.random()
+    if at < errors.missed:
+        return "missed"
+    return "extra" if at < errors.missed + errors.extra else None
+
+
+def _vary(job: str, caption: str, mistake: str | None, rng: random.Random) -> str:
+    """Answer a prompt of a baseline. A change that is missed leaves the caption true; one too many makes it false."""
+    vary = _VARIATIONS[job]
+    if mistake == "missed" and vary is not variations.reword:
+        return variations.reword(caption, rng)
+    varied = vary(caption, rng)
+    return variations.falsify(varied, rng) if mistake else varied
+
+
+def _edit(caption: str, instruction: str, mistake: str | None, rng: random.Random) -> str:
+    """Edit a caption. Of several changes, one may be missed; a fact of the edited caption may be made wrong."""
+    shorter = instructions.skip_command(instruction, rng) if mistake == "missed" else None
+    edited = instructions.apply_instruction(caption, shorter or instruction, rng)
+    return variations.falsify(edited, rng) if mistake and shorter is None else edited
+
+
+def _audit(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
     if "False-positive caption 1" in shown:
-        return _audit_group(shown, rng, verdict_noise)
+        return _audit_group(shown, errors, slips)
     if "Query image" in shown:
         gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
         fp = _wrong(shown["False-positive caption"], shown["Query image"])
     else:
         gt = _wrong(shown["Query caption"], shown["Ground-truth image"])
         fp = _wrong(shown["Query caption"], shown["False-positive image"])
-    gt_valid, fp_too_similar = not gt, not fp
-    if rng.random() < verdict_noise:
-        if not gt_valid or fp_too_similar:
-            gt_valid, fp_too_similar = True, False
-        elif rng.random() < 0.5:
-            gt_valid = False
-        else:
-            fp_too_similar = True
-    reply = {"gt_reason": _reason(gt), "gt_valid": gt_valid}
-    return reply | {"fp_reason": _reason(fp), "fp_too_similar": fp_too_similar}
+    gt_valid, similar = not gt, not fp
+    if not gt_valid or similar:
+        if slips.random() < errors.keeps_bad:
+            gt_valid, similar = True, False
+    elif slips.random() < errors.rejects_good:
+        gt_valid, similar = (False, False) if slips.random() < CRITERION_1 else (True, True)
+    reply = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
+    return reply | {"fp_reason": _reason(fp, similar), "fp_too_similar": similar}
 
 
-def _audit_group(shown: _Shown, rng: random.Random, verdict_noise: float) -> dict[str, Any]:
-    """Audit all captions of one image; noise flips each caption's verdict independently."""
+def _audit_group(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
+    """Audit all captions of one image. An error about the annotation holds for all, the others for single captions."""
     gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
-    reply: dict[str, Any] = {"gt_reason": _reason(gt), "gt_valid": not gt}
+    rejects_all = errors.rejects_good * CRITERION_1
+    rejects_one = (errors.rejects_good - rejects_all) / (1 - rejects_all)
+    is_turned = slips.random() < (errors.keeps_bad if gt else rejects_all)
+    gt_valid = (not gt) != is_turned
+    reply: dict[str, Any] = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
     number = 1
     while (label := f"False-positive caption {number}") in shown:
         fp = _wrong(shown[label], shown["Query image"])
-        is_turned = rng.random() < verdict_noise
-        reply[f"caption_{number}"] = {"fp_reason": _reason(fp), "fp_too_similar": (not fp) != is_turned}
+        similar = (not fp) != (slips.random() < (rejects_one if fp else errors.keeps_bad))
+        if gt and gt_valid:
+            similar = False
+        reply[f"caption_{number}"] = {"fp_reason": _reason(fp, similar), "fp_too_similar": similar}
         number += 1
     return reply
 
 
-def _reason(wrong: tuple[Difference, ...]) -> str:
-    if not wrong:
+def _reason(wrong: tuple[Difference, ...], holds: bool) -> str:
+    """Return the reason for calling a caption true (`holds`) or not."""
+    if holds:
         return "Everything that the caption states can be seen."
+    if not wrong:
+        return "The wording is loose."
     said, shown = (
         captions.describe(fact) if isinstance(fact, Thing) else fact for fact in (wrong[0].said, wrong[0].shown)
     )
@@ -211,15 +250,27 @@ def _reason(wrong: tuple[Difference, ...]) -> str:
     return f"{wrong[0].kind}: the caption says {said}, the image shows {shown}."
 
 
-def _instruct(shown: _Shown) -> dict[str, str]:
+def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: random.Random) -> dict[str, str]:
     if "Query caption" in shown:
-        instruction = instructions.image_instruction(shown["Query caption"], shown["False-positive image"])
-        return {"edit_instruction": instruction}
+        facts, scene = captions.parse(shown["Query caption"]), shown["False-positive image"]
+        goal = satisfy(facts, scene)
+        if mistake == "missed":
+            goal = mistakes.miss(scene, goal, slips)
+        elif mistake:
+            goal = mistakes.slip(goal, mistakes.true_facts(facts, scene), slips)
+        return {"edit_instruction": instructions.scene_instruction(scene, goal)}
     caption, scene = shown["False-positive caption"], shown["Query image"]
     if _wrong(caption, scene):
-        return {"edit_instruction": instructions.caption_instruction(caption, scene)}
-    word = caption.rstrip(".").split()[-1]  # a wrong verdict let a true caption through, so a fault is invented
-    return {"edit_instruction": f"[Attribute Error]: The wording is loose. Therefore, replace '{word}' with '{word}'."}
+        facts = captions.parse(caption)
+        if mistake == "missed":  # the scene as the LLM sees it: in one fact more, the caption seems right
+            scene = mistakes.miss(satisfy(facts, scene), scene, slips)
+        elif mistake:
+            scene = mistakes.slip(scene, mistakes.true_facts(facts, scene), slips)
+    elif slips.random() < errors.invents:
+        word = caption.rstrip(".").split()[-1]  # a wrong verdict let a true caption through, so a fault is invented
+        fault = f"[Attribute Error]: The wording is loose. Therefore, replace '{word}' with '{word}'."
+        return {"edit_instruction": fault}
+    return {"edit_instruction": instructions.caption_instruction(caption, scene)}
 
 
 def _broken(reply: dict, rng: random.Random) -> str:

@@ -14,31 +14,27 @@ from typing import Any
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
+from repair_hf.toyworld.looks import LOOKS, Color, Look, colors_of, develop, scribble
 from repair_hf.toyworld.scenes import Scene, Thing
 
-RGB: dict[Any, tuple[int, int, int]] = {
-    "red": (222, 45, 38),
-    "blue": (38, 98, 217),
-    "green": (35, 150, 70),
-    "yellow": (250, 205, 40),
-    "purple": (142, 60, 170),
-}
-SKY = {"day": (190, 226, 250), "night": (24, 28, 66)}
-GROUND = {"day": (226, 208, 160), "night": (72, 66, 84)}
-RADIUS = {"large": 18, "small": 11, None: 15}  # in 128ths of the picture's side; None: the scene's other thing
+RADIUS = {"large": 18.0, "small": 11.0}  # in 128ths of the picture's side; a scene's other thing has no size
 SIDE, SCALE = 128, 2  # drawn at twice the size, then averaged down: smooth edges at little cost
 
 
 def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
     """Draw a square RGB picture of the scene, `size` pixels wide."""
     rng = random.Random(f"{scene.layout}/{jitter}")
+    look, camera = LOOKS[scene.look], random.Random(f"{scene.layout}/camera")
+    colors = colors_of(look, camera)
     unit = SCALE * size / SIDE
-    picture = Image.new("RGB", (size * SCALE, size * SCALE), SKY[scene.background])
+    picture = Image.new("RGB", (size * SCALE, size * SCALE), look.sky[scene.background])
     pen = ImageDraw.Draw(picture)
-    _background(pen, scene.background, unit, random.Random(scene.layout))
-    for thing, x, y in _places(scene, jitter, rng):
-        _figure(pen, thing, x * unit, y * unit, RADIUS[thing.size] * unit, unit, scene.background)
-    picture = picture.reduce(SCALE)
+    _background(pen, look, scene.background, unit, random.Random(scene.layout))
+    scribble(pen, look, unit, camera)
+    for thing, x, y in _places(scene, look, jitter, rng):
+        radius = _radius(thing, look) * unit
+        _figure(pen, thing, x * unit, y * unit, radius, unit, scene.background, colors[thing.color])
+    picture = develop(picture.reduce(SCALE), look, camera)
     picture.info["scene"] = scene.to_json()
     return picture
 
@@ -67,7 +63,7 @@ def read_scene(picture: Image.Image | bytes) -> Scene:
     return Scene.from_json(picture.info["scene"])
 
 
-def _places(scene: Scene, jitter: int, rng: random.Random) -> list[tuple[Thing, float, float]]:
+def _places(scene: Scene, look: Look, jitter: int, rng: random.Random) -> list[tuple[Thing, float, float]]:
     """Return the center of each figure in 128ths: the group on its side of the picture, the other thing opposite."""
     base = random.Random(scene.layout)
     group, other = (64.0, 68.0), (64.0, 68.0)
@@ -76,7 +72,7 @@ def _places(scene: Scene, jitter: int, rng: random.Random) -> list[tuple[Thing, 
         shift = shifts[scene.relation]
         group, other = (64 + shift[0], 66 + shift[1]), (64 - shift[0], 66 - shift[1])
     upright = scene.relation in ("left", "right")  # a column beside the other thing, else a row
-    step = 2 * RADIUS[scene.subject.size] + (4 if scene.subject.size == "large" else 9)
+    step = look.spread * (2 * _radius(scene.subject, look) + (4 if scene.subject.size == "large" else 9))
     offsets = [(k - (scene.subject.count - 1) / 2) * step for k in range(scene.subject.count)]
     places = [(scene.subject, group[0] + (0 if upright else at), group[1] + (at if upright else 0)) for at in offsets]
     if scene.other:
@@ -86,25 +82,29 @@ def _places(scene: Scene, jitter: int, rng: random.Random) -> list[tuple[Thing, 
         dx, dy = base.uniform(-2, 2), base.uniform(-2, 2)
         if jitter:
             dx, dy = dx + rng.uniform(-1, 1), dy + rng.uniform(-1, 1)
-        edge = RADIUS[thing.size] + 2
+        edge = _radius(thing, look) + 2
         moved.append((thing, min(max(x + dx, edge), SIDE - edge), min(max(y + dy, edge), SIDE - edge)))
     return moved
 
 
-def _background(pen: ImageDraw.ImageDraw, background: str, unit: float, rng: random.Random) -> None:
-    pen.rectangle((0, 104 * unit, SIDE * unit, SIDE * unit), fill=GROUND[background])
+def _radius(thing: Thing, look: Look) -> float:
+    return look.other if thing.size is None else RADIUS[thing.size]
+
+
+def _background(pen: ImageDraw.ImageDraw, look: Look, background: str, unit: float, rng: random.Random) -> None:
+    pen.rectangle((0, 104 * unit, SIDE * unit, SIDE * unit), fill=look.ground[background])
     if background == "day":
         pen.ellipse((108 * unit, 4 * unit, 124 * unit, 20 * unit), fill=(255, 236, 140))
     else:
         pen.ellipse((108 * unit, 4 * unit, 122 * unit, 18 * unit), fill=(236, 236, 220))
-        pen.ellipse((104 * unit, 3 * unit, 117 * unit, 16 * unit), fill=SKY["night"])
+        pen.ellipse((104 * unit, 3 * unit, 117 * unit, 16 * unit), fill=look.sky["night"])
         for _ in range(14):
             x, y = rng.uniform(2, 126) * unit, rng.uniform(2, 98) * unit
             pen.ellipse((x, y, x + 1.4 * unit, y + 1.4 * unit), fill=(250, 250, 220))
 
 
 def _figure(
-    pen: ImageDraw.ImageDraw, thing: Thing, x: float, y: float, r: float, unit: float, background: str
+    pen: ImageDraw.ImageDraw, thing: Thing, x: float, y: float, r: float, unit: float, background: str, color: Color
 ) -> None:
     """Draw one shape with a face; eyes, marks and limbs show its action."""
     line = (20, 20, 30) if background == "day" else (245, 245, 245)
@@ -116,8 +116,12 @@ def _figure(
         pen.ellipse((x - 0.7 * r, y + 1.15 * r, x + 0.7 * r, y + 1.4 * r), fill=(90, 90, 100))
         for side in (-1, 1):  # arms thrown up
             pen.line((x + side * 0.7 * r, y - 0.3 * r, x + side * 1.2 * r, y - 1.05 * r), fill=line, width=width)
-    _shape(pen, thing.shape, x, y, r, RGB[thing.color], line, width)
-    ink = (20, 20, 30) if thing.color in ("yellow", "green", "red") else (250, 250, 250)
+    _shape(pen, thing.shape, x, y, r, color, line, width)
+    ink = (
+        (20, 20, 30)
+        if thing.color in ("yellow", "green", "red", "orange") or thing.shape == "ring" and background == "day"
+        else (250, 250, 250)
+    )
     top = y + (0.15 * r if thing.shape == "triangle" else -0.1 * r)
     for side in (-1, 1):
         eye = x + side * 0.28 * r
@@ -138,6 +142,9 @@ def _shape(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, f
     if shape == "circle":
         pen.ellipse((x - r, y - r, x + r, y + r), fill=fill, outline=line, width=width)
         return
+    if shape == "ring":
+        pen.ellipse((x - r, y - r, x + r, y + r), outline=fill, width=max(round(0.3 * r), 1))
+        return
     if shape == "square":
         points = [
             (x - 0.9 * r, y - 0.9 * r),
@@ -147,6 +154,13 @@ def _shape(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, f
         ]
     elif shape == "triangle":
         points = [(x, y - 1.05 * r), (x + 1.05 * r, y + 0.85 * r), (x - 1.05 * r, y + 0.85 * r)]
+    elif shape == "diamond":
+        points = [(x, y - 1.15 * r), (x + 0.8 * r, y), (x, y + 1.15 * r), (x - 0.8 * r, y)]
+    elif shape == "cross":
+        far, near = 1.05 * r, 0.45 * r
+        corners = [(near, far), (near, near), (far, near)]
+        points = [(x + a, y - b) for a, b in corners] + [(x + a, y + b) for a, b in reversed(corners)]
+        points += [(x - a, y + b) for a, b in corners] + [(x - a, y - b) for a, b in reversed(corners)]
     elif shape == "star":
         angles = [(k * math.pi / 5 - math.pi / 2, 1.15 * r if k % 2 == 0 else 0.55 * r) for k in range(10)]
         points = [(x + far * math.cos(angle), y + far * math.sin(angle)) for angle, far in angles]

@@ -7,8 +7,8 @@ relation of the subject to it, and a background. `Facts` holds what a caption sa
 A caption names one or two things without saying which is the subject. So the comparison tries every way to match named
 and shown things, and takes the one with the fewest differences.
 
-The world is dense on purpose (about 90,000 scenes). With 2,500 pictures, a trained retriever's top false positive
-differs from the query in one to three facts: a near miss.
+The world is dense on purpose (about 330,000 scenes). With some thousand pictures, a trained retriever's top false
+positive differs from the query in one to three facts: a near miss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from repair_hf.runtime.texts import parse_json
 
-SHAPES = ("circle", "square", "triangle", "star", "heart")
-COLORS = ("red", "blue", "green", "yellow", "purple")
+SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "cross", "ring")
+COLORS = ("red", "blue", "green", "yellow", "purple", "orange")
 SIZES = ("large", "small")
 COUNTS = (1, 2, 3)
 ACTIONS = ("sleeping", "jumping", "running")
@@ -48,23 +48,27 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that a picture shows. `layout` is the seed of the positions and is not compared."""
+    """Everything that a picture shows. `layout` seeds the positions; it and `look`, a name, are not compared."""
 
     subject: Thing
     other: Thing | None
     relation: str | None  # of the subject to the other thing
     background: str
     layout: int = field(default=0, compare=False)
+    look: str = field(default="plain", compare=False)
 
     def to_json(self) -> str:
         """Return one line of JSON, which a picture holds as metadata."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        values = asdict(self)
+        if self.look == "plain":
+            del values["look"]
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Scene:
         values = parse_json(text)
         other = Thing(**values["other"]) if values["other"] else None
-        return cls(Thing(**values["subject"]), other, values["relation"], values["background"], values["layout"])
+        return cls(**values | {"subject": Thing(**values["subject"]), "other": other})
 
 
 @dataclass(frozen=True)
@@ -100,17 +104,20 @@ class Alignment:
 KIND_OF = {"shape": "Object", "color": "Attribute", "size": "Attribute", "count": "Count", "action": "Action"}
 
 
-def sample(rng: random.Random) -> Scene:
-    """Draw a scene. Its two things differ in shape or color, so that a phrase always names one of them."""
+def sample(rng: random.Random, *, company: float = COMPANY, look: str = "plain") -> Scene:
+    """Draw a scene; a share of `company` has two things.
+
+    The two differ in shape or color, so that a phrase always names one of them.
+    """
     pick = rng.choice
     subject = Thing(pick(SHAPES), pick(COLORS), pick(COUNTS), pick(SIZES), pick(ACTIONS))
     other = None
-    if rng.random() < COMPANY:
+    if rng.random() < company:
         other = Thing(pick(SHAPES), pick(COLORS))
         while (other.shape, other.color) == (subject.shape, subject.color):
             other = Thing(pick(SHAPES), pick(COLORS))
     relation = pick(RELATIONS) if other else None
-    return Scene(subject, other, relation, pick(BACKGROUNDS), layout=rng.randrange(2**31))
+    return Scene(subject, other, relation, pick(BACKGROUNDS), layout=rng.randrange(2**31), look=look)
 
 
 def align(facts: Facts, scene: Scene) -> Alignment:

@@ -95,7 +95,7 @@ def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
         goals += [replace(scene, other=replace(scene.other, **change)) for change in colors]
         goals += [replace(scene, relation=relation) for relation in RELATIONS]
     facts = captions.parse(caption)
-    true = [goal for goal in goals if goal != scene and _is_clear(goal) and holds(facts, goal)]
+    true = [goal for goal in goals if goal != scene and is_clear(goal) and holds(facts, goal)]
     return rng.choice(true) if true else scene
 
 
@@ -104,7 +104,7 @@ def imagine(caption: str, rng: random.Random) -> Scene:
     facts = captions.parse(caption)
     while True:
         scene = satisfy(facts, sample(rng))
-        if _is_clear(scene) and holds(facts, scene):
+        if is_clear(scene) and holds(facts, scene):
             return scene
 
 
@@ -124,6 +124,12 @@ def synonyms(name: str, said: str) -> list[str]:
         return [_like(said, base, other) for other in NOUNS[READ["noun"][said]] if other != base]
     alike = next((phrases for phrases in SYNONYMS.get(part, {}).values() if said in phrases), ())
     return [other for other in alike if other != said]
+
+
+def is_clear(scene: Scene) -> bool:
+    """Return whether the two things of a scene differ in shape or color, so that a phrase names one of them."""
+    other = scene.other
+    return other is None or (other.shape, other.color) != (scene.subject.shape, scene.subject.color)
 
 
 def _sure_changes(match: re.Match, facts: Facts) -> Iterator[tuple[int, int, str]]:
@@ -166,8 +172,3 @@ def _changes(match: re.Match, facts: Facts, which: str) -> Iterator[tuple[int, i
 def _like(noun: str, base: str, other: str) -> str:
     """Return `other` in the number of `noun`, whose singular is `base`."""
     return other if noun == base else captions.inflect(other, 2)
-
-
-def _is_clear(scene: Scene) -> bool:
-    other = scene.other
-    return other is None or (other.shape, other.color) != (scene.subject.shape, scene.subject.color)
