@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -79,7 +79,9 @@ def build_world(
 
 def _training_scenes(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: int) -> list[scenes.Scene]:
     drawn = (scenes.sample(rng, company=domain.company, look=domain.look) for _ in itertools.count())
-    return list(itertools.islice((scene for scene in drawn if scene not in seen), count))
+    repeated = round(domain.repeated * count / 2)
+    shown = list(itertools.islice((scene for scene in drawn if scene not in seen), count - repeated))
+    return shown + [replace(scene, layout=rng.randrange(2**31)) for scene in shown[:repeated]]
 
 
 def _clear(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: int) -> list[scenes.Scene]:

@@ -22,6 +22,7 @@ class Domain:
         company: Share of scenes with a second thing.
         false: Share of training captions with one false fact.
         strange: Share of training captions that belong to another picture.
+        repeated: Share of training pictures that show the scene of another one.
     """
 
     look: str = "plain"
@@ -29,6 +30,7 @@ class Domain:
     company: float = COMPANY
     false: float = 0.0
     strange: float = 0.0
+    repeated: float = 0.0
 
 
 DOMAINS = {
@@ -42,8 +44,9 @@ DOMAINS = {
     ),
     "target": Domain(
         look="target",
-        style=Style(other=0.8, color=0.7, size=0.25, action=0.65, background=0.2, joined=0.6, first_word=0.3),
-        company=0.6,
+        style=Style(other=0.75, color=0.5, size=0.15, action=0.8, background=0.12, joined=0.7, first_word=0.3),
+        company=0.55,
         false=0.17,
+        repeated=0.4,
     ),
 }

@@ -64,20 +64,20 @@ LOOKS = {
     "plain": PLAIN,
     "web": Look(
         PLAIN.colors, PLAIN.sky, PLAIN.ground,
-        grain=6.0, blur=1.5, contrast=(0.6, 1.3), gray=0.08, swapped=0.1, shade=30,
+        clutter=18, grain=24.0, blur=2.0, contrast=(0.6, 1.3), gray=0.08, swapped=0.1, shade=30,
     ),
     "target": Look(
         colors={
-            "red": (176, 82, 70),
-            "blue": (84, 110, 160),
-            "green": (98, 134, 88),
-            "yellow": (204, 176, 96),
-            "purple": (128, 92, 138),
-            "orange": (196, 130, 76),
+            "red": (200, 62, 52),
+            "blue": (58, 104, 190),
+            "green": (66, 144, 78),
+            "yellow": (230, 192, 66),
+            "purple": (136, 74, 156),
+            "orange": (224, 134, 50),
         },
         sky={"day": (214, 210, 196), "night": (62, 62, 78)},
         ground={"day": (184, 172, 150), "night": (92, 84, 80)},
-        clutter=10, grain=14.0, blur=1.0, contrast=(0.8, 1.1), shade=14, other=7.0, spread=0.6,
+        clutter=20, grain=28.0, blur=2.0, contrast=(0.8, 1.1), shade=14,
     ),
 }  # fmt: skip
 

@@ -30,10 +30,10 @@ def render(scene: Scene, *, size: int = SIDE, jitter: int = 0) -> Image.Image:
     picture = Image.new("RGB", (size * SCALE, size * SCALE), look.sky[scene.background])
     pen = ImageDraw.Draw(picture)
     _background(pen, look, scene.background, unit, random.Random(scene.layout))
-    scribble(pen, look, unit, camera)
     for thing, x, y in _places(scene, look, jitter, rng):
         radius = _radius(thing, look) * unit
         _figure(pen, thing, x * unit, y * unit, radius, unit, scene.background, colors[thing.color])
+    scribble(pen, look, unit, camera)
     picture = develop(picture.reduce(SCALE), look, camera)
     picture.info["scene"] = scene.to_json()
     return picture
