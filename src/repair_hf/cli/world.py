@@ -69,7 +69,7 @@ class ServeOptions(Bounded):
     latency: float = opt(0.0, "Seconds to wait before each answer.", least=0)
     llm: str = opt(
         "world/oracle",
-        "The model: world/oracle, world/erring, or with faults, such as world/oracle?malformed_rate=0.1.",
+        "The model: world/oracle, world/erring, or one with faults: world/oracle?missed=0.1.",
     )
     log: str | None = opt(None, "File for one JSON line per request.")
 
