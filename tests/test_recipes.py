@@ -70,6 +70,7 @@ def test_the_stages_of_a_recipe_fit_together(folder):
 @pytest.mark.parametrize("folder", [each for each in FOLDERS if each.name != "toy"], ids=lambda folder: folder.name)
 def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
     monkeypatch.setattr(benchmarks, "SIZES", SIZES)
     recipe = yaml.safe_load((folder / "train.yaml").read_text())
     make_data(pairs_folder, recipe)
@@ -89,7 +90,7 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
     assert len(pairs.images) == count
     assert f"{count} images and {2 * count} captions would be embedded and mined" in said["mine"]
     assert "$" in said["synthesize"] and "unknown" not in said["synthesize"]
-    assert f"anchors {2 * count}" in said["train"] and "2 with 2 slots" in said["train"]
+    assert f"of {2 * count} captions have a grid" in said["train"]
     assert "2 images and 4 captions would be embedded and ranked" in said["evaluate"]
 
 
@@ -97,6 +98,8 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
 def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     """On a dozen pictures in the form of its source; nothing is made."""
     monkeypatch.chdir(tmp_path)
+    for provider in ("GEMINI", "OPENAI"):
+        monkeypatch.setenv(f"{provider}_API_KEY", "none")
     monkeypatch.setattr(benchmarks, "SIZES", SIZES)
     recipe = yaml.safe_load(path.read_text())
     for own in recipe.get("datasets", {"": recipe}).values():
@@ -109,7 +112,7 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     for name in recipe.get("methods") or load_methods():
         assert f"\n {name} " in shown
     assert "unknown" not in shown and "left out" not in shown
-    counts = {"toy": "2,500 images, 12,500", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
+    counts = {"toy": "2,000 images, 10,000", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
     for name in recipe.get("datasets", [path.stem]):
         assert f"{counts[name]} captions" in shown
     readme = (path.parent / "README.md").read_text()

@@ -60,7 +60,8 @@ def test_a_grid(illustrated_folder, pairs_folder, clip_folder, tmp_path, illustr
     assert grid.texts[0] == dict(zip(pairs.captions["caption_id"], pairs.captions["caption"], strict=True))[anchor]
     with pytest.raises(UserError, match="pairs have no caption 'nobody'; give a caption id such as"):
         full_grid(pairs, records, "nobody")
-    bare = next(name for name in pairs.captions["caption_id"] if name not in ways[0])
+    named = {name for row in records for name in (row["q_id"], row["fp_id"])}
+    bare = next(name for name in pairs.captions["caption_id"] if name not in named)
     with pytest.raises(UserError, match="lacks a record in one direction"):
         full_grid(pairs, records, bare)
 

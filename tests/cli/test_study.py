@@ -129,7 +129,7 @@ def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
         ),
         (
             {"a": {"size": "tiny"}, "b": {"pairs": "x"}},
-            "`datasets` b: `model` world/base-12k knows the toy world alone",
+            "`datasets` b: `model` world/base knows the toy world alone",
         ),
         (
             {"a": {"size": "tiny"}, "b": {"methods": ["negclop"]}},

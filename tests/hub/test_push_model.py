@@ -96,6 +96,7 @@ except UserError as error:
 
 def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_folder, clip_folder, tmp_path):
     words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --push-to-hub"
+    words += " --per-device-train-batch-size 4"
     words += f" --output {tmp_path / 'out'}"
     code, _, error = client.main(*words.split(), "--hub-model-id", "you/clip")
     assert code == 2 and "may not write to you/clip" in error and not (tmp_path / "out").exists()

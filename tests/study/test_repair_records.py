@@ -102,6 +102,7 @@ def test_a_share_of_records_keeps_what_points_at_them():
 def test_failures_of_the_direction_that_is_not_repaired_become_records_without_an_edit(monkeypatch, tmp_path):
     """And stay with every share of the records, unless they mirror one that is left out."""
     typed, row = [], {"gt_id": "g", "fp_score": 0.5}
+    ranked = dict.fromkeys(("q", "gt", "fp", "fp_rank", "gt_rank", "gt_score"), 0)
     setting = SimpleNamespace(
         pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={"d_i2t": 5, "d_t2i": 1}, training={},
         llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
@@ -110,7 +111,7 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     own = [row | {"record_id": f"r{k}", "direction": "i2t", "q_id": f"i{k}", "fp_id": f"c{k}"} for k in range(4)]
     made = Dataset.from_list([one | {"error_types": ["x"], "candidate_similarities": [0.5]} for one in own])
     monkeypatch.setattr(repair_records, "load_records", lambda folders: made)
-    mined = [row | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
+    mined = [row | ranked | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
     (tmp_path / "repair-i2t-t2i-failures").mkdir()
     pd.DataFrame(mined).to_parquet(tmp_path / "repair-i2t-t2i-failures" / "failures.parquet")
     records = RepairRecords(setting, tmp_path, lambda llm, folder: llm).make_rounds(

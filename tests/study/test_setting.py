@@ -37,7 +37,7 @@ def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(str(tmp_path / "world"))):
         assert found.is_toy and not left_out(found) and found.spacy_model == "world"
-        assert (found.weak_editor.editor, found.other_model) == ("world?drift=0.3", "world/narrow-12k")
+        assert (found.weak_editor.editor, found.other_model) == ("world?drift=0.3", "world/narrow")
         assert found.weak_llm.llm == "world/oracle?keeps_bad=0.2&rejects_good=0.2"
 
 
@@ -55,7 +55,7 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
 
 
 def test_a_retriever_of_the_toy_world_is_refused_for_photographs(tmp_path):
-    with pytest.raises(UserError, match="`model` world/base-12k knows the toy world alone, and `pairs` names"):
+    with pytest.raises(UserError, match="`model` world/base knows the toy world alone, and `pairs` names"):
         setting(str(tmp_path))
 
 

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.evaluation.intervals import Draws
-from repair_hf.evaluation.ranks import load_ranks, ranks_by_direction, save_ranks
+from repair_hf.evaluation.ranks import COLUMNS, load_ranks, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import retrieval_metrics
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.study.cells import Cell, Measured
@@ -47,7 +47,8 @@ def make_cell(tmp_path):
         folder = tmp_path / cell.name / f"{right}"
         folder.mkdir(parents=True, exist_ok=True)
         directions = ["t2i"] * 24 + ["i2t"] * 12
-        save_ranks(pa.table({"direction": directions, "gt_rank": np.concatenate(list(ranks.values()))}), folder)
+        known = {"direction": directions, "gt_rank": np.concatenate(list(ranks.values()))}
+        save_ranks(pa.table(dict.fromkeys(COLUMNS, [None] * 36) | known), folder)
         metrics = retrieval_metrics({"i2t": ranks["i2t"], "t2i": ranks["t2i"]}) | {"n_images": 12, "n_texts": 24}
         took = {"steps": 10, "seconds": 2.0, "images_per_step": 8.0, "texts_per_step": 8.0} | measured
         return Measured(cell, folder, metrics, took)

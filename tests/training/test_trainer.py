@@ -51,7 +51,8 @@ def test_known_matches_can_count_as_negatives_as_in_the_paper(pairs, repaired, f
 
 def test_accumulation_leaves_the_grid_loss_and_costs_the_global_one_negatives(pairs, repaired, one_step, tmp_path):
     seed = seed_of_a_step_with_more_grids_in_one_half(pairs, repaired)
-    cuts = {"whole": dict(per_device_train_batch_size=8), "cut": dict(gradient_accumulation_steps=2)}
+    rule = dict(grids="paper")
+    cuts = {"whole": dict(per_device_train_batch_size=8) | rule, "cut": dict(gradient_accumulation_steps=2) | rule}
     grid_part = {}
     for cut, named in cuts.items():
         without, with_grids = (
@@ -66,7 +67,7 @@ def test_accumulation_leaves_the_grid_loss_and_costs_the_global_one_negatives(pa
 
 def seed_of_a_step_with_more_grids_in_one_half(pairs, records) -> int:
     """Where both halves have the same number of grids, the mean of their means is the mean of the whole anyhow."""
-    drawn = Grids(pairs, records).draw(np.zeros(24, int), np.arange(24))
+    drawn = Grids(pairs, records, grids="paper").draw(np.zeros(24, int), np.arange(24))
     has_grid = (drawn["grid_images"] >= 0).sum(1) >= 2
     for seed in range(100):
         step = [anchor for _, anchor in OneCaptionPerImage(pairs.caption_image, 8, seed)][:8]
@@ -125,7 +126,7 @@ def test_hard_negatives_alone_leave_what_stands_opposite_unencoded(pairs, repair
 
 
 def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, config, tmp_path):
-    train(encoder, pairs, repaired.select([0]), config(max_steps=6))
+    train(encoder, pairs, repaired.select([0]), config(max_steps=6, grids="paper"))
     lines = curve(tmp_path / "out")
     assert [line["loss_grid"] > 0 for line in lines].count(True) == 1
     assert all(np.isfinite(line["loss"]) and np.isfinite(line["grad_norm"]) for line in lines)
@@ -134,7 +135,7 @@ def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, c
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
 def test_records_of_one_direction_make_two_by_two_grids(direction, encoder, pairs, repaired, config, tmp_path):
     one_way = repaired.filter(lambda row: row["direction"] == direction)
-    summary = train(encoder, pairs, one_way, config(max_steps=6, slot1="mixed"))
+    summary = train(encoder, pairs, one_way, config(max_steps=6, slot1="mixed", grids="paper"))
     assert summary["grids"]["grids_3"] == 0 and summary["grids"]["grids_2"] == 12
     losses = [line["loss_grid"] for line in curve(tmp_path / "out")]  # 0 where no anchor of a batch has a record
     assert max(losses) > 0.5 and all(0 <= loss < 10 for loss in losses)

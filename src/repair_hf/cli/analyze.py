@@ -33,6 +33,7 @@ class AnalyzeOptions(Bounded):
     seed: int = opt(0, "Seed of the sample of records shown.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.output is None and Path(self.run).is_dir():
             self.output = str(Path(self.run) / "report")
 

@@ -52,6 +52,7 @@ class RunOptions(Bounded):
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.output = self.output or str(Path("runs") / f"{Path(self.recipe).resolve().name}-rounds")
 
 

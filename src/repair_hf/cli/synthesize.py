@@ -244,8 +244,9 @@ def _print_estimate(
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
     print(costs.time_at_limits(estimate, **limits))
     print(costs.papers_counting(mined, options.candidates))
-    table = failures.select_columns(["direction", "q_id", "fp_id", "fp_score"]).to_pandas()
-    reach = edits_reachable(table.assign(has_edit=True, record_id=""))
+    table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()
+    table = table.rename(columns={"q": "q_id", "fp": "fp_id"}).assign(has_edit=True, record_id="")
+    reach = edits_reachable(table)
     shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
     print(f"Edits that `repair-hf train` could encode if every failure were repaired: {shares or 'none'}.")
     if earlier:

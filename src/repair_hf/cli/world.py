@@ -34,8 +34,8 @@ class BuildOptions(Bounded):
 
     output: str = opt("runs/world", "Folder of the world.")
     domain: Literal["plain", "web", "target"] = opt(
-        "plain",
-        "`plain`: exact captions. `web`: what `world/web` is pretrained on. `target`: the demo's and the study's.",
+        "target",
+        "`target`: for the demo and the study. `web`: what `world/base` is pretrained on. `plain`: without faults.",
     )
     train: int = opt(SPLITS["train"], "Training pictures; five captions each.", least=1)
     validation: int = opt(SPLITS["validation"], "Validation pictures.", least=1)

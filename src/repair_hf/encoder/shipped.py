@@ -8,10 +8,9 @@ from pathlib import Path
 from repair_hf.runtime.options import UserError
 
 RETRIEVERS = {
-    f"world/{name}": Path(str(files("repair_hf.encoder") / "retrievers" / name))
-    for name in ("base", "base-12k", "narrow-12k")
+    f"world/{name}": Path(str(files("repair_hf.encoder") / "retrievers" / name)) for name in ("base", "narrow")
 }
-BASE, NARROW = RETRIEVERS["world/base"], "world/narrow-12k"
+BASE, NARROW = RETRIEVERS["world/base"], "world/narrow"
 
 
 def locate(model: str | Path) -> str:

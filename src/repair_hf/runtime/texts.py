@@ -28,6 +28,10 @@ class UnreadableText(ValueError):
     """A text that is not JSON or YAML, or that cannot be used; the message says why."""
 
 
+class TooDeep(UnreadableText):
+    """A text of too many lists and objects in one another."""
+
+
 def parse_json(text: bytes | str, *, mend: Callable[[str], Any] | None = None) -> Any:
     """Parse a JSON document; `mend` gives what replaces a text with half of a surrogate pair, by default an error.
 
@@ -38,7 +42,7 @@ def parse_json(text: bytes | str, *, mend: Callable[[str], Any] | None = None) -
         text = text.decode(json.detect_encoding(text)) if isinstance(text, bytes) else text.removeprefix("\ufeff")
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnreadableText(_why(error)) from error
+        raise _unreadable(error) from error
     has_half_pairs = (
         _ESCAPED_HALF.search(text) is not None or not text.isascii() and _HALF_PAIR.search(text) is not None
     )
@@ -55,7 +59,7 @@ def end_of_json(text: str, start: int) -> int:
     try:
         return _decoder.raw_decode(text, start)[1]
     except (ValueError, RecursionError) as error:
-        raise UnreadableText(_why(error)) from error
+        raise _unreadable(error) from error
 
 
 def parse_yaml(text: bytes | str) -> Any:
@@ -67,7 +71,7 @@ def parse_yaml(text: bytes | str) -> Any:
     try:
         value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
     except _YAML_FAULTS as error:
-        raise UnreadableText(_why(error)) from error
+        raise _unreadable(error) from error
     _check(value, texts=True)
     return value
 
@@ -116,10 +120,10 @@ def _content(path: str | Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def _why(error: Exception) -> str:
+def _unreadable(error: Exception) -> UnreadableText:
     if isinstance(error, RecursionError):
-        return _TOO_DEEP
-    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+        return TooDeep(_TOO_DEEP)
+    return UnreadableText(" ".join(str(error).split())[:300].rstrip(".") or type(error).__name__)
 
 
 def _check(value: Any, *, texts: bool) -> None:
@@ -132,7 +136,7 @@ def _check(value: Any, *, texts: bool) -> None:
         level = list({id(each): each for each in members if isinstance(each, dict | list)}.values())
         if not level:
             return
-    raise UnreadableText(_TOO_DEEP)
+    raise TooDeep(_TOO_DEEP)
 
 
 def _mended(value: Any, mend: Callable[[str], Any]) -> Any:

@@ -24,7 +24,7 @@ class Size:
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 16, (1e-4,), (0.2,), (1.0,), 16),
     "small": Size({"train": 500, "validation": 300, "test": 300}, None, (1e-4, 3e-4), (1.5,), (1.0,), 64),
-    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, None, (1e-4, 3e-4), (1.5,), (1.0, 0.5), 128),
+    "full": Size({"train": 2000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (4.0, 8.0), (1.0, 0.5), 128),
 }
 OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
@@ -55,9 +55,9 @@ class StudyOptions(Bounded):
     size: Literal["tiny", "small", "full"] | None = opt(
         None, "Size of the toy world without --pairs; full by default. `tiny` checks in seconds that everything runs."
     )
-    model: str = opt("world/base-12k", "The retriever: Hub id or folder of a dual encoder, or one of the toy world's.")
+    model: str = opt("world/base", "The retriever: Hub id or folder of a dual encoder, or one of the toy world's.")
     other_model: str | None = opt(
-        None, "Another retriever, for other-backbone and other-backbone-vanilla; in the toy world, world/narrow-12k."
+        None, "Another retriever, for other-backbone and other-backbone-vanilla; in the toy world, world/narrow."
     )
     weak_llm: str | None = opt(
         None, "A weaker LLM, for weak-llm; in the toy world, one that errs in a fifth of its audits."

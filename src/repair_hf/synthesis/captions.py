@@ -9,7 +9,7 @@ from functools import partial
 from repair_hf.llm import prompts
 from repair_hf.llm.answers import AnswerError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.client import ChatModel
-from repair_hf.runtime.texts import UnreadableText, parse_json
+from repair_hf.runtime.texts import TooDeep, UnreadableText, parse_json
 
 TEMPERATURE = 0.7  # candidates must differ, and still follow the instruction
 MAX_TOKENS = 256
@@ -122,8 +122,10 @@ def _unwrapped(text: str) -> str:
     if text.startswith(('"', "{", "[")):
         try:  # captions are shown as JSON strings, and some models answer in kind
             said = parse_json(text, mend=lambda text: text.encode("utf-8", "replace").decode())
+        except TooDeep:
+            said = None
         except UnreadableText:
-            said = text if text.startswith('"') else None
+            said = text
         text = said if isinstance(said, str) else ""
     text = text.strip()
     if len(text) > 1 and _QUOTATION_MARKS.get(text[0]) == text[-1] and text[0] not in text[1:-1]:

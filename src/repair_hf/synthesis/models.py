@@ -241,7 +241,7 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
 
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:
-    if place == "litellm":
+    if place == "litellm" and not is_one_of(name, LLMS):
         from repair_hf.llm.provider import check_key
 
         check_key(name, base_url)

@@ -44,9 +44,9 @@ DOMAINS = {
     ),
     "target": Domain(
         look="target",
-        style=Style(other=0.75, color=0.5, size=0.15, action=0.8, background=0.12, joined=0.7, first_word=0.3),
+        style=Style(other=0.6, color=0.35, size=0.1, action=0.65, background=0.08, joined=0.7, first_word=0.3),
         company=0.55,
         false=0.17,
-        repeated=0.4,
+        repeated=0.6,
     ),
 }

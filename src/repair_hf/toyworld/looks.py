@@ -77,7 +77,7 @@ LOOKS = {
         },
         sky={"day": (214, 210, 196), "night": (62, 62, 78)},
         ground={"day": (184, 172, 150), "night": (92, 84, 80)},
-        clutter=20, grain=28.0, blur=2.0, contrast=(0.8, 1.1), shade=14,
+        clutter=46, grain=46.0, blur=2.5, contrast=(0.8, 1.1), shade=14,
     ),
 }  # fmt: skip
 

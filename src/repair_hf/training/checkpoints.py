@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from repair_hf.training.config import RepairConfig
 from repair_hf.training.sampling import OneCaptionPerImage
 
 logger = logging.getLogger(__name__)
+_warn_once = cache(logger.warning)
 
 SPENT = "repair_spent.json"
 MAX_LOGIT_SCALE = math.log(100)
@@ -194,7 +196,7 @@ def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[
         if aside and config.process_index == 0:
             faults = ", ".join(f"{path} ({why})" for path, why in aside.items())
             instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
-            logger.warning("Left aside: %s; %s.", faults, instead)
+            _warn_once("Left aside: %s; %s.", faults, instead)  # the command looks before the trainer does
         return None if newest is None else str(newest)
     if wanted is not None and (why := fault(Path(wanted), config.world_size)):
         raise UserError(
