@@ -103,7 +103,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
 
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    assert synthesize(*inputs, *WORLD, "--output", str(output), "--verdict-noise", "0.3", "--dry-run") == 0
+    assert synthesize(*inputs, *WORLD, "--output", str(output), "--max-error-rate", "0.9", "--dry-run") == 0
     shown = capsys.readouterr().out
     answers = len((output / "journal.jsonl").read_text().splitlines())
     assert "as measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown

@@ -19,4 +19,4 @@ def test_an_edit_keeps_the_look_and_every_pixel_far_from_what_changed(look):
     )
     assert renderer.read_scene(renderer.to_png(after)).look == look
     changed = np.abs(np.asarray(before, int) - np.asarray(after, int)).max(axis=2) > 40
-    assert changed.sum() > 100 and not changed[:20].any() and not changed[110:].any()
+    assert changed.sum() > 30 and not changed[:20].any() and not changed[110:].any()
