@@ -49,10 +49,10 @@ class FactsOptions(Bounded):
     _argument_group_name = "facts"
 
     output: str = opt("runs/facts", "Folder of the world, the records, two plain trainings, and `facts.json`.")
-    train: int = opt(4000, "Training pictures.", least=1)
+    train: int = opt(2000, "Training pictures.", least=1)
     validation: int = opt(1000, "Validation pictures; R@1 is theirs.", least=1)
     max_queries: int | None = opt(None, "Most queries to mine in each direction; all by default.", least=1)
-    epochs: float = opt(6.0, "Epochs of plain fine-tuning; a second training takes twice as many.", above=0)
+    epochs: float = opt(4.0, "Epochs of plain fine-tuning; a second training takes twice as many.", above=0)
     learning_rate: float = opt(3e-4, "Peak learning rate of plain fine-tuning.", above=0)
     batch_size: int = opt(128, "Pairs in a batch.", least=1)
 
