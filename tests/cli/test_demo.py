@@ -32,31 +32,28 @@ def demo(tmp_path_factory):
 def test_metrics_hold_every_method_and_seed(demo):
     folder = demo[0]
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert set(metrics) == {"base", "vanilla", "vanilla_same_compute", "repair", "repair_mixed"}
+    assert set(metrics) == {"base", "plain", "plain_same_compute", "repair", "repair_paper"}
     for method, row in metrics.items():
         assert set(row) >= METRICS and row["n_images"] == 30 and row["n_texts"] == 150
         if method != "base":
             assert [cell["seed"] for cell in row["per_seed"]] == [0, 1]
             assert row["steps"] > 0 and row["seconds"] > 0
-    assert metrics["vanilla"]["steps"] == metrics["repair"]["steps"] == metrics["repair_mixed"]["steps"]
+    assert metrics["plain"]["steps"] == metrics["repair"]["steps"] == metrics["repair_paper"]["steps"]
 
 
-def test_records_load_like_any_dataset_and_are_true(demo):
-    """By the oracle: every kept false positive is wrong for its query, and every edit right."""
+def test_records_load_like_any_dataset_and_are_mostly_true(demo):
+    """By the scenes; the demo's LLM and editor err."""
     from repair_hf.toyworld import captions, renderer, scenes
 
     records = load_dataset(str(demo[0] / "records"), "records", split="train")
     assert set(records["direction"]) == {"t2i", "i2t"}
-    for row in records:
-        if row["direction"] == "t2i":
-            query, fp, edit = captions.parse(row["q_text"]), row["fp_image"], row["edit_image"]
-            assert not scenes.holds(query, renderer.read_scene(fp)) and scenes.holds(query, renderer.read_scene(edit))
-        else:
-            shown = renderer.read_scene(row["q_image"])
-            assert not scenes.holds(captions.parse(row["fp_text"]), shown)
-            assert scenes.holds(captions.parse(row["edit_text"]), shown)
+    said = [row["q_text"] if row["direction"] == "t2i" else row["edit_text"] for row in records]
+    shown = [row["edit_image"] if row["direction"] == "t2i" else row["q_image"] for row in records]
+    both = zip(said, shown, strict=True)
+    true = [scenes.holds(captions.parse(text), renderer.read_scene(image)) for text, image in both]
+    assert sum(true) > 0.75 * len(true) > 5
     dropped = load_dataset(str(demo[0] / "records"), "dropped", split="train")
-    assert set(dropped["reason"]) == {"fp_too_similar"}  # the oracle and the grammar make no mistakes
+    assert {"fp_too_similar", "gt_invalid"} <= set(dropped["reason"])
 
 
 def test_retrievers_pictures_and_table_are_there(demo):
@@ -66,7 +63,7 @@ def test_retrievers_pictures_and_table_are_there(demo):
         AutoProcessor.from_pretrained(trained)
     assert Image.open(folder / "contact_sheet.png").width > 600
     table = (folder / "table.md").read_text()
-    assert "repair_mixed" in table and "repair_mixed - vanilla: R@1 I2T" in table
+    assert "repair_paper" in table and "repair - plain: R@1 I2T" in table
     assert all(line in outputs[0] for line in table.splitlines()[-4:])
 
 

@@ -29,15 +29,13 @@ EPILOG = """examples:
   repair-hf demo
   repair-hf demo --seeds 3 --output runs/demo-3"""
 
-# Learning rates are tuned per method, on the validation split with one seed: of 1e-4, 2e-4 and 3e-4 for `repair_mixed`
-# (`repair` takes the same), of 1e-4 and 2e-4 for `vanilla`.
 METHODS = {
-    "vanilla": ["--negatives", "none", "--learning-rate", "1e-4"],
-    "repair": ["--slot1", "anchor", "--learning-rate", "3e-4"],
-    "repair_mixed": ["--slot1", "mixed", "--learning-rate", "3e-4"],
-    "vanilla_same_compute": ["--negatives", "none", "--learning-rate", "1e-4"],  # as long as `repair` took
+    "plain": ["--negatives", "none"],
+    "repair": [],
+    "repair_paper": ["--grids", "paper"],
+    "plain_same_compute": ["--negatives", "none"],  # as long as `repair` took
 }
-ORDER = ("base", "vanilla", "vanilla_same_compute", "repair", "repair_mixed")
+ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size({"train": 2500, "validation": 2000, "test": 2000}, 5000, 5, 1.5, 128),
+    "full": Size({"train": 1500, "validation": 100, "test": 1000}, 7500, 5, 2.0, 128),
     "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16),
 }
 
@@ -85,7 +83,7 @@ def run(options: DemoOptions) -> None:
     )  # fmt: skip
     type_command(
         "synthesize", *pairs, "--model", "world/base", "--failures", str(folder / "failures"),
-        "--llm", "world/oracle", "--editor", "world", "--output", str(records),
+        "--llm", "world/erring", "--editor", "world/erring", "--output", str(records),
     )  # fmt: skip
     test = [*pairs, "--split", "test"]
     type_command("evaluate", "--model", "world/base", *test, "--output", str(folder / "evaluate" / "base"))
@@ -94,12 +92,12 @@ def run(options: DemoOptions) -> None:
             cell = f"{method}-{seed}"
             trained = folder / "train" / cell
             length = ["--num-train-epochs", str(size.epochs)]
-            if method == "vanilla_same_compute" and not options.dry_run:
+            if method == "plain_same_compute" and not options.dry_run:
                 length = ["--max-steps", str(_same_compute_steps(folder, seed))]
             type_command(
                 "train", *pairs, "--model", "world/base", "--records", str(records), "--output", str(trained),
                 "--seed", str(seed), "--per-device-train-batch-size", str(size.batch), "--grid-weight", "1.0",
-                *length, *words,
+                "--learning-rate", "3e-4", *length, *words,
             )  # fmt: skip
             type_command("evaluate", "--model", str(trained), *test, "--output", str(folder / "evaluate" / cell))
     if not options.dry_run:
@@ -108,12 +106,12 @@ def run(options: DemoOptions) -> None:
 
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
-    """Return how many plain steps take as long as `repair` took, at the pace of `vanilla` in this demo."""
-    repair, vanilla = (
+    """Return how many plain steps take as long as `repair` took, at the pace of `plain` in this demo."""
+    repair, plain = (
         read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("seconds", "seconds_per_step"))
-        for name in ("repair", "vanilla")
+        for name in ("repair", "plain")
     )
-    return max(round(repair["seconds"] / vanilla["seconds_per_step"]), 1)
+    return max(round(repair["seconds"] / plain["seconds_per_step"]), 1)
 
 
 def _report(folder: Path, seeds: int) -> None:
@@ -150,8 +148,8 @@ def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
 def _differences(rows: dict[str, list[dict]]) -> list[str]:
     """Describe R@1 of both repairs minus both plain runs in points, paired by seed, with the standard error."""
     lines = []
-    for method in ("repair", "repair_mixed"):
-        for plain in ("vanilla", "vanilla_same_compute"):
+    for method in ("repair", "repair_paper"):
+        for plain in ("plain", "plain_same_compute"):
             parts = []
             for name in ("i2t", "t2i"):
                 gains = [
@@ -197,7 +195,7 @@ def _draw_grid(folder: Path, pairs: Any, records: Any) -> bool:
     for grid in islice(full_grids(pairs, records), 500):
         before = cosines(grid, base)
         if sum(map(sum, right_answers(before))) <= 3:
-            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair_mixed-0"))
+            after = cosines(grid, DualEncoder.from_pretrained(folder / "train" / "repair-0"))
             save(grid_figure(ExampleGrid(grid.images, grid.texts), before, after), folder / "grid.png")
             return True
     return False
