@@ -94,5 +94,5 @@ def _is_relative(path: str | None) -> bool:
 def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     """Yield the path of each cell without bytes, and None for the others."""
     for table in undecoded(rows, column).with_format("arrow").iter(1000):
-        cells = table[column].combine_chunks()
-        yield from pc.if_else(cells.field("bytes").is_null(), cells.field("path"), None).to_pylist()
+        bytes_, paths = (pc.struct_field(table[column], name) for name in ("bytes", "path"))  # null in an absent cell
+        yield from pc.if_else(bytes_.is_null(), paths, None).to_pylist()
