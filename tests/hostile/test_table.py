@@ -34,7 +34,7 @@ READ_MODEL = STAGES | {"export": "export {clip} --output {out}", "figure": (
 )}  # fmt: skip
 MANY = ("world", "figure", "annotate", "export", "push", "completion")  # commands of two words, or without options
 WITH_RECIPE = {name: name for name in COMMANDS if name not in MANY}
-WITH_RECIPE |= {"world make": "world make", "figure grid": "figure grid", "push records": "push records"}
+WITH_RECIPE |= {"world build": "world build", "figure grid": "figure grid", "push records": "push records"}
 
 
 def rows(kind: str, commands: dict[str, str], damages: dict, code: int) -> list:
@@ -45,14 +45,17 @@ def rows(kind: str, commands: dict[str, str], damages: dict, code: int) -> list:
     ]
 
 
+ALL_BRACKETS = {"100,000 brackets": (inputs.DEEP, "nested more than 100 deep")}
 BROKEN_MODELS = {f"{place}": (damage, "{clip}") for place, (damage, _) in enumerate(BROKEN)}
 TABLE = [
-    *rows("pairs", READ_PAIRS, inputs.LINES, 0),
+    *rows("pairs", {name: STAGES[name] for name in ("mine", "evaluate", "train")}, inputs.LINES, 0),
     *rows("pairs", READ_PAIRS, inputs.FILES, 2),
     *rows("coco", READ_COCO, inputs.COCO_ROWS, 0),
     *rows("coco", READ_COCO, inputs.COCO_FILES, 2),
-    *rows("records", READ_RECORDS, inputs.RECORDS, 2),
+    *rows("records", {name: READ_RECORDS[name] for name in ("show", "push")}, inputs.SOURCE_IMAGES, 2),
+    *rows("records", READ_RECORDS, inputs.EDITS | inputs.RECORDS, 2),
     *rows("clip", READ_MODEL, BROKEN_MODELS, 2),
+    *rows("recipe", {"mine": "mine --config {recipe}"}, ALL_BRACKETS, 2),
     *rows("recipe", {name: f"{words} --config {{recipe}}" for name, words in WITH_RECIPE.items()},
           inputs.RECIPES, 2),
 ]  # fmt: skip

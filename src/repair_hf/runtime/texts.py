@@ -17,7 +17,7 @@ import yaml
 
 from repair_hf.runtime.options import UserError
 
-MAX_VALUES = 1_000_000  # of YAML, whose lists may repeat one another by name
+MAX_VALUES = 100_000  # of YAML, whose lists may repeat one another by name
 MAX_DEPTH = 100  # lists and objects in one another; whoever handles the value may use recursion
 _TOO_DEEP = f"its lists and objects are nested more than {MAX_DEPTH} deep"
 _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
