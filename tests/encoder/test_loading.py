@@ -68,34 +68,34 @@ def settings(name: str, part: str, value):
     return damage
 
 
-@pytest.mark.parametrize(
-    ("damage", "complaint"),
-    [
-        (weights(lose_ten), "lacks 10 weights, such as text_model.encoder.layers.0.layer_norm1.bias, "),
-        (weights(cut), r"has 1 weights of other shapes .*text_projection.weight \(5, 16\) for \(8, 16\)"),
-        (halve, "its weights are damaged or cut short .* again"),
-        (write(WEIGHTS, b""), "its weights are damaged or cut short"),
-        (write(WEIGHTS, b"garbage" * 99), "its weights are damaged or cut short"),
-        (only("pytorch_model.bin", pickle.dumps(Attack()), WEIGHTS), "pickle that is damaged or would run code. Give"),
-        (only("pytorch_model.bin", b"garbage" * 99, WEIGHTS), "pickle that is damaged"),
-        (only("pytorch_model.bin", b"PK\x03\x04" * 99, WEIGHTS), "failed reading zip archive"),
-        (drop(WEIGHTS), "no file named model.safetensors.* Give a folder"),
-        (drop(CONFIG), "`model_type` key in its config.json. Give a folder"),
-        (write(CONFIG, b"{"), "not a valid JSON file. Give a folder"),
-        (write(CONFIG, b"[" * 100_000), "nested too deeply. Give a folder"),
-        (settings(CONFIG, "text_config", 5), "text_config"),
-        (drop(TOKENS), r"lacks its tokenizer: the one found has 2 tokens, .* Add tokenizer.json: `AutoTokenizer"),
-        (write(TOKENS, b"\x00\xff"), "as the processor of a dual encoder: .* Give a folder"),
-        (write(TOKENS, b"{}"), "'added_tokens' is missing in one of its files"),
-        (settings(TOKENS, "model", {"type": "BPE"}), "lacks its tokenizer"),
-        (drop(PROCESSOR), "Can't load image processor"),
-        (write(PROCESSOR, b"[1]"), "as the processor of a dual encoder"),
-        (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
-        (write("adapter_config.json", b"{}"), r"is an adapter without its model; merge .* \(adapter_config.json is"),
-        (only("modules.json", b"[]"), r"is a sentence-transformers model; give .* \(modules.json is there\)"),
-        (only("open_clip_config.json", b"{}"), "is an open_clip model; give its version for transformers"),
-    ],
-)
+BROKEN = [
+    (weights(lose_ten), "lacks 10 weights, such as text_model.encoder.layers.0.layer_norm1.bias, "),
+    (weights(cut), r"has 1 weights of other shapes .*text_projection.weight \(5, 16\) for \(8, 16\)"),
+    (halve, "its weights are damaged or cut short .* again"),
+    (write(WEIGHTS, b""), "its weights are damaged or cut short"),
+    (write(WEIGHTS, b"garbage" * 99), "its weights are damaged or cut short"),
+    (only("pytorch_model.bin", pickle.dumps(Attack()), WEIGHTS), "pickle that is damaged or would run code. Give"),
+    (only("pytorch_model.bin", b"garbage" * 99, WEIGHTS), "pickle that is damaged"),
+    (only("pytorch_model.bin", b"PK\x03\x04" * 99, WEIGHTS), "failed reading zip archive"),
+    (drop(WEIGHTS), "no file named model.safetensors.* Give a folder"),
+    (drop(CONFIG), "`model_type` key in its config.json. Give a folder"),
+    (write(CONFIG, b"{"), "not a valid JSON file. Give a folder"),
+    (write(CONFIG, b"[" * 100_000), "nested too deeply. Give a folder"),
+    (settings(CONFIG, "text_config", 5), "text_config"),
+    (drop(TOKENS), r"lacks its tokenizer: the one found has 2 tokens, .* Add tokenizer.json: `AutoTokenizer"),
+    (write(TOKENS, b"\x00\xff"), "as the processor of a dual encoder: .* Give a folder"),
+    (write(TOKENS, b"{}"), "'added_tokens' is missing in one of its files"),
+    (settings(TOKENS, "model", {"type": "BPE"}), "lacks its tokenizer"),
+    (drop(PROCESSOR), "Can't load image processor"),
+    (write(PROCESSOR, b"[1]"), "as the processor of a dual encoder"),
+    (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
+    (write("adapter_config.json", b"{}"), r"is an adapter without its model; merge .* \(adapter_config.json is"),
+    (only("modules.json", b"[]"), r"is a sentence-transformers model; give .* \(modules.json is there\)"),
+    (only("open_clip_config.json", b"{}"), "is an open_clip model; give its version for transformers"),
+]
+
+
+@pytest.mark.parametrize(("damage", "complaint"), BROKEN)
 def test_a_broken_model_is_one_line(damage, complaint, clip_folder, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     folder = shutil.copytree(clip_folder, tmp_path / "model")

@@ -6,6 +6,7 @@ The parsers raise RecursionError for deep nesting, and accept halves of surrogat
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -16,6 +17,7 @@ import yaml
 
 from repair_hf.runtime.options import UserError
 
+MAX_VALUES = 100_000  # of YAML, whose lists may repeat one another by name
 MAX_DEPTH = 100  # lists and objects in one another; whoever handles the value may use recursion
 _TOO_DEEP = f"its lists and objects are nested more than {MAX_DEPTH} deep"
 _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
@@ -72,7 +74,7 @@ def parse_yaml(text: bytes | str) -> Any:
         value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
     except _YAML_FAULTS as error:
         raise _unreadable(error) from error
-    _check(value, texts=True)
+    _check(value, texts=True, most=MAX_VALUES)
     return value
 
 
@@ -126,14 +128,17 @@ def _unreadable(error: Exception) -> UnreadableText:
     return UnreadableText(" ".join(str(error).split())[:300].rstrip(".") or type(error).__name__)
 
 
-def _check(value: Any, *, texts: bool) -> None:
-    """Check the depth and, if wanted, the `texts`, level by level. YAML can make a list its own member."""
+def _check(value: Any, *, texts: bool, most: float = math.inf) -> None:
+    """Check depth and number of values and, if wanted, the `texts`. YAML can make a list its own member."""
+    n_values = 0
     level: list[Any] = [[value]]
     for _ in range(MAX_DEPTH + 1):
         members = [each for one in level for each in (chain(one, one.values()) if isinstance(one, dict) else one)]
         if texts and (halves := [each for each in members if isinstance(each, str) and _HALF_PAIR.search(each)]):
             raise UnreadableText(f"{ascii(halves[0])[:80]} in it holds half of a surrogate pair")
-        level = list({id(each): each for each in members if isinstance(each, dict | list)}.values())
+        if (n_values := n_values + len(members)) > most:
+            raise UnreadableText(f"it holds more than {most:,} values")
+        level = [each for each in members if isinstance(each, dict | list)]
         if not level:
             return
     raise TooDeep(_TOO_DEEP)
