@@ -101,6 +101,25 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert not (tmp_path / "new").exists()
 
 
+def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
+    words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
+    words += ["--output", str(tmp_path / "new"), "--dry-run"]
+    totals = []
+    for more in (["--limit", "100"], ["--limit", "3"]):
+        assert synthesize(*words, *more) == 0
+        shown = capsys.readouterr().out
+        totals.append(next(line.split() for line in shown.splitlines() if line.split()[:1] == ["all"]))
+    assert (totals[0][1], totals[1][1]) == ("20", "6")
+    in_full, kept = (float(row[-1].removeprefix("$")) for row in totals)
+    saved, of = (float(word.strip("$;")) for word in shown.split("Saved: ")[1].split()[:3:2])
+    assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
+    assert "6 of 20 failures: `limit` leaves out 14" in shown
+    assert "if every failure were repaired: 100% i2t, 100% t2i." in shown
+    assert synthesize(*words, "--max-score", "-1") == 2
+    assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err
+
+
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     assert synthesize(*inputs, *WORLD, "--output", str(output), "--max-error-rate", "0.9", "--dry-run") == 0

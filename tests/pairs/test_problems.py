@@ -30,7 +30,7 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
     with caplog.at_level(logging.WARNING):
         pairs = load_pairs(write(folder, rows), split="all")
     of_images = {"missing_image": 3, "corrupt_image": 2, "image_without_captions": 2}
-    assert kinds(pairs) == {"malformed_row": 4, "duplicate_id": 1, "outside_folder": 2, "empty_caption": 3} | of_images
+    assert kinds(pairs) == {"malformed_row": 4, "outside_folder": 2, "empty_caption": 3} | of_images
     examples = {problem.kind: problem.examples for problem in pairs.problems}
     assert examples["malformed_row"] == ("line 18", "line 19", "line 20")
     assert examples["empty_caption"] == ("green_square.png#0", "green_square.png#1", "green_triangle.png#0")
@@ -58,7 +58,7 @@ def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
 def test_bad_rows_of_a_dataset(tmp_path):
     good = PIL.Image.new("RGB", (8, 8), "red")
     features = Features({"image": Image(), "caption": Value("string")})
-    images = [good, None, {"bytes": b"broken"}, {"path": "http://127.0.0.1:1/x.png"}, good]
+    images = [good, None, {"bytes": b"broken"}, {"path": "http://127.0.0.1:1/x.png"}, good.resize((9, 9))]
     data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c", "d", None]}, features=features)
     pq.write_table(data.data.table, tmp_path / "data.parquet")
     pairs = load_pairs(tmp_path, split="all")  # nothing is fetched from the address
@@ -110,6 +110,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     (folder / "good").symlink_to(pairs_folder)
     (folder / "list.json").write_text("[]")
     (folder / "torn.json").write_text("{")
+    (folder / "latin.csv").write_bytes(b"image,caption\nx.png,caf\xe9\n")
     for name, lines in (
         ("empty", ""),
         ("no images", json.dumps({"image": "x.png", "captions": ["a"]})),
@@ -134,16 +135,20 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
         ("other form", {}, r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"'),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
-        ("good/captions.jsonl", {}, "is a file; only a caption JSON .* Give the folder that it lies in"),
+        ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
+        ("good/captions.jsonl", {}, r"no column `caption`; it has \['image', 'captions'\]"),
+        ("good/captions.jsonl", {"caption_column": "captions", "image_id_column": "x"}, "Set `image_id_column`"),
+        ("empty/captions.jsonl", {}, "has no usable row"),
+        ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
         ("absent.json", {}, "absent.json` does not exist"),
         ("list.json", {}, "`image_folder` must be the folder of the images"),
         ("list.json", {"image_folder": "."}, "needs the lists `images` and `annotations`"),
         ("torn.json", {"image_folder": "."}, "is not JSON"),
         ("good", {"image_folder": "."}, r"`image_folder` \. is for a caption JSON"),
-        ("good", {"caption_column": "text"}, "`image_column` image and `caption_column` text are for a dataset"),
+        ("good", {"caption_column": "text"}, "`image_column` image and `caption_column` text are for a table"),
         ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
-        ("paths", {}, "cast it to `datasets.Image"),
+        ("paths", {}, "holds no usable image with a caption: 1 image that does not exist"),
         ("numbers", {}, "must hold a string or a list of strings"),
     ],
 )

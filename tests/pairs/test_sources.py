@@ -6,11 +6,12 @@ import json
 
 import PIL.Image
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Image, concatenate_datasets
 
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
-from tests.pairs.made_sources import as_dataset, content, rows_of, write
+from tests.pairs.made_layouts import LAYOUTS, lay_out
+from tests.pairs.made_sources import as_dataset, content, kinds, rows_of, write
 
 
 def test_folder(pairs_folder):
@@ -155,4 +156,44 @@ def test_splits_of_a_dataset(pairs_folder, tmp_path):
     data.add_column("split", [0] * 5 + [1] * 7).save_to_disk(tmp_path / "numbers")
     assert len(load_pairs(tmp_path / "numbers", split="1").images) == 7
     concatenate_datasets([data] * 5).save_to_disk(tmp_path / "none")
-    assert 30 < len(load_pairs(tmp_path / "none").images) < 60
+    assert len(load_pairs(tmp_path / "none").images) == 12  # a photograph in five rows is one image
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_images_captions_and_splits(pairs_folder, tmp_path, caplog, layout):
+    source, options = lay_out(pairs_folder, layout, tmp_path / "data")
+    caplog.set_level("INFO")
+    for split in ("all", "train", "validation", "test"):
+        given = content(load_pairs(source, split=split, strict=True, **options))
+        assert given == content(load_pairs(pairs_folder, split=split)) != {}
+    line = f"{source}: no split column: 9 / 2 / 1 images (train / validation / test); --split all takes all."
+    assert caplog.messages.count(line) == 3  # not for `all`
+    said = f"{source}: 24 rows are 12 images, each with all of its captions."
+    assert (said in caplog.messages) == (layout in ("CSV", "TSV", "image folder", "saved, a row per caption"))
+
+
+@pytest.mark.parametrize("stored", ["bytes", "paths"])
+def test_a_photograph_in_several_rows_is_one_image(folder, tmp_path, stored):
+    names = ["red_circle.png", "blue_circle.png", "red_circle.png"]
+    images = [str(folder / name) if stored == "paths" else PIL.Image.open(folder / name) for name in names]
+    data = Dataset.from_dict({"image": images, "caption": ["a", "b", "c"], "id": [7, 8, 9]})
+    data.cast_column("image", Image()).save_to_disk(tmp_path / "rows")
+
+    def loaded(**options) -> dict[str, list[str]]:
+        return content(load_pairs(tmp_path / "rows", split="all", image_folder=folder, **options))
+
+    assert loaded() == {"train-0000000": ["a", "c"], "train-0000001": ["b"]}  # `id` numbers the captions here
+    assert loaded(image_id_column="id") == {"7": ["a", "c"], "8": ["b"]}
+    write(folder, [{"image": "red_circle.png", "captions": [text]} for text in "ab"])
+    assert content(load_pairs(folder, split="all", strict=True)) == {"red_circle.png": ["a", "b"]}
+
+
+def test_bad_rows_of_a_table(folder):
+    table = folder / "rows.csv"
+    table.write_text(
+        "image,caption\nred_circle.png,a\nred_square.png\n../x.png,b\nblue_circle.png,\n./red_circle.png,5"
+    )
+    pairs = load_pairs(table, split="all")
+    assert content(pairs) == {"red_circle.png": ["a", "5"]}
+    ones = ("malformed_row", "outside_folder", "empty_caption", "image_without_captions")
+    assert kinds(pairs) == dict.fromkeys(ones, 1)

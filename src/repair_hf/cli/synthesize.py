@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate, repairing
+from repair_hf.mining.filtering import FilterOptions, described, filter_failures
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
     check_editor,
-    find_editor,
-    find_llm,
     find_usable_editor,
     find_usable_llm,
     local_weights,
     open_chat,
     open_editor,
 )
-from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
+from repair_hf.synthesis.options import RepairOptions
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -41,7 +40,7 @@ You can stop it at any time: the same command resumes and pays for no answer twi
 
 
 @dataclass(kw_only=True)
-class SynthesizeOptions(RepairOptions):
+class SynthesizeOptions(FilterOptions, RepairOptions):
     """What to repair, and how."""
 
     failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
@@ -72,7 +71,7 @@ def run(
 
     ready = _check(pairs_options, stage, llm, editor, options)
     if stage.dry_run:
-        _print_estimate(ready.pairs, ready.failures, Path(stage.output), llm, editor, options)
+        print_estimate(ready.pairs, ready.failures, ready.left_out, Path(stage.output), llm, editor, options)
         return _check_models(llm, editor)
     summary = ready.summary
     if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
@@ -92,6 +91,7 @@ class _Ready:
 
     pairs: Any
     failures: Any
+    left_out: LeftOut
     encoder: Any
     round: int
     resolved: dict[str, Any]
@@ -127,6 +127,9 @@ def _check(
     mined, failures = len(failures), earlier.leave_out(failures)
     if earlier.failures and processes().is_main:
         print(f"round {earlier.next}: {len(failures):,} of {mined:,} failures are new")
+    kept, left_out = filter_failures(failures, options, options.seed)
+    if left_out and processes().is_main:
+        print(f"{len(kept):,} of {len(failures):,} failures: {described(left_out)}")
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
     resolved |= local_weights(llm, editor)
     resolved |= {
@@ -139,7 +142,7 @@ def _check(
     summary = finished(stage.output, resolved, needs=("directions", "llm", "images", "paid", "seconds"))
     if summary is None:
         check_stage(stage.output, command="synthesize", options=resolved)
-    return _Ready(pairs, failures, encoder, earlier.next, resolved, summary)
+    return _Ready(pairs, kept, LeftOut(failures, left_out), encoder, earlier.next, resolved, summary)
 
 
 def _synthesize(
@@ -156,7 +159,7 @@ def _synthesize(
     start, everyone = time.perf_counter(), processes()
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
         chat, images = open_chat(llm, journal), open_editor(editor, llm)
-        synthesizer = Synthesizer(ready.pairs, ready.encoder, chat, images, round=ready.round, **_how(options))
+        synthesizer = Synthesizer(ready.pairs, ready.encoder, chat, images, round=ready.round, **repairing(options))
         live = LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=lambda: synthesizer.dollars)
         if everyone.is_main:
             synthesizer.watch = live
@@ -197,61 +200,10 @@ def _space_needed(folder: Path, candidates: int) -> int:
     return RESERVE + made // candidates
 
 
-def _how(options: SynthesizeOptions) -> dict[str, Any]:
-    return {each.name: vars(options)[each.name] for each in fields(RepairOptions)}
-
-
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
     return [
         {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
     ]
-
-
-def _print_estimate(
-    pairs: Any, failures: Any, output: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
-) -> None:
-    from repair_hf.analysis import costs
-    from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
-    from repair_hf.synthesis.estimate import ENOUGH, estimate_run
-    from repair_hf.training.grid_records import edits_reachable
-
-    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
-    earlier = paid_in(output)
-    estimate = estimate_run(
-        pairs,
-        failures.to_list(),
-        llm_name,
-        SynthesisOptions(**_how(options)),
-        price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
-        image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
-        measured=earlier,
-    )
-    mined = Counter(failures["direction"])
-    print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
-    is_measured = any(use.calls >= ENOUGH for use in earlier.values())
-    repaired = "at most, as if every triplet passed the audit"
-    if not options.audited:
-        repaired = "every triplet is repaired, because none is audited"
-    elif is_measured:
-        repaired = "as many as pass the audit in this folder"
-    print(
-        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
-        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
-        "(--reasoning-effort).\n"
-        f"Calls: {repaired}; unusable answers are requested once more.\n"
-        "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
-    )
-    limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
-    print(costs.time_at_limits(estimate, **limits))
-    print(costs.papers_counting(mined, options.candidates))
-    table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()
-    table = table.rename(columns={"q": "q_id", "fp": "fp_id"}).assign(has_edit=True, record_id="")
-    reach = edits_reachable(table)
-    shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
-    print(f"Edits that `repair-hf train` could encode if every failure were repaired: {shares or 'none'}.")
-    if earlier:
-        answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
-        print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
 
 
 def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:

@@ -6,14 +6,20 @@ files of this machine. Behind this door a path is absolute, and `images.inspect_
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Image, config
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.file_download import repo_folder_name
+
+CELLS_PER_READ = 256
 
 
 class OutsideFolder(OSError):
@@ -22,8 +28,8 @@ class OutsideFolder(OSError):
 
 def own_folders(source: str | Path) -> list[Path]:
     """Return the folders that hold the files of a local dataset, or of one of the Hub once it is fetched."""
-    if Path(source).exists():
-        return [Path(source)]
+    if (path := Path(source)).exists():
+        return [path if path.is_dir() else path.parent]
     fetched = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
     return [fetched, Path(config.DOWNLOADED_DATASETS_PATH), Path(config.EXTRACTED_DATASETS_PATH)]
 
@@ -87,6 +93,28 @@ def misplaced(rows: Dataset, column: str, folders: Sequence[str | Path]) -> dict
     return found
 
 
+def equal_cells(rows: Dataset, column: str) -> list[int]:
+    """Number the images of a column: cells of the same file, or of the same bytes, share a number; no others do."""
+    keys: list[Any] = []
+    blocks = undecoded(rows, column).with_format("arrow")
+    lengths = [pc.binary_length(_fields(table[column])[0]).to_pylist() for table in blocks.iter(CELLS_PER_READ)]
+    often = Counter(length for block in lengths for length in block)  # of another length, of other bytes
+    for table, sizes in zip(blocks.iter(CELLS_PER_READ), lengths, strict=True):
+        contents, paths = _fields(table[column])
+        for content, path, size in zip(contents, paths.to_pylist(), sizes, strict=True):
+            if size is not None and often[size] > 1:
+                keys.append(hashlib.sha256(content.as_buffer()).digest())
+            else:
+                keys.append(os.path.normpath(path) if size is None and path else len(keys))
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _fields(cells: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    cells = cells.combine_chunks()
+    return pc.struct_field(cells, "bytes"), pc.struct_field(cells, "path")  # null in an absent cell
+
+
 def _is_relative(path: str | None) -> bool:
     return bool(path) and not os.path.isabs(path or "")
 
@@ -94,5 +122,5 @@ def _is_relative(path: str | None) -> bool:
 def _paths(rows: Dataset, column: str) -> Iterable[str | None]:
     """Yield the path of each cell without bytes, and None for the others."""
     for table in undecoded(rows, column).with_format("arrow").iter(1000):
-        bytes_, paths = (pc.struct_field(table[column], name) for name in ("bytes", "path"))  # null in an absent cell
-        yield from pc.if_else(bytes_.is_null(), paths, None).to_pylist()
+        contents, paths = _fields(table[column])
+        yield from pc.if_else(contents.is_null(), paths, None).to_pylist()

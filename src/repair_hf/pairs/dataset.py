@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -21,8 +22,9 @@ from datasets import Dataset, Features, Image, Value
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, draw_coco30k
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
+from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.sources import Listing, read_dataset, read_folder
+from repair_hf.pairs.sources import Columns, Listing, read_dataset, read_folder
 from repair_hf.runtime.options import PairsOptions, UserError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,8 @@ logger = logging.getLogger(__name__)
 _PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
 _ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # also Chinese, Japanese, Arabic, Urdu and Hindi ones
 
-COLUMNS = ("image", "caption")  # default columns of a dataset
+COLUMNS = Columns("image", "caption")  # default columns of a dataset
+PARTS = ("train", "validation", "test")  # of a source without splits
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -79,8 +82,9 @@ def load_pairs(
     *,
     split: str = "train",
     image_folder: str | Path | None = None,
-    image_column: str = COLUMNS[0],
-    caption_column: str = COLUMNS[1],
+    image_column: str = COLUMNS.image,
+    caption_column: str = COLUMNS.caption,
+    image_id_column: str | None = None,
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
@@ -89,11 +93,15 @@ def load_pairs(
 
     Args:
         source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`, the
-            split optional), a caption JSON of COCO or of Karpathy, a Hub dataset id, or the folder of a dataset.
+            split optional), a table (CSV, TSV, JSON Lines or Parquet), a caption JSON of COCO or of Karpathy, a Hub
+            dataset id, or the folder of a dataset. Rows of one image file, or of equal bytes, are one image.
         split: Which split; `all` takes everything.
-        image_folder: Folder of the images that a caption JSON, or a dataset that holds paths, names.
-        image_column: Column of a dataset that holds the image.
-        caption_column: Column of a dataset that holds the caption or a list of captions.
+        image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
+            table are relative to it, by default to the table's folder.
+        image_column: Column that holds the image or its path.
+        caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
+        image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
+            `filename`, or if it is called `cocoid` or `id` and repeats with the image.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
             training images of `coco30k` are drawn from those of COCO.
@@ -110,17 +118,12 @@ def load_pairs(
     if benchmark is not None:
         expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
     wanted = (split, "restval") if with_restval and split == "train" else (split,)
-    listing = _read(source, problems, wanted, image_folder, image_column, caption_column)
-    ids: list[str] = listing.images["image_id"][:]
-    rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
-    captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
-    if expected is not None:
-        expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
-    images, usable = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
-    if expected is not None:
-        expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
-    _report(problems, source, strict, is_empty=not usable)
-    table = _caption_table([ids[row] for row in usable], [captions[row] for row in usable])
+    folder = None if image_folder is None else Path(image_folder)
+    columns = Columns(image_column, caption_column, image_id_column, folder)
+    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
+    ids, images, captions = _admitted(listing, wanted, expected, problems, source)
+    _report(problems, source, strict, is_empty=not ids)
+    table = _caption_table(ids, captions)
     if expected is not None:
         logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
     return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found())
@@ -138,45 +141,41 @@ def bare_caption(caption: str) -> str:
     return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
-def _read(
-    source: str,
-    problems: Problems,
-    splits: Sequence[str],
-    image_folder: str | Path | None,
-    image_column: str,
-    caption_column: str,
-) -> Listing:
+def _read(source: str, problems: Problems, splits: Sequence[str], columns: Columns) -> Listing:
     path = Path(source)
     is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
-    if image_folder is not None and is_folder:
+    if columns.folder is not None and is_folder:
         raise UserError(
-            f"`image_folder` {image_folder} is for a caption JSON or a dataset, and `{source}` is neither."
+            f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, and `{source}` is none."
         )
-    if (is_folder or is_json) and (image_column, caption_column) != COLUMNS:
-        columns = f"`image_column` {image_column} and `caption_column` {caption_column}"
-        raise UserError(f"{columns} are for a dataset, and `{source}` is none; leave them out.")
+    if (is_folder or is_json) and replace(columns, folder=None) != COLUMNS:
+        named = {"image_column": columns.image, "caption_column": columns.caption, "image_id_column": columns.image_id}
+        given = " and ".join(f"`{option}` {name}" for option, name in named.items() if name is not None)
+        raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
     if is_folder:
         return read_folder(path, problems)
-    if is_json:
-        if not path.is_file():
-            raise UserError(f"`{source}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
-        if image_folder is None or not Path(image_folder).is_dir():
-            raise UserError(f"`image_folder` must be the folder of the images in {source}, got {image_folder}.")
-        return read_annotations(path, Path(image_folder), problems)
-    listing = read_dataset(source, splits, image_column, caption_column)
-    return listing if image_folder is None else replace(listing, folders=[*listing.folders, Path(image_folder)])
+    if not is_json:
+        return read_dataset(source, splits, columns, problems)
+    if not path.is_file():
+        raise UserError(f"`{source}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
+    if columns.folder is None or not columns.folder.is_dir():
+        raise UserError(f"`image_folder` must be the folder of the images in {source}, got {columns.folder}.")
+    return read_annotations(path, columns.folder, problems)
 
 
-def _first_of_each_id(ids: list[str], problems: Problems) -> list[int]:
-    seen: set[str] = set()
-    rows = []
-    for row, image_id in enumerate(ids):
-        if image_id in seen:
-            problems.add("duplicate_id", image_id)
-        else:
-            seen.add(image_id)
-            rows.append(row)
-    return rows
+def _admitted(
+    listing: Listing, wanted: Sequence[str], expected: BenchmarkSplit | None, problems: Problems, source: str
+) -> tuple[list[str], Dataset, list[dict[int, str]]]:
+    """Return the ids, the images and the captions of what is wanted and can be used."""
+    ids: list[str] = listing.images["image_id"][:]
+    rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
+    captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
+    if expected is not None:
+        expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
+    images, usable = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
+    if expected is not None:
+        expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
+    return [ids[row] for row in usable], images, [captions[row] for row in usable]
 
 
 def _rows_of_split(
@@ -187,9 +186,9 @@ def _rows_of_split(
     problems: Problems,
     source: str,
 ) -> list[int]:
-    rows = _first_of_each_id(ids, problems)
+    rows = list(range(len(ids)))
     if wanted != ("all",) and rows:
-        splits = [_part(image_id) for image_id in ids] if listing.splits is None else listing.splits
+        splits = _parts(ids, source) if listing.splits is None else listing.splits
         for row in rows:
             if splits[row] is None:
                 problems.add("no_split", ids[row])
@@ -217,9 +216,14 @@ def _of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], ro
     return [row for row in rows if ids[row] in drawn]
 
 
-def _part(image_id: str) -> str:
-    tenth = int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8]) % 10
-    return {8: "validation", 9: "test"}.get(tenth, "train")
+def _parts(image_ids: list[str], source: str) -> Sequence[str | None]:
+    """Split images by a hash of their ids, and say so."""
+    tenths = (int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8]) % 10 for image_id in image_ids)
+    parts = [{8: "validation", 9: "test"}.get(tenth, "train") for tenth in tenths]
+    counts = Counter(parts)
+    sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
+    logger.info("%s: no split column: %s images (%s); --split all takes all.", source, sizes, " / ".join(PARTS))
+    return parts
 
 
 def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, str]:

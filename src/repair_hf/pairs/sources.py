@@ -1,4 +1,4 @@
-"""List the images and captions of a folder with `captions.jsonl`, or of a dataset.
+"""List the images and captions of a folder with `captions.jsonl`, of a table, or of a dataset.
 
 No image is decoded here. A row that does not fit the format is collected as a problem and raises no error.
 """
@@ -28,18 +28,34 @@ from datasets.exceptions import DatasetsError
 from datasets.features.features import require_decoding
 from yaml import YAMLError
 
-from repair_hf.pairs.cells import anchored, own_folders, undecoded
+from repair_hf.pairs.cells import anchored, equal_cells, own_folders, undecoded
 from repair_hf.pairs.problems import Problems
+from repair_hf.pairs.tables import TABLES, is_table, load_table
 from repair_hf.runtime.hub_access import name_for_datasets
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import read_json_lines
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
 TEXTS = (Value("string"), Value("large_string"))
-ID_COLUMNS = ("image_id", "filename")
+ID_COLUMNS = ("image_id", "filename")  # name the images
+MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
 # What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
 UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
 FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a table or a dataset keeps what, and where the images lie that it names."""
+
+    image: str
+    caption: str  # or several, with commas between them
+    image_id: str | None = None
+    folder: Path | None = None
+
+    def captions(self, found: Sequence[str]) -> list[str]:
+        """The names of the caption columns."""
+        return [self.caption] if self.caption in found else [name.strip() for name in self.caption.split(",")]
 
 
 @dataclass(frozen=True)
@@ -79,22 +95,25 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
     )
 
 
-def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_column: str) -> Listing:
-    """Read a dataset of the Hub or of a folder: an image column, and a column with a caption or a list of captions.
+def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems: Problems) -> Listing:
+    """Read a table, or a dataset of the Hub or of a folder.
 
-    A column `image_id`, or else `filename`, names the images. Rows of the same name are one image with all their
-    captions, unless splits use the name for different images, which are then named by split and name. A row without a
-    name is an image of its own, named by split and row. A column `split` gives the splits of a dataset that has only
-    one. A lone split named `train` counts as no splits, because `datasets` uses that name for data without splits.
+    Texts in the image column are paths, relative to `columns.folder` or else to the data's own folder. A column of ids
+    names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an id for different images, which are then named by
+    split and id. A row without an id is named by its path, or else by split and row. A column `split` gives the splits
+    of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
+    for data without splits.
     """
-    parts = _load(source)
+    parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
     wanted = parts
     if splits[0] in parts and len(parts) > 1:
         wanted = {name: parts[name] for name in splits if name in parts}
+    captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
-        _check_columns(source, part, image_column, caption_column)
+        _check_columns(source, part, columns, captions)
+    named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
     rows = concatenate_datasets(
-        [part.select_columns(_columns(part, image_column, caption_column)) for part in wanted.values()]
+        [part.select_columns(_columns(part, (columns.image, *captions), named)) for part in wanted.values()]
     )
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
     of_rows: list[str | None] | None = [name for name, _ in names]
@@ -102,18 +121,18 @@ def read_dataset(source: str, splits: Sequence[str], image_column: str, caption_
         of_rows = _plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         of_rows = None
-    images = undecoded(anchored(rows, [image_column], source), image_column).rename_columns({image_column: "image"})
-    ids = [f"{name}-{row:07d}" for name, row in names]
-    id_column = next((name for name in ID_COLUMNS if name in rows.features), None)
-    if id_column is not None:
-        given = rows[id_column][:]
-        ids = [own if name in (None, "") else str(name) for own, name in zip(ids, given, strict=True)]
-        ids = ids if of_rows is None else _distinct(ids, of_rows, images)
+    own = [f"{name}-{row:07d}" for name, row in names]
+    folder: str | Path = source
+    if rows.features[columns.image] in TEXTS:
+        own = [path or name for path, name in zip(rows[columns.image][:], own, strict=True)]
+        folder = columns.folder or own_folders(source)[0]
+        rows = rows.cast_column(columns.image, Image(decode=False))
+    images = undecoded(anchored(rows, [columns.image], folder), columns.image)
+    images = images.rename_columns({columns.image: "image"})
+    ids = _ids(rows, columns, own, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
-    is_list = rows.features[caption_column] not in TEXTS
-    captions = [(value or []) if is_list else [value] for value in rows[caption_column][:]]
-    listing = Listing(images, captions, of_rows, own_folders(source))
-    return listing if id_column is None else _grouped(listing)
+    folders = [*own_folders(source), *([] if columns.folder is None else [columns.folder])]
+    return Listing(images, _captions(rows, captions), of_rows, folders)
 
 
 def _usable(row: Any) -> dict | None:
@@ -151,8 +170,8 @@ def _load(source: str) -> dict[str, Dataset]:
     folder = Path(source)
     if folder.is_file():
         raise UserError(
-            f"`{source}` is a file; only a caption JSON (.json) is read as one. Give the folder that it lies in: one "
-            "with captions.jsonl, or one of a dataset."
+            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
+            "one of these, or the folder of a dataset."
         )
     try:
         loaded = load_any(source)
@@ -160,30 +179,66 @@ def _load(source: str) -> dict[str, Dataset]:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         here = "" if folder.exists() else "is not a local file or folder, and "
         raise UserError(
-            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a COCO "
-            "caption JSON, or the Hub id or folder of a dataset."
+            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a table, a "
+            "COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
     return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
 
 
-def _check_columns(source: str, rows: Dataset, image_column: str, caption_column: str) -> None:
-    for option, column in (("image_column", image_column), ("caption_column", caption_column)):
+def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Sequence[str]) -> None:
+    asked = [("image_column", columns.image), *(("caption_column", name) for name in captions)]
+    if columns.image_id is not None:
+        asked.append(("image_id_column", columns.image_id))
+    for option, column in asked:
         if column not in rows.features:
             raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
-    if not isinstance(rows.features[image_column], Image):
-        kind = rows.features[image_column]
-        raise UserError(f"Column `{image_column}` of `{source}` holds {kind}; cast it to `datasets.Image()`.")
-    caption = rows.features[caption_column]
-    inner = caption.feature if isinstance(caption, List | LargeList) else caption
-    if inner not in TEXTS:
-        raise UserError(
-            f"Column `{caption_column}` of `{source}` holds {caption}; it must hold a string or a list of strings."
-        )
+    image = rows.features[columns.image]
+    if not isinstance(image, Image) and not (image in TEXTS and Path(source).exists()):
+        raise UserError(f"Column `{columns.image}` of `{source}` holds {image}; cast it to `datasets.Image()`.")
+    for name in captions:
+        caption = rows.features[name]
+        inner = caption.feature if isinstance(caption, List | LargeList) else caption
+        if inner not in TEXTS:
+            raise UserError(
+                f"Column `{name}` of `{source}` holds {caption}; it must hold a string or a list of strings."
+            )
 
 
-def _columns(rows: Dataset, *needed: str) -> list[str]:
-    others = [name for name in (*ID_COLUMNS, "split") if name in rows.features and name not in needed]
-    return [*needed, *(name for name in others if not require_decoding(rows.features[name]))]  # else opens files
+def _columns(rows: Dataset, needed: Sequence[str], named: Sequence[str]) -> list[str]:
+    others = [name for name in (*named, "split") if name in rows.features and name not in needed]
+    # what decodes would open files
+    return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))
+
+
+def _captions(rows: Dataset, columns: Sequence[str]) -> list[list[Any]]:
+    """Return the captions of each row, of all columns."""
+    texts = [
+        rows[name][:] if rows.features[name] not in TEXTS else [[value] for value in rows[name][:]] for name in columns
+    ]
+    return [[text for some in of_row for text in some or []] for of_row in zip(*texts, strict=True)]
+
+
+def _ids(
+    rows: Dataset, columns: Columns, own: list[str], splits: list[str | None] | None, images: Dataset
+) -> list[str]:
+    """Return the name of each row's image: that of the column that names them, else its own."""
+    column = columns.image_id or next((name for name in ID_COLUMNS if name in rows.features), None)
+    maybe = [name for name in MAYBE_IDS if column is None and name in rows.features]
+    if column is None and not maybe:
+        return own
+    look = equal_cells(images, "image")
+    column = column or next((name for name in maybe if _repeats_with(_plain_texts(rows, name), look)), None)
+    if column is None:
+        return own
+    given = rows[column][:]
+    ids = [mine if name in (None, "") else str(name) for mine, name in zip(own, given, strict=True)]
+    return ids if splits is None else _distinct(ids, splits, look)
+
+
+def _repeats_with(names: list[str | None], look: list[int]) -> bool:
+    """Whether some name repeats, and every image has a name of its own."""
+    both = len(set(zip(names, look, strict=True)))
+    return both < len(names) and both == len(set(names)) == len(set(look))
 
 
 def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
@@ -193,30 +248,11 @@ def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
     return values if feature in TEXTS else [None if value is None else name(value) for value in values]
 
 
-def _distinct(ids: list[str], splits: list[str | None], images: Dataset) -> list[str]:
-    """Put the split before ids that splits use for different images."""
-    first: dict[str, dict[str | None, int]] = {}  # the row that each id has in each split
-    for row, (image_id, split) in enumerate(zip(ids, splits, strict=True)):
-        first.setdefault(image_id, {}).setdefault(split, row)
-    shared = {
-        image_id
-        for image_id, rows in first.items()
-        if len(rows) > 1 and len({_content(images[row]["image"]) for row in rows.values()}) > 1
-    }
+def _distinct(ids: list[str], splits: list[str | None], look: list[int]) -> list[str]:
+    """Put the split before ids that splits use for different images; `look` is equal for equal images."""
+    first: dict[str, dict[str | None, int]] = {}  # the image that each id has in each split
+    for image_id, split, image in zip(ids, splits, look, strict=True):
+        first.setdefault(image_id, {}).setdefault(split, image)
+    shared = {image_id for image_id, images in first.items() if len(set(images.values())) > 1}
     named = zip(ids, splits, strict=True)
     return [f"{split}/{image_id}" if image_id in shared else image_id for image_id, split in named]
-
-
-def _content(image: dict | None) -> bytes | str | None:
-    return None if image is None else image["bytes"] or image["path"]
-
-
-def _grouped(listing: Listing) -> Listing:
-    """Merge the rows of each id: the first row's image and split, the captions of all rows."""
-    rows: dict[str, int] = {}
-    captions: dict[str, list[Any]] = {}
-    for row, image_id in enumerate(listing.images["image_id"][:]):
-        rows.setdefault(image_id, row)
-        captions.setdefault(image_id, []).extend(listing.captions[row])
-    splits = None if listing.splits is None else [listing.splits[row] for row in rows.values()]
-    return Listing(listing.images.select(list(rows.values())), list(captions.values()), splits, listing.folders)

@@ -77,11 +77,14 @@ class PairsOptions:
     _argument_group_name = "pairs"
 
     pairs: str = need(
-        "Folder with captions.jsonl, COCO or Karpathy caption JSON, Hub dataset id, or folder of a saved dataset."
+        "Folder with captions.jsonl, table (.csv, .tsv, .jsonl, .parquet), COCO or Karpathy JSON, Hub id, or folder."
     )
-    image_folder: str | None = opt(None, "Folder of the images that a caption JSON, or a dataset of paths, names.")
-    image_column: str = opt("image", "Dataset column with the image.")
-    caption_column: str = opt("caption", "Dataset column with the caption or a list of captions.")
+    image_folder: str | None = opt(None, "Folder of the images that a caption JSON or a table of paths names.")
+    image_column: str = opt("image", "Column with the image or its path.")
+    caption_column: str = opt("caption", "Column with the caption or a list of captions; or several: `a,b`.")
+    image_id_column: str | None = opt(
+        None, "Column whose rows of one value are one image; by default image_id, filename, cocoid or id, if it fits."
+    )
     split: str = opt("train", "Split to use; `all` takes every split.")
     strict: bool = opt(False, "Raise an error at the first bad row instead of leaving bad rows out.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(

@@ -1,0 +1,87 @@
+"""What `repair-hf synthesize --dry-run` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from repair_hf.cli.subcommands import print_table
+from repair_hf.mining.filtering import described
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What filters leave out: the failures with all of these, and how many each filter leaves out."""
+
+    failures: Any
+    counts: Mapping[str, int]
+
+
+def print_estimate(
+    pairs: Any,
+    failures: Any,
+    left_out: LeftOut,
+    output: Path,
+    llm: LLMOptions,
+    editor: EditorOptions,
+    options: RepairOptions,
+) -> None:
+    """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
+    from repair_hf.analysis import costs
+    from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
+    from repair_hf.synthesis.estimate import ENOUGH, estimate_run
+    from repair_hf.training.grid_records import edits_reachable
+
+    (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
+    earlier = paid_in(output)
+    estimate_of = partial(
+        estimate_run,
+        pairs,
+        model=llm_name,
+        options=SynthesisOptions(**repairing(options)),
+        price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
+        image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
+        measured=earlier,
+    )
+    estimate = estimate_of(failures=failures.to_list())
+    mined = Counter(failures["direction"])
+    print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
+    is_measured = any(use.calls >= ENOUGH for use in earlier.values())
+    repaired = "at most, as if every triplet passed the audit"
+    if not options.audited:
+        repaired = "every triplet is repaired, because none is audited"
+    elif is_measured:
+        repaired = "as many as pass the audit in this folder"
+    print(
+        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
+        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
+        "(--reasoning-effort).\n"
+        f"Calls: {repaired}; unusable answers are requested once more.\n"
+        "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
+    )
+    limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
+    if left_out.counts:
+        in_full = estimate_of(failures=left_out.failures.to_list()).dollars
+        saved = None if in_full is None or estimate.dollars is None else in_full - estimate.dollars
+        print(f"Saved: {costs.dollars(saved)} of {costs.dollars(in_full)}; {described(left_out.counts)}.")
+    print(costs.time_at_limits(estimate, **limits))
+    print(costs.papers_counting(mined, options.candidates))
+    table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()
+    table = table.rename(columns={"q": "q_id", "fp": "fp_id"})
+    reach = edits_reachable(table.assign(has_edit=True, record_id=""))
+    shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
+    print(f"Edits that `repair-hf train` could encode if every failure were repaired: {shares or 'none'}.")
+    if earlier:
+        answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
+        print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
+
+
+def repairing(options: RepairOptions) -> dict[str, Any]:
+    """How failures are repaired, as keywords of `Synthesizer`."""
+    return {each.name: vars(options)[each.name] for each in fields(RepairOptions)}

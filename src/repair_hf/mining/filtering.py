@@ -1,0 +1,62 @@
+"""Leave out mined failures before anything is paid for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repair_hf.runtime.options import Bounded, UserError, opt
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(kw_only=True)
+class FilterOptions(Bounded):
+    """Which of the mined failures to repair; names and meanings as in sentence-transformers."""
+
+    failures_only: bool = opt(False, "Only false positives that rank before the ground truth.")
+    max_score: float | None = opt(None, "Leave out false positives with a higher cosine to the query.")
+    relative_margin: float | None = opt(
+        None, "0.05 leaves out false positives of more than 95% of the ground truth's cosine to the query."
+    )
+    limit: int | None = opt(None, "At most so many failures of each direction, drawn at random: for a trial.", least=1)
+
+
+def filter_failures(failures: Dataset, options: FilterOptions, seed: int = 0) -> tuple[Dataset, Mapping[str, int]]:
+    """Keep what the options want, in the order of `failures`; of two limits the smaller keeps some of the larger's.
+
+    Returns:
+        The failures that are kept; and how many each option left out, the options one after the other.
+
+    Raises:
+        UserError: If none is left.
+    """
+    import numpy as np
+
+    columns = failures.select_columns(["direction", "fp_score", "gt_score", "fp_rank", "gt_rank"]).to_pandas()
+    wanted = {}
+    if options.failures_only:
+        wanted["failures_only"] = columns["fp_rank"] < columns["gt_rank"]
+    if options.max_score is not None:
+        wanted["max_score"] = columns["fp_score"] <= options.max_score
+    if options.relative_margin is not None:
+        wanted["relative_margin"] = columns["fp_score"] <= columns["gt_score"] * (1 - options.relative_margin)
+    stays, left_out = np.ones(len(columns), bool), {}
+    for name, some in wanted.items():
+        left_out[name] = int((stays & ~some).sum())
+        stays &= some.to_numpy()
+    if options.limit is not None:
+        order = np.random.default_rng(seed).permutation(len(columns))
+        drawn = columns.iloc[order[stays[order]]].groupby("direction").head(options.limit).index
+        left_out["limit"] = int(stays.sum()) - len(drawn)
+        stays = columns.index.isin(drawn)
+    if len(columns) and not stays.any():
+        raise UserError(f"No failure of {len(columns):,} is left: {described(left_out)}. Loosen these options.")
+    return (failures.select(np.flatnonzero(stays)) if left_out else failures), left_out
+
+
+def described(left_out: Mapping[str, int]) -> str:
+    """Say how many failures each option left out."""
+    return ", ".join(f"`{name}` leaves out {count:,}" for name, count in left_out.items())
