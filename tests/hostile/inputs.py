@@ -155,7 +155,7 @@ COCO_FILES: dict[str, tuple[Damage, str]] = {
     "other lists": (whole("coco.json", b'{"images": [1], "annotations": {}}'), "is no caption file"),
 }
 RECIPES: dict[str, tuple[bytes | None, str]] = {
-    "brackets": (DEEP[:400], "nested more than 100 deep"),
+    "brackets": (DEEP[:400] + b"]" * 400, "nested more than 100 deep"),
     "half a pair": (b'output: "\\ud800"', "half of a surrogate pair"),
     "garbage": (b"\xff\x00", "is not valid YAML"),
     "list": (b"[1, 2]", "must hold `key: value` lines"),
