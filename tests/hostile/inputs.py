@@ -88,7 +88,7 @@ LINES: dict[str, tuple[Damage, str]] = {  # left out with this reason
     "name of a number": (line(ODD | {"image": 5}), MALFORMED),
     "split of a number": (line(ODD | {"split": 5}), MALFORMED),
     "captions of numbers": (line(ODD | {"captions": [5]}), EMPTY),
-    "twice": (line(ODD | {"image": "red_circle.png"}), KINDS["duplicate_id"][0]),
+    "twice": (line(ODD | {"image": "red_circle.png"}), "rows are 12 images"),
     "parent": (leads_to("../secret.png"), OUTSIDE),
     "absolute": (leads_to("/etc/hostname"), OUTSIDE),
     "link": (picture(to_secret), OUTSIDE),

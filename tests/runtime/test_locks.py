@@ -18,10 +18,13 @@ from pathlib import Path
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.scratch import scratch_folder
 with one_writer(sys.argv[1]) if len(sys.argv) > 1 else scratch_folder() as folder:
+    ready, begun = os.pipe()
     if os.fork() == 0:  # a worker that outlives it
+        os.write(begun, b"1")
         os.close(0), os.close(1), os.close(2)
         time.sleep(600)
         os._exit(0)
+    os.read(ready, 1)
     print(folder, flush=True)
     time.sleep(600)
 """

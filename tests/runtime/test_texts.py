@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -176,5 +177,7 @@ def test_records_are_read_or_one_line(tmp_path, data, name):
     (tmp_path / "README.md").write_bytes(b"---\nconfigs:\n- config_name: records\n---\n")
     (tmp_path / name).write_bytes(b"---\n" + data + b"\n---\n" if name == "README.md" else data)
     for load in (load_records, load_dropped):
-        with pytest.raises(UserError, match="holds no records|is damaged"):
-            load(tmp_path)
+        try:
+            assert len(load(tmp_path)) == 0
+        except UserError as error:
+            assert re.search("holds no records|is damaged", str(error)) and "\n" not in str(error)

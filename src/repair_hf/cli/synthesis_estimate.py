@@ -53,18 +53,7 @@ def print_estimate(
     mined = Counter(failures["direction"])
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
-    repaired = "at most, as if every triplet passed the audit"
-    if not options.audited:
-        repaired = "every triplet is repaired, because none is audited"
-    elif is_measured:
-        repaired = "as many as pass the audit in this folder"
-    print(
-        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
-        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
-        "(--reasoning-effort).\n"
-        f"Calls: {repaired}; unusable answers are requested once more.\n"
-        "Dollars: list prices" + (", those of the batch API." if llm.batch else ".")
-    )
+    print(_basis(is_measured=is_measured, audited=options.audited, batch=llm.batch))
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
     if left_out.counts:
         in_full = estimate_of(failures=left_out.failures.to_list()).dollars
@@ -80,6 +69,22 @@ def print_estimate(
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
         print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
+
+
+def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:
+    """Say what the estimate goes by."""
+    repaired = "at most, as if every triplet passed the audit"
+    if not audited:
+        repaired = "every triplet is repaired, because none is audited"
+    elif is_measured:
+        repaired = "as many as pass the audit in this folder"
+    return (
+        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
+        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
+        "(--reasoning-effort).\n"
+        f"Calls: {repaired}; unusable answers are requested once more.\n"
+        "Dollars: list prices" + (", those of the batch API." if batch else ".")
+    )
 
 
 def repairing(options: RepairOptions) -> dict[str, Any]:
