@@ -14,6 +14,7 @@ from typing import Any
 from repair_hf.cli.subcommands import print_table, run_command
 from repair_hf.runtime.command_line import flags
 from repair_hf.runtime.options import Bounded, opt
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
 
 # COCO30K with CLIP ViT-B/32; shares and R@1 in %. Without a figure of their own for COCO30K, those over both datasets.
@@ -88,7 +89,7 @@ def facts(options: FactsOptions) -> None:
 def _validate(folder: Path, pairs: list[str], name: str, model: str) -> dict[str, float]:
     output = folder / "evaluate" / name
     run_command("evaluate", "--model", model, *pairs, "--split", "validation", "--output", str(output))
-    metrics = json.loads((output / "metrics.json").read_text())
+    metrics = read_json(output / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
     return {side: 100 * metrics[f"{side}_R@1"] for side in ("i2t", "t2i")}
 
 
