@@ -10,7 +10,7 @@ from repair_hf.cli.main import main
 PER_SAMPLE = {
     "vanilla": (0, 0), "negclip": (0, 0), "simclr": (0, 0), "stablerep": (0, 1), "laclip": (1, 0),
     "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3),
-    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0),
+    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "repair-reciprocal": (5, 0), "new-pairs": (0, 0),
 }  # fmt: skip
 
 

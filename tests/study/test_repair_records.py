@@ -135,6 +135,7 @@ def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
     paid = [use | {"direction": "i2t", "dollars": 40.0}, bought]  # includes inherited answers
     summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert cost_of([tmp_path]) == (12, 6, 0.75 + 6.0)
+    assert cost_of([tmp_path], {}) == (12, 6, 0.75 + 6.0)
+    assert cost_of([tmp_path], {"i2t": 0.0, "t2i": 0.5}) == (4, 3, 0.1875 + 3.0)
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"paid": [bought | {"unpriced": 1}]}))
-    assert cost_of([tmp_path])[2] is None
+    assert cost_of([tmp_path], {})[2] is None

@@ -19,44 +19,45 @@ def measured(method, knobs: Knobs) -> Measured:
     return Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {})
 
 
-def each(method, points) -> list[Measured]:
-    return [measured(method, knobs) for knobs in points]
+def each(method, points) -> list[list[Measured]]:
+    return [[measured(method, knobs)] * 2 for knobs in points]
 
 
 def tried(method: str, space: SearchSpace = SPACE, measure=each) -> list[Knobs]:
-    return [one.cell.knobs for one in tune(METHODS, method, space, measure).tried]
+    return list(dict.fromkeys(one.cell.knobs for one in tune(METHODS, method, space, measure).tried))
 
 
-def test_one_thing_is_tried_after_the_other_and_nothing_twice():
-    rates = [Knobs(1e-4, 1.0), Knobs(3e-4, 1.0)]
-    assert tried("negclip") == [*rates, Knobs(3e-4, 2.0)]
-    points = [(1e-4, 1.0, 1.0), (3e-4, 1.0, 1.0), (3e-4, 2.0, 1.0), (3e-4, 2.0, 0.5)]
-    assert tried("repair") == [Knobs(*point) for point in points]
+def test_each_rate_is_tried_with_each_length_then_lambda_and_nothing_twice():
+    points = [(1e-4, 1.0), (1e-4, 2.0), (3e-4, 1.0), (3e-4, 2.0)]
+    assert tried("negclip") == tried("repair") == [Knobs(*point) for point in points]
+    assert tried("repair-paper") == [*(Knobs(*point, 1.0) for point in points), Knobs(3e-4, 2.0, 0.5)]
     assert tried("vanilla", replace(SPACE, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
 
 
 def test_lambda_is_tried_for_those_alone_that_have_grids():
-    assert {knobs.grid_weight for name in ("other-backbone-vanilla", "alia") for knobs in tried(name)} == {0.0}
-    assert {knobs.grid_weight for knobs in tried("repair-t2i")} == {1.0, 0.5}
+    assert {
+        knobs.grid_weight for name in ("other-backbone-vanilla", "alia", "repair-t2i") for knobs in tried(name)
+    } == {0.0}
+    assert {knobs.grid_weight for knobs in tried("repair-paper")} == {1.0, 0.5}
 
 
 def test_what_is_best_in_both_directions_together_wins_and_ablations_take_repairs():
-    found = {name: tune(METHODS, name, SPACE, each) for name in ("vanilla", "repair", "wo-qc", "repair-mixed")}
-    assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 3
-    assert found["repair"].knobs == Knobs(3e-4, 2.0, 0.5) and len(found["repair"].tried) == 4
-    assert found["wo-qc"] == found["repair-mixed"] == found["repair"]
+    found = {name: tune(METHODS, name, SPACE, each) for name in ("vanilla", "repair", "wo-qc", "repair-grid")}
+    assert found["vanilla"].knobs == Knobs(3e-4, 2.0) and len(found["vanilla"].tried) == 2 * 4
+    assert found["repair-grid"].knobs == Knobs(3e-4, 2.0, 0.5) and len(found["repair-grid"].tried) == 2 * 5
+    assert found["wo-qc"] == found["repair"]
     assert {one.cell.method for one in found["wo-qc"].tried} == {"repair"}
 
 
 def test_without_tuning_the_first_of_each_is_taken():
-    found = {name: tune(METHODS, name, SPACE, None) for name in ("laclip", "repair")}
-    assert found["laclip"].knobs == Knobs(1e-4, 1.0) and found["repair"].knobs == Knobs(1e-4, 1.0, 1.0)
-    assert not found["repair"].tried
+    found = {name: tune(METHODS, name, SPACE, None) for name in ("laclip", "repair-paper")}
+    assert found["laclip"].knobs == Knobs(1e-4, 1.0) and found["repair-paper"].knobs == Knobs(1e-4, 1.0, 1.0)
+    assert not found["repair-paper"].tried
 
 
 def test_of_equals_the_one_tried_first_wins():
     def equal(method, points):
         metrics = {"i2t_R@1": 0.5, "t2i_R@1": 0.5}
-        return [Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {}) for knobs in points]
+        return [[Measured(Cell(method.name, "validation", 0, knobs), Path(), metrics, {})] for knobs in points]
 
     assert tune(METHODS, "vanilla", SPACE, equal).knobs == Knobs(1e-4, 1.0)

@@ -144,11 +144,12 @@ def test_edits_are_pairs_of_the_global_batch_with_their_own_queries(negatives, c
     known = (row["answers"][:, :, None] == row["wordings"]).any(1)  # (4 images, 4 texts)
     is_pair = np.array([True, False, count == 2, True])
     assert (known.diagonal() == is_pair)[is_pair].all()
-    annotated = Grids(make_pairs(), make_records(*OWN), negatives=negatives)[(0, 0)]
+    annotated = Grids(make_pairs(), make_records(*OWN), negatives=negatives, own_failures_share=1.0)[(0, 0)]
     assert (annotated["pair_images"].tolist() == [-1, 4, 3]) == (negatives == "batch")
 
 
 def test_an_own_edit_in_slot_1_is_a_pair_of_the_global_batch():
-    drawn = many(Grids(make_pairs(), make_records(*OWN), slot1="mixed", negatives="grid+edits"), 0)
+    rule = dict(own_failures_share=1.0, slot1="mixed", negatives="grid+edits")
+    drawn = many(Grids(make_pairs(), make_records(*OWN), **rule), 0)
     pairs = set(zip(drawn["pair_images"][:, 0].tolist(), drawn["pair_texts"][:, 0].tolist(), strict=True))
     assert pairs == {(6, 0), (0, 12)}

@@ -28,19 +28,21 @@ def test_what_is_saved_loads_like_any_model_in_float32(bf16, encoder, pairs, rep
 
 
 def test_a_seed_decides_the_run(repaired, fit):
-    first, _ = fit(repaired, "a", slot1="mixed", seed=1)
+    rule = dict(own_failures_share=0.5, negatives="grid", slot1="mixed")
+    first, _ = fit(repaired, "a", **rule, seed=1)
     for folder, atol, named in (
         ("b", 0, {}),
         ("c", 0, dict(dataloader_num_workers=2)),
         ("d", 1e-6, dict(cache_images=False)),
     ):
-        assert_same(first, fit(repaired, folder, slot1="mixed", seed=1, **named)[0], atol=atol)
-    other, _ = fit(repaired, "e", slot1="mixed", seed=2)
+        assert_same(first, fit(repaired, folder, **rule, seed=1, **named)[0], atol=atol)
+    other, _ = fit(repaired, "e", **rule, seed=2)
     assert not torch.equal(other["visual_projection.weight"], first["visual_projection.weight"])
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(repaired, fit, tmp_path):
-    often = dict(max_steps=10, slot1="mixed", save_strategy="steps", save_steps=2, logging_steps=3)
+    often = dict(max_steps=10, own_failures_share=0.5, negatives="grid", slot1="mixed")
+    often |= dict(save_strategy="steps", save_steps=2, logging_steps=3)
     whole, expected = fit(repaired, "whole", **often)
     for stop in (4, 6, 8, 10):  # within the first epoch of 6 steps, between the two, within the second, at the end
         checkpoint = tmp_path / "whole" / f"checkpoint-{stop}"

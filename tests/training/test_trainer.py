@@ -20,7 +20,7 @@ from repair_hf.training.sampling import OneCaptionPerImage
 
 def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, repaired, config, tmp_path):
     before = weights(encoder.model)
-    summary = train(encoder, pairs, repaired, config(grid_weight=0.25))
+    summary = train(encoder, pairs, repaired, config(grid_weight=0.25, negatives="grid"))
     for name, value in weights(encoder.model).items():
         assert not torch.equal(value, before[name]), f"{name} did not move"
     lines = curve(tmp_path / "out")
@@ -43,7 +43,8 @@ def test_known_matches_can_count_as_negatives_as_in_the_paper(pairs, repaired, f
 
     losses = {}
     for choice in ("masked", "negative"):
-        _, summary = fit(repaired.map(confuse), choice, max_steps=1, known_matches=choice)
+        rule = dict(own_failures_share=0.5, negatives="grid", known_matches=choice)
+        _, summary = fit(repaired.map(confuse), choice, max_steps=1, **rule)
         losses[choice] = curve(tmp_path / choice)[0]["loss_grid"]
     assert summary["grids"]["cells_known"] > 0
     assert losses["negative"] > losses["masked"]  # more rivals in the same softmax
@@ -119,7 +120,7 @@ def test_batches_of_neighbours_encode_fewer_items(repaired, make_trainer):
 
 def test_hard_negatives_alone_leave_what_stands_opposite_unencoded(pairs, repaired, fit):
     _, as_it_is = fit(repaired, "alone", negatives="alone")
-    _, with_all = fit(repaired, "all", negatives="alone", data=Grids(pairs, repaired, seed=42))
+    _, with_all = fit(repaired, "all", negatives="alone", data=Grids(pairs, repaired, seed=42, negatives="grid"))
     assert as_it_is["loss"] == pytest.approx(with_all["loss"], rel=1e-5)
     for name in ("images_per_step", "texts_per_step"):
         assert as_it_is[name] < with_all[name]
@@ -153,8 +154,8 @@ def test_siglip_trains_with_its_own_padding(pairs, repaired, clip_processor, con
 
 
 def test_bfloat16_trains_near_float32(repaired, one_step, tmp_path):
-    one_step(repaired, "float32")
-    update = one_step(repaired, "bfloat16", bf16=True)
+    one_step(repaired, "float32", negatives="grid")
+    update = one_step(repaired, "bfloat16", bf16=True, negatives="grid")
     assert {value.dtype for value in update.values()} == {torch.float32}  # the weights that are trained
     one, two = curve(tmp_path / "float32")[0], curve(tmp_path / "bfloat16")[0]
     for name in ("loss_global", "loss_grid"):

@@ -31,7 +31,7 @@ EPILOG = """examples:
 
 METHODS = {
     "plain": ["--negatives", "none"],
-    "repair": ["--negatives", "batch"],
+    "repair": [],
     "repair_paper": ["--grids", "paper"],
     "plain_same_compute": ["--negatives", "none"],  # as long as `repair` took
 }

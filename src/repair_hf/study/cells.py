@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
 from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
-from repair_hf.runtime.run_folder import finish_stage, finished, open_stage
+from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import SampleRows
 from repair_hf.study.products import Products
 from repair_hf.study.repair_records import share_of_records
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Product
+from repair_hf.study.spending import Cost, Product
+from repair_hf.toyworld.truth import true_pairs
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.finetune import train
-from repair_hf.training.hyperparameters import GridRule
+from repair_hf.training.finetune import grids_of, train
+from repair_hf.training.hyperparameters import rule_of
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
@@ -64,6 +65,7 @@ class Measured:
     metrics: Mapping[str, float]
     # what `train` returns: `steps`, `seconds`, `images_per_step`, `edits_reachable` and so on; empty for the base
     training: Mapping[str, Any]
+    made: Mapping[str, Cost] = field(default_factory=dict)  # what it was trained on cost, by part
 
     @property
     def knobs(self) -> Knobs:
@@ -85,18 +87,29 @@ def run_cell(
     made = products.of(method, cell.knobs) if method and cell.knobs else {}
     resolved = _resolved(cell, method, made, setting)
     with setting.sharing.lock(cell.name):
-        summary = finished(folder, resolved, needs=("metrics", "training"))
+        summary = finished(folder, resolved, needs=("metrics", "training", "made"))
         if summary is None:
             open_stage(folder, command="study", options=resolved)
-            encoder, training = _retriever(cell, method, made, setting)
-            metrics = _evaluate(encoder, cell, setting, folder)
-            summary = {"metrics": metrics, "training": training}
+            summary = setting.kept.find(cell.name, folder, digest(resolved))
+            if summary is None:
+                encoder, training = _retriever(cell, method, made, setting)
+                metrics = _evaluate(encoder, cell, setting, folder)
+                costs = {part: asdict(one.cost) for part, one in made.items()}
+                summary = {"metrics": metrics, "training": training, "made": costs}
+                is_reported = cell.split == setting.split  # intervals are for that split alone
+                setting.kept.keep(cell.name, digest(resolved), folder, summary, with_ranks=is_reported)
             finish_stage(folder, summary)
         # here, not after the evaluation: a process that is killed in between leaves the weights behind
         if not (keep_weights or setting.keep_models):
             for split in (cell.split, setting.validation_split):
                 forget_weights(_folder(replace(cell, split=split), setting))
-    return Measured(cell, folder, summary["metrics"], summary["training"])
+    return measured(cell, folder, summary)
+
+
+def measured(cell: Cell, folder: Path, summary: Mapping[str, Any]) -> Measured:
+    """Return a finished cell by its summary."""
+    made = {part: Cost(**cost) for part, cost in summary["made"].items()}
+    return Measured(cell, folder, summary["metrics"], summary["training"], made)
 
 
 def forget_weights(folder: Path) -> None:
@@ -107,8 +120,8 @@ def forget_weights(folder: Path) -> None:
 def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting) -> dict[str, Any]:
     """Return everything that decides the result."""
     trained = setting.training_of(method)
-    if "records" in made:  # cells from before this option were trained by the paper's rule
-        trained = {"grids": GridRule().grids} | trained
+    if "records" in made:  # defaults may change
+        trained |= asdict(rule_of(trained))
     return asdict(cell) | {
         "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
         "training": trained,
@@ -162,6 +175,8 @@ def _train(
             how["objective"] = method.objective(encoder)
     elif made:
         how["records"] = share_of_records(made["records"].data, cell.share)
+        if method.masks_scenes:
+            how["data"] = grids_of(setting.pairs, how["records"], config, known=true_pairs(setting.pairs))
     figures = train(encoder, setting.pairs, config=config, **how)
     (folder / WEIGHTS / CURVE).replace(folder / CURVE)
     return figures
@@ -180,6 +195,4 @@ def _evaluate(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) 
         cases = evaluate_compositional(encoder, sets, cell.method, images)
         save_cases(cases, folder)
         metrics |= compositional_metrics(cases, sets)
-    if truth := setting.truth(cell.split):
-        metrics |= truth.shares(images, texts)
     return metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -60,7 +61,7 @@ def training(results: Results) -> Finding:
     heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds"]
     is_tuned = any(tuned.tried for tuned in results.tuned.values())
     note = (
-        "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with one seed; "
+        "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with two seeds; "
         "so was the learning rate of plain training of each length. Ablations of the same retriever use RePair's "
         "hyperparameters. Only RePair has lambda, so it had more to choose from; weights inside other methods' "
         "losses were not tuned."
@@ -80,9 +81,10 @@ def tuning(results: Results) -> Finding | None:
     for name, tuned in found.items():
         for cell in tuned.tried:
             metrics, is_chosen = {metric: cell.metrics[metric] for metric in R1}, cell.knobs == tuned.knobs
-            data.append({"method": name, **vars(cell.knobs), **metrics, "chosen": is_chosen})
-            if is_chosen:
-                rows[name] = [*_knobs(cell.knobs), *(f"{100 * value:.1f}" for value in metrics.values())]
+            data.append({"method": name, "seed": cell.cell.seed, **vars(cell.knobs), **metrics, "chosen": is_chosen})
+        best = [cell for cell in tuned.tried if cell.knobs == tuned.knobs]
+        means = [100 * statistics.fmean(cell.metrics[metric] for cell in best) for metric in R1 if best]
+        rows[name] = [*_knobs(tuned.knobs), *(f"{mean:.1f}" for mean in means or [math.nan] * 2)]
     heads = ["method", *KNOBS, *(f"validation {label(metric)}" for metric in R1)]
     note = f"{len(data)} trainings were evaluated on the validation split. The table has the chosen ones, the CSV all."
     return Finding("tuning", "Hyperparameters", note, frame(heads, rows), data=pd.DataFrame(data))

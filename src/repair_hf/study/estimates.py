@@ -138,10 +138,10 @@ class Estimator:
 
     def _new(self, variant: RepairVariant, requests: Requests) -> Requests:
         """The requests of a variant that RePair has not made already."""
-        if variant.weak == "editor":
+        if variant.swap in ("weak_editor", "perfect_editor"):
             price = prices(self.setting.llm, self.setting.editor_of(variant))[1]
             return Requests(0, requests.image_calls, 0, 0, _times(requests.image_calls, price))
-        is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.weak or variant.reciprocal)
+        is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.swap or variant.reciprocal)
         if variant.other_model or not is_alike:
             return requests
         return Requests() if variant.rounds == 1 else self._of_repair(replace(variant, rounds=variant.rounds - 1))

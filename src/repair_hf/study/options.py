@@ -24,7 +24,7 @@ class Size:
 SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 16, (1e-4,), (0.2,), (1.0,), 16),
     "small": Size({"train": 500, "validation": 300, "test": 300}, None, (1e-4, 3e-4), (1.5,), (1.0,), 64),
-    "full": Size({"train": 2000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (4.0, 8.0), (1.0, 0.5), 128),
+    "full": Size({"train": 2000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (3.0, 6.0), (1.0, 0.5), 128),
 }
 OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
@@ -91,12 +91,18 @@ class StudyOptions(Bounded):
         None, "Add columns with the figures of RePair's paper for this dataset."
     )
     keep_models: bool = opt(False, "Keep the weights of each training; by default they are deleted after evaluation.")
+    cells: str | None = opt(
+        None, "Folder of small JSON files, one per finished cell: read first, and added to. Keep it beside the recipe."
+    )
+    table: bool = opt(False, "Write the tables from the files in --cells alone; nothing is trained.")
     dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.datasets is not None and not self.datasets:
             raise UserError("`datasets` is empty; name datasets and their options, or leave it out.")
+        if self.table and not self.cells:
+            raise UserError("`table` needs `cells`, the folder of finished cells.")
 
 
 @dataclass

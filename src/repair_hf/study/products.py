@@ -28,7 +28,7 @@ from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Product, limit_spending, paid, products_in
+from repair_hf.study.spending import Cost, Product, limit_spending, paid, products_in
 from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
 from repair_hf.synthesis.reuse import inherit
 
@@ -71,7 +71,7 @@ class Products:
         return any(not (self.folder / name / "summary.json").is_file() for name in names)
 
     def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
-        key = variant.product, knobs if variant.rounds > 1 else None
+        key = variant.product, variant.select, knobs if variant.rounds > 1 else None
         if key not in self._made:
             with self._lock():
                 self._made[key] = self._repair.make(variant, knobs)
@@ -82,16 +82,15 @@ class Products:
             folder, resolved = self.folder / maker.name, self._resolved(maker)
             summary = finished(folder, resolved) or self._make(maker, folder, resolved)
             data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
-            self._made[maker.name] = Product(
-                data=data,
+            cost = Cost(
                 samples=len(data),
                 llm_calls=summary["llm"],
                 image_calls=summary["images"],
                 llm_per_sample=summary["llm"] / tried,
                 images_per_sample=summary["images"] / tried,
                 dollars=summary["dollars"],
-                name=name_of_samples(resolved, summary),
             )
+            self._made[maker.name] = Product(data, cost, name_of_samples(resolved, summary))
         return self._made[maker.name]
 
     def _lock(self) -> filelock.FileLock:

@@ -5,6 +5,7 @@ A variant starts from the answers and images of the variants before it, so that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from repair_hf.study.methods.method import RepairVariant
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import places_of_share
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Product
+from repair_hf.study.spending import Cost, Product
 from repair_hf.synthesis.models import LLMOptions
 from repair_hf.synthesis.reuse import inherit
 
@@ -43,17 +44,17 @@ class RepairRecords:
         """Mine and repair in all rounds of a variant; finished folders are reused."""
         records, folders = self.make_rounds(variant, knobs)
         llm_each, images_each = calls_per_record(records, is_audited=variant.synthesize.get("audited", True))
-        llm_calls, image_calls, dollars = cost_of(folders)
-        return Product(
-            data=records,
+        everything, records = records, variant.select.of(records) if variant.select else records
+        llm_calls, image_calls, dollars = cost_of(folders, _shares(records, everything))
+        cost = Cost(
             samples=int(has_edit(records).sum()),
             llm_calls=llm_calls,
             image_calls=image_calls,
             llm_per_sample=llm_each,
             images_per_sample=images_each,
             dollars=dollars,
-            name=digest(records["record_id"][:]),
         )
+        return Product(records, cost, digest(records["record_id"][:]))
 
     def make_rounds(self, variant: RepairVariant, knobs: Knobs) -> tuple[Dataset, list[Path]]:
         """Return the records of all rounds together, and their folders. Each round's retriever mines the next."""
@@ -139,7 +140,7 @@ def shares_answers(variant: RepairVariant) -> bool:
 
     Another retriever has other failures, and a weaker LLM gives other answers.
     """
-    return variant.records and not variant.other_model and variant.weak != "llm"
+    return variant.records and not variant.other_model and variant.swap != "weak_llm"
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:
@@ -153,23 +154,31 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
     return llm / max(len(kept), 1), images / max(len(kept), 1)
 
 
-def cost_of(folders: Sequence[Path]) -> tuple[int, int, float | None]:
-    """Return the LLM requests, the candidate images and the dollars of some synthesis folders."""
+def cost_of(folders: Sequence[Path], shares: Mapping[str, float]) -> tuple[int, int, float | None]:
+    """Return the LLM requests, the candidate images and the dollars of a share of each direction's synthesis."""
     summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
-    llm_calls = sum(use["calls"] + use["replayed"] for summary in summaries for use in summary["llm"])
-    images = sum(sum(summary["images"].values()) for summary in summaries)
-    dollars = [price for price in map(_dollars, summaries) if price is not None]
-    return llm_calls, images, sum(dollars) if len(dollars) == len(summaries) else None
+    uses = [use for summary in summaries for use in summary["llm"]]
+    llm_calls = sum((use["calls"] + use["replayed"]) * shares.get(use["direction"], 1.0) for use in uses)
+    images = sum(sum(summary["images"].values()) for summary in summaries) * shares.get("t2i", 1.0)
+    dollars = [price for summary in summaries if (price := _dollars(summary, shares)) is not None]
+    return round(llm_calls), round(images), sum(dollars) if len(dollars) == len(summaries) else None
 
 
-def _dollars(summary: Mapping[str, Any]) -> float | None:
+def _dollars(summary: Mapping[str, Any], shares: Mapping[str, float]) -> float | None:
     """Price of the requests of one synthesis, without inherited answers that it never asked for."""
     if any(use["unpriced"] for use in summary["paid"]):
         return None
-    texts = sum(use["dollars"] + use["dollars_saved"] for use in summary["llm"])
+    texts = sum((use["dollars"] + use["dollars_saved"]) * shares.get(use["direction"], 1.0) for use in summary["llm"])
     bought = [use for use in summary["paid"] if (use["stage"], use["direction"]) == ("edit", "t2i")]
     calls = sum(use["calls"] for use in bought)
-    return texts + sum(use["dollars"] for use in bought) / max(calls, 1) * sum(summary["images"].values())
+    made = sum(summary["images"].values()) * shares.get("t2i", 1.0)
+    return texts + sum(use["dollars"] for use in bought) / max(calls, 1) * made
+
+
+def _shares(some: Dataset, all_of_them: Dataset) -> dict[str, float]:
+    """Return by direction the share of the edits that `some` records hold."""
+    counts = [Counter(np.array(records["direction"][:])[has_edit(records)]) for records in (some, all_of_them)]
+    return {direction: counts[0][direction] / count for direction, count in counts[1].items()}
 
 
 def mirror_failures(folder: Path) -> Path:

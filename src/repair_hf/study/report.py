@@ -33,7 +33,6 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         tables.summary(retrieval, gained, took),
         retrieval,
         gained,
-        tables.truth(results),
         tables.compositional(results, differences),
         took,
         tables.value(results, differences),

@@ -5,9 +5,9 @@ makes what a method trains on, by `methods/` and `repair_records`; `cells` train
 seed; `report` writes the tables (`tables`, `cost_tables`) and figures (`plots`).
 
 Each method is compared with plain training (`vanilla`) of the same seed twice: at equal steps and at equal compute,
-that is, with the number of steps that encodes as many images or captions, whichever is more. This number is rounded up
-to multiples of one half, so that methods share plain runs. With tuning, plain training of each length has a learning
-rate of its own: one that was chosen for fewer steps would handicap longer training.
+that is, with the number of steps that encodes as many images or captions, whichever is more. This number is rounded
+up, so that methods share plain runs. With tuning, plain training of each length has a learning rate of its own: one
+that was chosen for fewer steps would handicap longer training.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from functools import partial
 from typing import Any
 
 from repair_hf.records.dataset import NoRecords
-from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, run_cell
+from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, measured, run_cell
 from repair_hf.study.methods.method import Method
 from repair_hf.study.products import Products
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Product, total_cost
-from repair_hf.study.tuning import SearchSpace, Tuned, tune
+from repair_hf.study.spending import total_cost
+from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, Tuned, tune
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
-LONGER = 3  # times the plain steps, to show what plain training has left to gain
-LONGEST = f"{PLAIN}, {LONGER} times as long"
 
 Cells = tuple[Measured, ...]  # one of each seed
 
@@ -41,13 +39,13 @@ class MethodResult:
     same_steps: Cells  # plain training of as many steps
     same_compute: Cells  # plain training that encodes as much
     ratio: float  # steps of `same_compute` divided by those of `same_steps`
-    made: Mapping[str, Product]  # what it trains on, by part
 
     @property
     def cost(self) -> dict[str, Any]:
-        """What its data cost, see `total_cost`; `samples` counts those that the first seed's training encoded."""
+        """What its data cost, see `total_cost`: `made` counts all samples, `samples` those that were encoded."""
         encoded = self.cells[0].training.get("samples_encoded")
-        return total_cost(self.made.values()) | ({} if encoded is None else {"samples": sum(encoded.values())})
+        cost = total_cost(self.cells[0].made.values())
+        return cost | {"made": cost["samples"]} | ({} if encoded is None else {"samples": sum(encoded.values())})
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Results:
     """All results so far."""
 
     base: Measured  # the untrained retriever
-    longer: Cells  # plain training of `LONGER` times the steps
     rows: Mapping[str, MethodResult]  # the result of each method
     sweep: Mapping[str, Mapping[float, Cells]]  # method -> share of its samples -> cells; empty without shares
     tuned: Mapping[str, Tuned]  # each method's hyperparameters
@@ -115,18 +112,13 @@ class Study:
 
     def _results(self, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
-        # the longest training first, so that no process waits for it at the end; then methods whose data are missing
+        # methods whose data are missing come first: one process makes data while the others train
         names = sorted(tuned, key=lambda name: not self.products.lacks(self.methods[name]))
-        longest = {LONGEST: partial(self._longer, tuned, seeds)}
-        found = self._each(longest | {name: partial(self._compare, name, tuned, seeds) for name in names})
-        longer, rows = found[LONGEST], {name: found[name] for name in tuned if name in found}
-        swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.made]
+        found = self._each({name: partial(self._compare, name, tuned, seeds) for name in names})
+        rows = {name: found[name] for name in tuned if name in found}
+        swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.cells[0].made]
         sweep = self._run_all({name: partial(self._sweep, name, tuned[name].knobs, seeds) for name in swept})
-        return Results(base, longer, rows, sweep, tuned, dict(self._left_out), dict(self._lengths))
-
-    def _longer(self, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> Cells:
-        knobs = self._plain(tuned[PLAIN], PLAIN, LONGER * tuned[PLAIN].knobs.epochs)
-        return self._seeds(PLAIN, knobs, seeds)
+        return Results(base, rows, sweep, tuned, dict(self._left_out), dict(self._lengths))
 
     def _sweep(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, Cells]:
         return {share: self._seeds(name, knobs, seeds, share) for share in self.shares}
@@ -144,7 +136,7 @@ class Study:
         ratio = compute_ratio(cells[0].training, same_steps[0].training)
         as_long = self._plain(tuned[plain_name], plain_name, ratio * knobs.epochs)
         same_compute = self._seeds(plain_name, as_long, seeds)
-        return MethodResult(cells, same_steps, same_compute, ratio, self.products.of(method, knobs))
+        return MethodResult(cells, same_steps, same_compute, ratio)
 
     def _plain(self, own: Tuned, name: str, epochs: float) -> Knobs:
         """Return the hyperparameters of plain training of some length; another length than its own is tuned anew."""
@@ -165,10 +157,12 @@ class Study:
         cells = [Cell(name, self.setting.split, seed, knobs, share) for seed in seeds]
         return self._measure_all(cells, self.methods[name])
 
-    def _on_validation(self, method: Method, points: Sequence[Knobs]) -> Cells:
-        cells = [Cell(method.name, self.setting.validation_split, 0, knobs) for knobs in points]
+    def _on_validation(self, method: Method, points: Sequence[Knobs]) -> list[Cells]:
+        seeds, split = range(TUNING_SEEDS), self.setting.validation_split
+        cells = [Cell(method.name, split, seed, knobs) for knobs in points for seed in seeds]
         is_reported = method.name in self.wanted  # then the winner is evaluated on the other split, too
-        return self._measure_all(cells, method, keep_weights=is_reported)
+        found = self._measure_all(cells, method, keep_weights=is_reported)
+        return [found[at : at + TUNING_SEEDS] for at in range(0, len(found), TUNING_SEEDS)]
 
     def _measure_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> Cells:
         parts = {cell.name: partial(self._measure, cell, method, **how) for cell in cells}
@@ -176,16 +170,25 @@ class Study:
 
     def _measure(self, cell: Cell, method: Method | None, *, keep_weights: bool = False) -> Measured:
         if cell not in self._measured:
-            found = run_cell(cell, method, self.setting, self.products, keep_weights=keep_weights)
+            if self.setting.kept.only:
+                found = self._kept(cell)
+            else:
+                found = run_cell(cell, method, self.setting, self.products, keep_weights=keep_weights)
             self._measured[cell] = found
             seconds = f"   {found.training['seconds']:,.0f} s" if found.training else ""
             r1 = "   ".join(f"{side.upper()} {100 * found.metrics[f'{side}_R@1']:.1f}" for side in ("i2t", "t2i"))
             self.tell(f"cell    {cell.name}   R@1 {r1}{seconds}")
         return self._measured[cell]
 
+    def _kept(self, cell: Cell) -> Measured:
+        folder = self.setting.output / "kept" / cell.name
+        if (summary := self.setting.kept.find(cell.name, folder)) is None:
+            raise NoRecords(f"{cell.name} has not been trained yet")
+        return measured(cell, folder, summary)
+
 
 def compute_ratio(training: Mapping[str, float], plain: Mapping[str, float]) -> float:
-    """Return how many plain steps encode as much as one step of another training, rounded up to halves.
+    """Return how many plain steps encode as much as one step of another training, rounded up.
 
     Example:
         >>> plain = {"images_per_step": 128, "texts_per_step": 128}
@@ -193,4 +196,4 @@ def compute_ratio(training: Mapping[str, float], plain: Mapping[str, float]) -> 
         2.0
     """
     most = max(training[name] / plain[name] for name in ("images_per_step", "texts_per_step"))
-    return max(math.ceil(2 * most - 0.02) / 2, 1.0)  # a batch may hold a caption twice
+    return max(float(math.ceil(most - 0.02)), 1.0)  # a batch may hold a caption twice

@@ -15,16 +15,17 @@ from repair_hf.evaluation.compositional import CompositionalOptions, load_benchm
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.words import MODEL as PARSER
 from repair_hf.runtime.options import PairsOptions, UserError
-from repair_hf.study.methods.method import Method, RepairVariant
+from repair_hf.study.kept import KeptCells
+from repair_hf.study.methods.method import TOY, Method, RepairVariant
 from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
 from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.toyworld.corpus import is_world
-from repair_hf.toyworld.truth import Truth
 from repair_hf.training.config import RepairConfig
 
 # the toy world's weaker LLM and editor: those of the study with these rates
 WEAK_LLM, WEAK_EDITOR = "keeps_bad=0.2&rejects_good=0.2", "drift=0.3"
+PERFECT_EDITOR = "world"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Setting:
     type_command: Callable[..., None]  # runs a command, given its words
     weak_llm: LLMOptions | None = None  # a weaker LLM, if any
     weak_editor: EditorOptions | None = None  # a weaker editor, if any
+    perfect_editor: EditorOptions | None = None  # the toy world's editor that never errs, if the pairs are its own
     other_model: str | None = None  # another retriever, if any
     is_toy: bool = True  # whether the pairs are the toy world's
     split: str = "test"  # split that is reported
@@ -72,6 +74,7 @@ class Setting:
     compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
     resamples: int = 2000  # resamples of the images for confidence intervals
     keep_models: bool = False  # whether trained weights are kept
+    kept: KeptCells = field(default_factory=KeptCells)  # finished cells, beside the recipe
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -97,11 +100,6 @@ class Setting:
         return load_benchmarks(self.compositional, self.held_out(split), replace(self.pairs_options, split=split))
 
     @cache  # noqa: B019
-    def truth(self, split: str) -> Truth | None:
-        """Return what tells true from wrong answers, if the pairs are the toy world's."""
-        return Truth(self.held_out(split)) if self.is_toy else None
-
-    @cache  # noqa: B019
     def digest(self, model: str) -> str:
         return self.base.digest if model == self.model else self.encoder(model).digest
 
@@ -115,10 +113,11 @@ class Setting:
         return self.other_model
 
     def llm_of(self, variant: RepairVariant) -> LLMOptions:
-        return self.weak_llm if variant.weak == "llm" and self.weak_llm else self.llm
+        return self.weak_llm if variant.swap == "weak_llm" and self.weak_llm else self.llm
 
     def editor_of(self, variant: RepairVariant) -> EditorOptions:
-        return self.weak_editor if variant.weak == "editor" and self.weak_editor else self.editor
+        other = getattr(self, variant.swap) if variant.swap in ("weak_editor", "perfect_editor") else None
+        return other or self.editor
 
     def training_of(self, method: Method | None) -> dict[str, Any]:
         """Return a method's options of `RepairConfig`, without `Knobs`; None is the untrained retriever."""
@@ -130,6 +129,8 @@ class Setting:
 
     def _has(self, option: str) -> bool:
         """The toy world's LLM and editor know no other pictures."""
+        if option == TOY:
+            return self.is_toy
         if option == "llm":
             return self.is_toy or find_llm(self.llm)[0] != "world"
         if option == "editor":
@@ -170,6 +171,7 @@ def settle(
         type_command=type_command,
         weak_llm=_weak_llm(options, llm, is_toy),
         weak_editor=_weak_editor(options, editor, is_toy),
+        perfect_editor=replace(editor, editor=PERFECT_EDITOR, editor_base_url=None) if is_toy else None,
         other_model=options.other_model or (NARROW if is_toy else None),
         is_toy=is_toy,
         split=options.test_split,
@@ -177,6 +179,7 @@ def settle(
         compositional=compositional,
         resamples=options.resamples,
         keep_models=options.keep_models,
+        kept=KeptCells(Path(options.cells) if options.cells else None, only=options.table),
     )
 
 

@@ -15,25 +15,29 @@ from repair_hf.synthesis.reuse import is_inherited
 
 
 @dataclass(frozen=True)
-class Product:
-    """Samples or records that a method trains on, and their cost.
+class Cost:
+    """What samples or records cost. Calls and dollars count every request, also repeated, reused and rejected ones."""
 
-    Calls and dollars count every request, also repeated, reused and rejected ones.
-    """
-
-    data: Dataset
     samples: int  # number of samples that were made; records without an edit do not count
     llm_calls: int
     image_calls: int  # candidate images
     llm_per_sample: float  # LLM requests for one sample without rejects, as in the paper's overhead table
     images_per_sample: float  # candidate images for one sample, counted likewise
     dollars: float | None  # list price of all requests; None if a price is unknown
+
+
+@dataclass(frozen=True)
+class Product:
+    """Samples or records that a method trains on."""
+
+    data: Dataset
+    cost: Cost
     name: str  # digest of the content
 
 
-def total_cost(products: Iterable[Product]) -> dict[str, Any]:
-    """Add up the products of a method: all numbers of `Product`, by name."""
-    parts = list(products)
+def total_cost(costs: Iterable[Cost]) -> dict[str, Any]:
+    """Add up what the products of a method cost: all numbers of `Cost`, by name."""
+    parts = list(costs)
     samples = sum(one.samples for one in parts)
     dollars = [one.dollars for one in parts if one.dollars is not None]
     return {

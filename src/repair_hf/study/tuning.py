@@ -1,20 +1,24 @@
 """Choose the hyperparameters of each method on the validation split.
 
-All methods try the same values with one seed: first the learning rate (with the first of all other values), then the
-number of epochs, then lambda for methods with grids. The highest R@1 (mean of both directions) wins; of equals, the
-first one tried. Ablations use the hyperparameters of RePair, because they change one choice only.
+All methods try the same values with two seeds: each learning rate with each number of epochs (and the first lambda),
+then lambda for methods with grids. The highest R@1 (mean of both directions and seeds) wins; of equals, the first one
+tried. Ablations use the hyperparameters of RePair, because they change one choice only.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from repair_hf.study.cells import Measured
 from repair_hf.study.methods.method import Method, RepairVariant
 from repair_hf.study.setting import Knobs
+from repair_hf.training.hyperparameters import rule_of
 
-Evaluate = Callable[[Method, Sequence[Knobs]], Sequence[Measured]]
+Evaluate = Callable[[Method, Sequence[Knobs]], Sequence[Sequence[Measured]]]
+TUNING_SEEDS = 2
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,14 @@ class SearchSpace:
     def start(self, method: Method) -> Knobs:
         return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)
 
-    def rounds(self, method: Method) -> list[tuple[str, Sequence[float]]]:
-        """Return the hyperparameters to try one after the other, each with its values."""
-        rounds = [("learning_rate", self.learning_rates), ("epochs", self.epochs)]
-        if has_grids(method):
-            rounds.append(("grid_weight", self.grid_weights))
-        return [(name, values) for name, values in rounds if len(values) > 1]
+    def rates_and_lengths(self, method: Method) -> list[Knobs]:
+        """Return each learning rate with each number of epochs."""
+        values = itertools.product(self.learning_rates, self.epochs)
+        return [replace(self.start(method), learning_rate=rate, epochs=epochs) for rate, epochs in values]
+
+    def weights(self, method: Method, best: Knobs) -> list[Knobs]:
+        """Return the best hyperparameters so far with each lambda, if the method has grids."""
+        return [replace(best, grid_weight=weight) for weight in self.grid_weights] if has_grids(method) else [best]
 
 
 @dataclass(frozen=True)
@@ -47,25 +53,31 @@ class Tuned:
 def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate: Evaluate | None) -> Tuned:
     """Choose the hyperparameters of a method, or those of the method that it is tuned as.
 
-    `evaluate` trains a method and evaluates it on the validation split; without it, the first of each value is taken.
+    `evaluate` trains a method with some hyperparameters, and returns its cells on the validation split, those of all
+    seeds for each; without it, the first of each value is taken.
     """
     method = methods[methods[name].tuned_as]
-    best = space.start(method)
-    tried: dict[Knobs, Measured] = {}
-    if evaluate is not None:
-        for field, values in space.rounds(method):
-            points = [replace(best, **{field: value}) for value in values]
-            new = [knobs for knobs in points if knobs not in tried]
-            tried |= zip(new, evaluate(method, new), strict=True)
-            best = max(points, key=lambda knobs: mean_r1(tried[knobs]))
+    tried: dict[Knobs, Sequence[Measured]] = {}
+
+    def best_of(points: Sequence[Knobs]) -> Knobs:
+        if evaluate is None or len(points) == 1:
+            return points[0]
+        new = [knobs for knobs in points if knobs not in tried]
+        tried.update(zip(new, evaluate(method, new), strict=True))
+        return max(points, key=lambda knobs: mean_r1(tried[knobs]))
+
+    best = best_of(space.weights(method, best_of(space.rates_and_lengths(method))))
     if not has_grids(methods[name]):
         best = replace(best, grid_weight=0.0)  # unused there
-    return Tuned(best, tuple(tried.values()))
+    return Tuned(best, tuple(cell for cells in tried.values() for cell in cells))
 
 
-def mean_r1(measured: Measured) -> float:
-    return (measured.metrics["i2t_R@1"] + measured.metrics["t2i_R@1"]) / 2
+def mean_r1(cells: Sequence[Measured]) -> float:
+    return statistics.fmean(cell.metrics[f"{side}_R@1"] for cell in cells for side in ("i2t", "t2i"))
 
 
 def has_grids(method: Method) -> bool:
-    return isinstance(method, RepairVariant) and method.records and method.train.get("negatives") != "batch"
+    """Return whether a method trains with L_grid."""
+    if not isinstance(method, RepairVariant) or not method.records:
+        return False
+    return rule_of(method.train).negatives != "batch"

@@ -78,7 +78,7 @@ def build_world(
 
 
 def _training_scenes(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: int) -> list[scenes.Scene]:
-    drawn = (scenes.sample(rng, company=domain.company, look=domain.look) for _ in itertools.count())
+    drawn = (domain.scene(rng) for _ in itertools.count())
     repeated = round(domain.repeated * count / 2)
     shown = list(itertools.islice((scene for scene in drawn if scene not in seen), count - repeated))
     return shown + [replace(scene, layout=rng.randrange(2**31)) for scene in shown[:repeated]]
@@ -90,7 +90,7 @@ def _clear(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: i
     settings: set[tuple] = set()
     alone: set[tuple] = set()
     while len(shown) < count:
-        scene = scenes.sample(rng, company=domain.company, look=domain.look)
+        scene = domain.scene(rng)
         setting = (scene.subject, scene.background)
         if scene in seen or setting in (alone if scene.other else settings):
             continue

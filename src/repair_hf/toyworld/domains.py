@@ -6,10 +6,11 @@ fine-tuned and tested on. The two differ in look and wording, as web pictures di
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from repair_hf.toyworld.captions import STYLE, Style
-from repair_hf.toyworld.scenes import COMPANY
+from repair_hf.toyworld.scenes import COMPANY, Scene, sample
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Domain:
     false: float = 0.0
     strange: float = 0.0
     repeated: float = 0.0
+
+    def scene(self, rng: random.Random) -> Scene:
+        """Draw a scene."""
+        return sample(rng, company=self.company, look=self.look)
 
 
 DOMAINS = {

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.runtime.options import SEEDS, UserError
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
-from repair_hf.training.hyperparameters import Hyperparameters
+from repair_hf.training.hyperparameters import GridRule, Hyperparameters
 from repair_hf.training.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
+        GridRule.__post_init__(self)
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
@@ -58,7 +59,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         self._check_before_transformers()
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("median_rank"):
             self.greater_is_better = False
-        super().__post_init__()  # type: ignore[no-untyped-call]
+        TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
         self._check_metric()
         self._take_one_gpu()
@@ -134,6 +135,10 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         _refuse_if(
             self.draft_jpegs and not self.cache_images,
             "`draft_jpegs` is for the file of `cache_images`; leave both on, or turn it off.",
+        )
+        _refuse_if(
+            self.slot1 == "mixed" and not self.has_own_failures,
+            "`slot1` mixed needs the anchor's own failures: set `own_failures_share` above 0, or `grids` paper.",
         )
         defaults = Hyperparameters()
         for (choice, value), idle in IDLE_CHOICES.items():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import TrainOutput
@@ -21,7 +22,7 @@ from repair_hf.training.checkpoints import checkpoint_to_resume, mean_loss
 from repair_hf.training.collation import DecodedImages, GridCollator, Pixels, TrainingRows
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.grids import Grids
-from repair_hf.training.hyperparameters import GridRule
+from repair_hf.training.hyperparameters import GridRule, rule_of
 from repair_hf.training.objectives import Objective, detach
 from repair_hf.training.trainer import RepairTrainer, check_model, run_of, sampler_of
 
@@ -91,8 +92,13 @@ def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig) 
     checkpoint_to_resume(config.resume_from_checkpoint or None, config, run_of(encoder.model, data, config))
 
 
-def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Grids:
-    """Create the grids that a configuration trains on.
+def grids_of(
+    pairs: Pairs,
+    records: Dataset | None,
+    config: RepairConfig,
+    known: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Grids:
+    """Create the grids that a configuration trains on; `known` is as for `Grids`.
 
     Raises:
         UserError: If it asks for batches of neighbours, and there are no records.
@@ -103,8 +109,9 @@ def grids_of(pairs: Pairs, records: Dataset | None, config: RepairConfig) -> Gri
             "`batches: neighbours` fills a batch along the records' failures, and there are none. Give records, or "
             "leave it out."
         )
-    rule = {each.name: getattr(config, each.name) for each in fields(GridRule)}
-    grids = Grids(pairs, records, seed=config.seed if config.data_seed is None else config.data_seed, **rule)
+    rule = asdict(rule_of(vars(config)))
+    seed = config.seed if config.data_seed is None else config.data_seed
+    grids = Grids(pairs, records, seed=seed, known=known, **rule)
     if config.process_index == 0:
         _log_reach(grids)
     return grids

@@ -57,6 +57,7 @@ class Grids(torch.utils.data.Dataset):
         records: What `load_records` returns; None trains on the pairs alone. A record without an edit only
             contributes its false positive.
         seed: Seed of the draws.
+        known: Rows of further images and captions of `pairs` that are known to match, (n,) each.
         rule: Options of `GridRule` by name. With `slot1` mixed and equal chance, I_a is replaced by the edit of the
             own failure that gave I_hn, or T_a by the edit of the one that gave T_hn, if there is one: an edit meets
             the false positive that it was made from.
@@ -65,14 +66,23 @@ class Grids(torch.utils.data.Dataset):
         UserError: If `records` lack a column, or none of them belongs to `pairs`.
     """
 
-    def __init__(self, pairs: Pairs, records: Dataset | None = None, *, seed: int = 0, **rule: Any) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        records: Dataset | None = None,
+        *,
+        seed: int = 0,
+        known: tuple[np.ndarray, np.ndarray] | None = None,
+        **rule: Any,
+    ) -> None:
         self.anchor_images = np.asarray(pairs.caption_image)  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
         self.rule, self.seed, self.has_grids = GridRule(**rule), seed, records is not None
         self.edited_images: Dataset | None = None
         self.n_images, self.n_captions = len(pairs.images), len(self.captions)
         if records is not None:
-            self._index(pairs, records)
+            nothing = np.empty(0, np.int64)
+            self._index(pairs, records, *(known or (nothing, nothing)))
 
     def __len__(self) -> int:
         return len(self.anchor_images)
@@ -225,7 +235,7 @@ class Grids(torch.utils.data.Dataset):
         known = {"wordings": self._truth.wordings(every_text), "answers": self._truth.answers(every_image)}
         return {"pair_images": images, "pair_texts": texts} | known
 
-    def _index(self, pairs: Pairs, records: Dataset) -> None:
+    def _index(self, pairs: Pairs, records: Dataset, images: np.ndarray, texts: np.ndarray) -> None:
         table = read_table(records)
         image_rows = {name: row for row, name in enumerate(pairs.images["image_id"][:])}
         caption_rows = {name: row for row, name in enumerate(pairs.captions["caption_id"][:])}
@@ -247,8 +257,8 @@ class Grids(torch.utils.data.Dataset):
         self.captions += records.select(i2t.edited_rows)["edit_text"][:]
         self._truth = Truth(
             self.captions,
-            np.concatenate([self.anchor_images, t2i.edits[: t2i.n_edits], i2t.queries[: i2t.n_edits]]),
-            np.concatenate([np.arange(self.n_captions), t2i.queries[: t2i.n_edits], i2t.edits[: i2t.n_edits]]),
+            np.concatenate([self.anchor_images, t2i.edits[: t2i.n_edits], i2t.queries[: i2t.n_edits], images]),
+            np.concatenate([np.arange(self.n_captions), t2i.queries[: t2i.n_edits], i2t.edits[: i2t.n_edits], texts]),
         )
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from repair_hf.runtime.options import DRAFT_JPEGS, opt
 
@@ -22,11 +23,11 @@ class GridRule:
 
     grids: GridSources = opt(
         "both",
-        "Records that fill an anchor's grid: those made from it and its own failures, or `paper`: its own failures, "
-        "opposite best-scored edits.",
+        "Records that fill an anchor's grid: those whose edit was made from it (and its own failures, see "
+        "`own_failures_share`), or `paper`: the paper's rule.",
     )
     own_failures_share: float = opt(
-        0.5, "With both kinds of records, the chance of the anchor's own failures; 0 or 1 leaves out one kind."
+        0.0, "How often the anchor's own failures fill its grid, opposite an edit of another record; from 0 to 1."
     )
     counterparts: Counterparts = opt(
         "edited",
@@ -38,11 +39,14 @@ class GridRule:
         "First slot of a grid: `anchor`, the original pair; `mixed`, one of its items replaced by the anchor's own "
         "edit.",
     )
-    negatives: Negatives = opt(
-        "grid",
-        "Where records enter the loss: grids; grids, and edited captions or all edits as pairs of the global batch; "
-        "the global batch; hard negatives alone, without counterparts; none ignores them.",
+    negatives: Negatives | None = opt(
+        None,
+        "Where records enter the loss: `batch`, the global batch (default); `grid`, local grids (default with "
+        "`--grids paper`); both; `alone`, without counterparts; `none` ignores records.",
     )
+
+    def __post_init__(self) -> None:
+        self.negatives = self.negatives or ("grid" if self.grids == "paper" else "batch")
 
     @property
     def has_own_failures(self) -> bool:
@@ -68,6 +72,11 @@ class GridRule:
     def draws_counterparts(self) -> bool:
         """Whether all edits of a query take turns, or one is always used."""
         return self.grids == "both" and self.counterparts == "edited"
+
+
+def rule_of(options: Mapping[str, Any]) -> GridRule:
+    """Return the rule that some options of training name."""
+    return GridRule(**{each.name: options[each.name] for each in fields(GridRule) if each.name in options})
 
 
 @dataclass

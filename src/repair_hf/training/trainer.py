@@ -90,7 +90,9 @@ class RepairTrainer(Trainer):
         _check(model, args)
         self.sampler = sampler_of(train_dataset, args)
         self.loop = LoopCallback(self.sampler)
-        self.objective: Objective = objective or objective_of(args.negatives, args.grid_weight, args.known_matches)
+        self.objective: Objective = objective or objective_of(
+            str(args.negatives), args.grid_weight, args.known_matches
+        )
         attach(self.objective, model, processes=args.world_size)
         model.float()  # type: ignore[no-untyped-call]  # the optimizer's weights are float32
         super().__init__(

@@ -1,8 +1,10 @@
 """The list of methods: the paper's names, each of its own samples and loss, refused where a package is missing."""
 
 import importlib.util
+from typing import get_args
 
 import pytest
+from datasets import Dataset
 
 from repair_hf.cli.mine import MineOptions
 from repair_hf.cli.synthesize import SynthesizeOptions
@@ -10,12 +12,13 @@ from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, union
 from repair_hf.study.methods.method import Baseline, RepairVariant
 from repair_hf.study.methods.registry import check_installed, load_methods
+from repair_hf.study.methods.selection import Order, Selection
 from repair_hf.training.hyperparameters import Hyperparameters
 
 METHODS = load_methods()
 PAPER = (
     "vanilla negclip sugarcrepe laclip simclr stablerep alia coco-cf tripletclip la+sc cf+al+la repair-i2t repair-t2i "
-    "repair wo-failure wo-repair wo-qc wo-pqc full-matrix hard-neg-only"
+    "repair wo-failure wo-repair wo-qc wo-pqc repair-paper full-matrix hard-neg-only"
 ).split()
 VARIANTS = {name: method for name, method in METHODS.items() if isinstance(method, RepairVariant)}
 
@@ -40,6 +43,8 @@ def test_parts_and_losses_are_those_of_the_papers_table():
         "tripletclip": {"negative"},
         "la+sc": {"rewrite", "negative"},
         "cf+al+la": {"negative", "variant", "rewrite"},
+        "new-pairs": {"negative"},
+        "new-pairs-grid": {"negative"},
     }
     losses = {"negclip": negative_captions, "sugarcrepe": negative_captions, "la+sc": negative_captions}
     losses |= {"tripletclip": triplet, "coco-cf": union, "cf+al+la": union}
@@ -63,19 +68,27 @@ def test_variants_that_differ_in_training_alone_share_records():
     same = {
         name for name, method in METHODS.items() if isinstance(method, RepairVariant) and method.product == "repair"
     }
-    trained = "repair-paper repair-own repair-best repair-captions-batch repair-edits-batch "
-    trained += "wo-repair full-matrix hard-neg-only repair-mixed repair-mirror repair-unmasked repair-neighbours"
-    assert same - {"other-backbone-vanilla"} == {"repair", *trained.split()}
-    products = [
-        METHODS[name].product for name in METHODS if name not in same and isinstance(METHODS[name], RepairVariant)
-    ]
-    assert len(set(products)) == len(products)
+    trained = "repair-paper repair-grid repair-both repair-edits-batch repair-scenes repair-unmasked "
+    trained += "wo-repair full-matrix hard-neg-only repair-neighbours"
+    assert {name for name in same if not METHODS[name].select} == {"repair", *trained.split()}
+    assert len([name for name in same if METHODS[name].select]) == 12
+    products = {name: METHODS[name].product for name in VARIANTS if name not in same}
+    assert products.pop("weak-editor-grid") == products["weak-editor"]
+    assert products.pop("perfect-editor-grid") == products["perfect-editor"]
+    assert len(set(products.values())) == len(products)
 
 
-def test_an_ablation_changes_one_thing():
-    for name in PAPER[PAPER.index("wo-failure") :]:
-        method = METHODS[name]
-        assert len(method.mine) + len(method.synthesize) + len(method.train) == 1, name
+def test_a_selection_takes_the_most_promising_edits():
+    """Margins from -4 to 5; the first five rank above the ground truth."""
+    rows = {
+        "direction": ["i2t", "t2i"] * 5, "fp_rank": [1] * 5 + [2] * 5, "gt_rank": [2] * 5 + [1] * 5,
+        "fp_score": [float(5 - row) for row in range(10)], "gt_score": [1.0] * 10,
+    }  # fmt: skip
+    records = Dataset.from_dict(rows).add_column("row", list(range(10)))
+    chosen = {order: set(Selection(order, 0.5).of(records)["row"]) for order in get_args(Order)}
+    assert chosen["outranking"] == chosen["gravest"] == set(range(5)) and chosen["slightest"] == set(range(5, 10))
+    assert chosen["i2t"] == {0, 2, 4, 6, 8} and chosen["t2i"] == {1, 3, 5, 7, 9} and len(chosen["random"]) == 5
+    assert set(Selection("random", 0.2).of(records)["row"]) < chosen["random"] != set(range(5))
 
 
 def test_a_missing_package_is_named_before_anything_starts(monkeypatch):

@@ -9,7 +9,10 @@ from typing import Any, ClassVar, Literal
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.samples import Part
+from repair_hf.study.methods.selection import Selection
 from repair_hf.training.objectives import Objective
+
+TOY = "toy world"
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Maker:
     edits: int = 0  # candidates of each edited image; 0 if no image is edited
     draws: bool = False  # whether images are generated from text
     parses: bool = False  # whether captions are parsed
+    is_toy: bool = False  # whether it knows the toy world alone
 
     @property
     def makes_images(self) -> bool:
@@ -29,8 +33,8 @@ class Maker:
 
     @property
     def means(self) -> frozenset[str]:
-        """Options of the study that it uses: `llm`, `editor`, `spacy_model`."""
-        used = {"llm": self.asks, "editor": self.makes_images, "spacy_model": self.parses}
+        """What it uses: the options `llm`, `editor`, `spacy_model` of the study, or the toy world."""
+        used = {"llm": self.asks, "editor": self.makes_images, "spacy_model": self.parses, TOY: self.is_toy}
         return frozenset(name for name, is_used in used.items() if is_used)
 
 
@@ -66,25 +70,31 @@ class RepairVariant:
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf synthesize` that differ
     train: Mapping[str, Any] = field(default_factory=dict)  # training options that differ
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
-    weak: Literal["editor", "llm"] | None = None  # use the study's weaker editor or LLM
+    # use the study's weaker LLM or editor, or the editor that never errs
+    swap: Literal["weak_llm", "weak_editor", "perfect_editor"] | None = None
     other_model: bool = False  # train the study's other retriever
     rounds: int = 1  # rounds of mining and repair
     reciprocal: bool = False  # repair a caption's failure by editing the caption to fit the wrong image
     records: bool = True  # whether it trains on records; False is plain training
+    select: Selection | None = None  # train on some of the edits; None is all
+    masks_scenes: bool = False  # mask what is true by the toy world's scenes out of the loss
     # the method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one choice only
     tuned_as: str = "repair"
 
     @property
     def product(self) -> str:
         """Name of its records' folders; variants that differ in training only share records."""
-        differs = self.mine or self.synthesize or self.weak or self.other_model or self.reciprocal
+        if self.swap:
+            return self.swap.replace("_", "-")
+        differs = self.mine or self.synthesize or self.other_model or self.reciprocal
         return self.name if differs or self.rounds > 1 or len(self.directions) == 1 else "repair"
 
     @property
     def means(self) -> frozenset[str]:
         makes_images = self.records and "t2i" in self.directions and not self.reciprocal
         used = {"llm": self.records, "editor": makes_images, "other_model": self.other_model}
-        used |= {f"weak_{self.weak}": self.weak is not None}
+        used |= {TOY: self.masks_scenes or self.swap == "perfect_editor"}
+        used |= {name: self.swap == name for name in ("weak_llm", "weak_editor")}
         return frozenset(name for name, is_used in used.items() if is_used)
 
 

@@ -6,7 +6,18 @@ import importlib.util
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
-from repair_hf.study.methods import alia, coco_cf, laclip, negclip, repair, simclr, stablerep, sugarcrepe, tripletclip
+from repair_hf.study.methods import (
+    alia,
+    coco_cf,
+    laclip,
+    negclip,
+    new_pairs,
+    repair,
+    simclr,
+    stablerep,
+    sugarcrepe,
+    tripletclip,
+)
 from repair_hf.study.methods.method import Baseline, Maker, Method
 
 
@@ -25,6 +36,8 @@ def load_methods() -> dict[str, Method]:
         laclip.LA_SC,
         laclip.CF_AL_LA,
         *repair.VARIANTS,
+        new_pairs.METHOD,
+        new_pairs.IN_GRID,
     )
     return {method.name: method for method in methods}
 

@@ -1,70 +1,81 @@
 """Plain fine-tuning, RePair, and RePair's variants, all trained by the package's own pipeline.
 
-`vanilla` fine-tunes on the pairs alone, with symmetric InfoNCE over the batch. `repair-i2t` and `repair-t2i` repair
-the failures of one direction; those of the other are records without an edit, which cost nothing. The other variants
-change one choice of `repair`.
+`vanilla` fine-tunes on the pairs alone, with symmetric InfoNCE over the batch. `repair` is the default of `repair-hf
+train`: each edit stands beside the item that it was made from, as further pairs of the global batch. `repair-i2t` and
+`repair-t2i` repair the failures of one direction; those of the other are records without an edit, which cost nothing.
 
-The paper's ablations:
+The paper's ablations, and the paper's own rule:
 
-| name | removed | our reading |
+| name | change to `repair` | our reading |
 |---|---|---|
-| `wo-failure` | mining | same queries, random wrong answers; audit and edits as in `repair` |
-| `wo-repair` | edits | same records: the false positive is the hard negative, opposite the dataset's annotation |
-| `wo-qc` | audit | every mined failure is edited; instructions without a change are still dropped |
-| `wo-pqc` | choice of the candidate | the first of three candidates |
-| `full-matrix` | grid | see `GlobalMatrix` |
-| `hard-neg-only` | positives of the negatives | see `HardNegativesOnly` |
-| `weak-editor`, `weak-llm` | strong models | models from the study's options; an error rate in the toy world |
-| `other-backbone`, `other-backbone-vanilla` | retriever | repaired, and plainly trained, with own hyperparameters |
+| `wo-failure` | no mining | same queries, random wrong answers; audit and edits as in `repair` |
+| `wo-repair` | no edits | same records: the false positive is the hard negative, opposite the dataset's annotation |
+| `wo-qc` | no audit | every mined failure is edited; instructions without a change are still dropped |
+| `wo-pqc` | no choice of the candidate | the first of three candidates |
+| `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
+| `full-matrix` | the paper's grids, in the global batch | see `GlobalMatrix` |
+| `hard-neg-only` | the paper's grids without positives of the negatives | see `HardNegativesOnly` |
+| `weak-editor`, `weak-llm` | weaker models | models from the study's options; an error rate in the toy world |
+| `other-backbone`, `other-backbone-vanilla` | another retriever | repaired, and plainly trained, tuned themselves |
 
 Variants that the paper does not have:
 
 | name | what it does |
 |---|---|
-| `repair-paper` | the paper's rule: an anchor's own failures alone, opposite them always the best-scored edit |
-| `repair-own` | an anchor's own failures alone |
-| `repair-best` | opposite an own failure the mirror edit or the best-scored one, not one drawn anew each epoch |
-| `repair-captions-batch` | edited captions are pairs of the global batch too |
-| `repair-edits-batch` | all edits are pairs of the global batch too |
-| `repair-mixed` | half of the time, slot 1 holds the anchor's edit, opposite the false positive it was made from |
-| `repair-mirror` | opposite a false positive: the edit that mirrors the anchor's record, else the annotation |
-| `repair-unmasked` | known true pairs off a grid's diagonal count as negatives, as in the paper |
+| `repair-grid` | the edits of `repair` in the local grid loss |
+| `repair-edits-batch` | the same, and as pairs of the global batch |
+| `repair-both` | half of the time, an anchor's own failure, opposite an edit of the same query |
+| `repair-scenes` | pairs that are true by the toy world's scenes are masked out of the loss |
+| `repair-unmasked` | `repair-paper` with known true pairs off a grid's diagonal as negatives, as in the paper |
 | `repair-neighbours` | an anchor shares its batch with the items that it is confused with |
 | `repair-reciprocal` | a caption's failure is repaired by editing the caption to fit the wrong image |
 | `repair-2-rounds` | records of two rounds; the second is mined with the retriever that the first has repaired |
+| `perfect-editor` | an editor that never errs |
+| `perfect-editor-grid`, `weak-editor-grid` | the same edits in the local grid loss |
+| `half-…`, `quarter-…` | a share of the edits, see `Selection` |
 
-`repair` itself fills a grid, with equal chance, by an edit that was made from the anchor or by an own failure of the
-anchor, opposite an edit of the same query. `repair-reciprocal` needs LLM calls but no images.
+`repair-reciprocal` needs LLM calls but no images.
 """
 
 from __future__ import annotations
 
+from typing import get_args
+
 from repair_hf.study.methods.method import Baseline, RepairVariant
+from repair_hf.study.methods.selection import Order, Selection
 
 VANILLA = Baseline("vanilla")
+PAPER = {"grids": "paper"}
+GRID = {"negatives": "grid"}
 VARIANTS = (
     RepairVariant("repair-i2t", directions=("i2t",), tuned_as="repair-i2t"),
     RepairVariant("repair-t2i", directions=("t2i",), tuned_as="repair-t2i"),
     RepairVariant("repair"),
     RepairVariant("wo-failure", mine={"false_positives": "random"}),
-    RepairVariant("wo-repair", train={"counterparts": "annotation"}),
+    RepairVariant("wo-repair", train={"counterparts": "annotation", "own_failures_share": 1.0}),
     RepairVariant("wo-qc", synthesize={"audited": False}),
     RepairVariant("wo-pqc", synthesize={"select": "first"}),
-    RepairVariant("full-matrix", train={"negatives": "batch"}),
-    RepairVariant("hard-neg-only", train={"negatives": "alone"}),
-    RepairVariant("weak-editor", weak="editor"),
-    RepairVariant("weak-llm", weak="llm"),
+    RepairVariant("repair-paper", train=PAPER, tuned_as="repair-paper"),
+    RepairVariant("full-matrix", train={"grids": "paper", "negatives": "batch"}),
+    RepairVariant("hard-neg-only", train={"grids": "paper", "negatives": "alone"}, tuned_as="repair-paper"),
+    RepairVariant("weak-editor", swap="weak_editor"),
+    RepairVariant("weak-llm", swap="weak_llm"),
     RepairVariant("other-backbone-vanilla", other_model=True, records=False, tuned_as="other-backbone-vanilla"),
     RepairVariant("other-backbone", other_model=True, tuned_as="other-backbone"),
-    RepairVariant("repair-paper", train={"grids": "paper"}),
-    RepairVariant("repair-own", train={"own_failures_share": 1.0}),
-    RepairVariant("repair-best", train={"counterparts": "best"}),
-    RepairVariant("repair-captions-batch", train={"negatives": "grid+captions"}),
-    RepairVariant("repair-edits-batch", train={"negatives": "grid+edits"}),
-    RepairVariant("repair-mixed", train={"slot1": "mixed"}),
-    RepairVariant("repair-mirror", train={"counterparts": "reciprocal"}),
-    RepairVariant("repair-unmasked", train={"known_matches": "negative"}),
+    RepairVariant("repair-grid", train=GRID, tuned_as="repair-paper"),
+    RepairVariant("repair-edits-batch", train={"negatives": "grid+edits"}, tuned_as="repair-paper"),
+    RepairVariant("repair-both", train={"own_failures_share": 0.5}),
+    RepairVariant("repair-scenes", masks_scenes=True),
+    RepairVariant("repair-unmasked", train=PAPER | {"known_matches": "negative"}, tuned_as="repair-paper"),
     RepairVariant("repair-neighbours", train={"batches": "neighbours"}),
     RepairVariant("repair-reciprocal", reciprocal=True),
     RepairVariant("repair-2-rounds", rounds=2),
+    RepairVariant("perfect-editor", swap="perfect_editor"),
+    RepairVariant("perfect-editor-grid", swap="perfect_editor", train=GRID, tuned_as="repair-paper"),
+    RepairVariant("weak-editor-grid", swap="weak_editor", train=GRID, tuned_as="repair-paper"),
+    *(
+        RepairVariant(f"{name}-{order}", select=Selection(order, share))
+        for name, share in (("half", 0.5), ("quarter", 0.25))
+        for order in get_args(Order)
+    ),
 )
