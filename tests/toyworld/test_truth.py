@@ -1,4 +1,4 @@
-"""True answers: by the scenes, one query at a time."""
+"""What is true by the scenes, one pair at a time."""
 
 from __future__ import annotations
 
@@ -10,28 +10,19 @@ from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.scenes import holds
-from repair_hf.toyworld.truth import Truth, scenes_of
+from repair_hf.toyworld.truth import scenes_of, true_pairs
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    return load_pairs(build_world(tmp_path_factory.mktemp("world"), splits={"train": 60}))  # 300 captions
-
-
-def test_shares_are_those_of_each_query_by_itself(pairs):
-    draw = np.random.default_rng(0)
-    images = np.eye(60) + draw.normal(size=(60, 60), scale=0.4)
-    texts = np.eye(60)[pairs.caption_image] + draw.normal(size=(300, 60), scale=0.4)
-    images, texts = images.astype(np.float32), texts.astype(np.float32)
-    scenes, facts = list(scenes_of(pairs)), [parse(text) for text in pairs.captions["caption"][:]]
-    found = Truth(pairs).shares(images, texts)
-    for k in (1, 5):
-        of_images = [holds(facts[c], scenes[i]) for i in range(60) for c in np.argsort(-(texts @ images[i]))[:k]]
-        of_texts = [holds(facts[c], scenes[i]) for c in range(300) for i in np.argsort(-(images @ texts[c]))[:k]]
-        assert found[f"i2t_true@{k}"] == pytest.approx(np.mean(of_images)) and 0 < np.mean(of_images) < 1
-        assert found[f"t2i_true@{k}"] == pytest.approx(np.mean(of_texts)) and 0 < np.mean(of_texts) < 1
+def test_true_pairs_are_those_that_hold(tmp_path):
+    pairs = load_pairs(build_world(tmp_path, splits={"train": 60}))  # 300 captions
+    facts = [parse(text) for text in pairs.captions["caption"][:]]
+    held = [(i, c) for i, scene in enumerate(scenes_of(pairs)) for c, said in enumerate(facts) if holds(said, scene)]
+    images, captions = true_pairs(pairs)
+    assert set(zip(images.tolist(), captions.tolist(), strict=True)) == set(held) and len(held) > 300
+    assert set(zip(pairs.caption_image.tolist(), range(300), strict=True)) <= set(held)
+    assert np.issubdtype(images.dtype, np.integer)
 
 
 def test_pictures_without_a_scene_are_refused(pairs_folder):
     with pytest.raises(UserError, match=r"\w+.png carries no scene"):
-        Truth(load_pairs(pairs_folder, split="all"))
+        list(scenes_of(load_pairs(pairs_folder, split="all")))

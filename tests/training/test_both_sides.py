@@ -153,3 +153,12 @@ def test_an_own_edit_in_slot_1_is_a_pair_of_the_global_batch():
     drawn = many(Grids(make_pairs(), make_records(*OWN), **rule), 0)
     pairs = set(zip(drawn["pair_images"][:, 0].tolist(), drawn["pair_texts"][:, 0].tolist(), strict=True))
     assert pairs == {(6, 0), (0, 12)}
+
+
+def test_further_known_pairs_are_masked():
+    """As if i0 showed what c5 says: c5 asked for an edit of i0."""
+    records = make_records(*MADE)
+    known = np.array([0]), np.array([5])
+    before, after = (Grids(make_pairs(), records, negatives="grid", known=some)[(0, 0)] for some in (None, known))
+    assert after["matches"][0, 1] and not before["matches"][0, 1]
+    assert after["matches"].sum() == before["matches"].sum() + 1

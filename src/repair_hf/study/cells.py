@@ -21,6 +21,7 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
 from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import SampleRows
@@ -86,19 +87,20 @@ def run_cell(
     folder = _folder(cell, setting)
     made = products.of(method, cell.knobs) if method and cell.knobs else {}
     resolved = _resolved(cell, method, made, setting)
+    content = _content_digest(cell, made, resolved, setting)
     with setting.sharing.lock(cell.name):
         summary = finished(folder, resolved, needs=("metrics", "training", "made"))
         if summary is None:
             open_stage(folder, command="study", options=resolved)
-            summary = setting.kept.find(cell.name, folder, digest(resolved))
+            summary = setting.kept.find(cell.name, folder, content)
             if summary is None:
                 encoder, training = _retriever(cell, method, made, setting)
                 metrics = _evaluate(encoder, cell, setting, folder)
                 costs = {part: asdict(one.cost) for part, one in made.items()}
                 summary = {"metrics": metrics, "training": training, "made": costs}
-                is_reported = cell.split == setting.split  # intervals are for that split alone
-                setting.kept.keep(cell.name, digest(resolved), folder, summary, with_ranks=is_reported)
             finish_stage(folder, summary)
+        # ranks are for intervals, which are those of the reported split
+        setting.kept.keep(cell.name, content, folder, summary, with_ranks=cell.split == setting.split)
         # here, not after the evaluation: a process that is killed in between leaves the weights behind
         if not (keep_weights or setting.keep_models):
             for split in (cell.split, setting.validation_split):
@@ -130,6 +132,22 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], se
         "held_out_fingerprint": setting.held_out(cell.split).fingerprint,
         "compositional": asdict(setting.compositional),
     }
+
+
+def _content_digest(cell: Cell, made: Mapping[str, Product], resolved: dict[str, Any], setting: Setting) -> str:
+    """Digest everything that decides the result by its content: the same on any machine and in any folder."""
+    samples = {part: one.data for part, one in made.items() if "text" in one.data.column_names}
+    named = {part: digest([some[name][:] for name in ("caption_id", "text")]) for part, some in samples.items()}
+    data = {
+        "pairs_fingerprint": _wording(setting.pairs),
+        "held_out_fingerprint": _wording(setting.held_out(cell.split)),
+        "products": resolved["products"] | named,
+    }
+    return digest(resolved | data)
+
+
+def _wording(pairs: Pairs) -> str:
+    return digest([pairs.images["image_id"][:], pairs.captions["caption"][:]])
 
 
 def _folder(cell: Cell, setting: Setting) -> Path:

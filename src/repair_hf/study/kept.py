@@ -34,7 +34,7 @@ class KeptCells:
 
     def keep(self, name: str, options: str, folder: Path, summary: Mapping[str, Any], *, with_ranks: bool) -> None:
         """Write a finished cell. `options` is the digest of what decides its result; `folder` holds its ranks."""
-        if self.folder is None:
+        if self.folder is None or self.find(name, None, options) is not None:
             return
         ranks = ranks_by_direction(load_ranks(folder)) if with_ranks else {}
         found = {
@@ -46,8 +46,8 @@ class KeptCells:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file(name), json.dumps(found, indent=1) + "\n")
 
-    def find(self, name: str, folder: Path, options: str | None = None) -> dict[str, Any] | None:
-        """Return the summary of a kept cell and write its ranks to a folder; None if it is not kept.
+    def find(self, name: str, folder: Path | None, options: str | None = None) -> dict[str, Any] | None:
+        """Return the summary of a kept cell and write its ranks to a folder, if given; None if it is not kept.
 
         With `options`, a cell of another digest counts as not kept.
         """
@@ -56,7 +56,8 @@ class KeptCells:
         found = read_json(self._file(name), needs=FIELDS)
         if options not in (None, found["options"]):
             return None
-        _write_ranks(found["ranks"], folder)
+        if folder is not None:
+            _write_ranks(found["ranks"], folder)
         return found["summary"]
 
     def _file(self, name: str) -> Path:

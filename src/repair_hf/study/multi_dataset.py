@@ -40,7 +40,8 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
             raise UserError(
                 f"`datasets` {name} has `{taken[0]}`, which is one for all data sets; give it beside `datasets`."
             )
-        shared = replace(options, datasets=None, output=str(Path(options.output) / name))
+        cells = options.cells and str(Path(options.cells) / name)
+        shared = replace(options, datasets=None, output=str(Path(options.output) / name), cells=cells)
         words = [word for each in (shared, *others) for word in as_flags(each)]
         words += flags({option: value for option, value in own.items() if value is not False})
         # a switch that is off by default has no flag that begins with `--no-`

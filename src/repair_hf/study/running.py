@@ -88,9 +88,11 @@ class Study:
         self._measured: dict[Cell, Measured] = {}
         self._lengths: dict[tuple[str, float], Tuned] = {}
         self._left_out: dict[str, str] = {}
+        self._n_seeds = TUNING_SEEDS
 
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, seed by seed, and yield the results of all seeds so far after each."""
+        self._n_seeds = seeds
         tuned = self._each({name: partial(self._tune, name, self.space) for name in self.wanted})
         for count in range(1, seeds + 1):
             yield self._results(tuned, range(count))
@@ -155,18 +157,17 @@ class Study:
 
     def _seeds(self, name: str, knobs: Knobs, seeds: Sequence[int], share: float = 1.0) -> Cells:
         cells = [Cell(name, self.setting.split, seed, knobs, share) for seed in seeds]
-        return self._measure_all(cells, self.methods[name])
+        parts = {cell.name: partial(self._measure, cell, self.methods[name]) for cell in cells}
+        return tuple(self._run_all(parts).values())
 
     def _on_validation(self, method: Method, points: Sequence[Knobs]) -> list[Cells]:
         seeds, split = range(TUNING_SEEDS), self.setting.validation_split
         cells = [Cell(method.name, split, seed, knobs) for knobs in points for seed in seeds]
         is_reported = method.name in self.wanted  # then the winner is evaluated on the other split, too
-        found = self._measure_all(cells, method, keep_weights=is_reported)
+        kept = {cell: is_reported and cell.seed < self._n_seeds for cell in cells}
+        parts = {cell.name: partial(self._measure, cell, method, keep_weights=kept[cell]) for cell in cells}
+        found = tuple(self._run_all(parts).values())
         return [found[at : at + TUNING_SEEDS] for at in range(0, len(found), TUNING_SEEDS)]
-
-    def _measure_all(self, cells: Sequence[Cell], method: Method, **how: bool) -> Cells:
-        parts = {cell.name: partial(self._measure, cell, method, **how) for cell in cells}
-        return tuple(self._run_all(parts).values())
 
     def _measure(self, cell: Cell, method: Method | None, *, keep_weights: bool = False) -> Measured:
         if cell not in self._measured:
