@@ -9,6 +9,7 @@ import yaml
 from study_runs import PER_SAMPLE, stamps, study
 
 from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.toyworld.parsing import build_parser
 
@@ -199,3 +200,20 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
     assert len(digests) == 1 and base["model_digest"] not in digests
     kept = sorted(path.parents[1].name for path in (tmp_path / "cells").glob("*/retriever/model.safetensors"))
     assert kept == sorted(path.name for path in (tmp_path / "cells").iterdir() if path.name != "base--test")
+
+
+def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch):
+    """On somebody's own pairs: no LLM, no editor, and nothing is mined."""
+    monkeypatch.chdir(tmp_path)
+    study("--size", "tiny", "--seeds", "1", "--methods", "repair", "--output", "made")
+    Path("made/world/world.json").unlink()
+    words = "--pairs made/world --records made/products/repair-records --test-split validation --batch-size 16 "
+    words += "--model made/base --epochs 0.2 --seeds 1 --output found"
+    base = DualEncoder.from_pretrained("world/base")
+    base.model.save_pretrained("made/base")
+    base.preprocessor.processor.save_pretrained("made/base")
+    study(*words.split())
+    table = pd.read_csv("found/scores.csv").set_index("method")
+    assert {"vanilla", "repair", "repair-paper"} < set(table.index) and not list(Path("found/products").glob("*"))
+    cost = pd.read_csv("found/overhead.csv").set_index("method").loc["repair"]
+    assert cost["made"] > 0 and cost["llm_calls"] > cost["made"]

@@ -34,11 +34,13 @@ EPILOG = """examples:
   repair-hf study --config recipes/study/toy.yaml
   repair-hf study --config recipes/study/flickr30k.yaml --dry-run
   repair-hf study --config recipes/study/both.yaml --dry-run
+  repair-hf study --pairs data/mine --model openai/clip-vit-base-patch32 --records runs/records --test-split validation
 
 You can stop it at any time: the same command resumes. You can add --methods, --seeds or --shares later.
 You can run the same command several times at once, each on its own GPU or core: each skips what another is working on,
 and the last to finish prints the whole table."""
 
+ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 
 
@@ -66,7 +68,8 @@ def run(
         return _run_each(options, pairs_options, llm, editor, compositional)
     size = size_of(options, pairs_options)
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
-    wanted = _wanted(options.methods, methods, setting)
+    names = options.methods or (ON_RECORDS if options.records else [])
+    wanted = _wanted(names, methods, setting)
     check_installed([methods[name] for name in wanted])
     _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
     if options.dry_run:
@@ -88,7 +91,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     from repair_hf.pairs.words import load_parser
     from repair_hf.synthesis.models import check_editor, find_usable_llm
 
-    means = set().union(*(method.means for method in methods))
+    means = set().union(*(setting.needs(method) for method in methods))
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
     if "llm" in means:

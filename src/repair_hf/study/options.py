@@ -51,6 +51,10 @@ class StudyOptions(Bounded):
         """Several datasets with one table: name -> options that differ, such as '{"coco": {"pairs": "..."}}'.""",
     )
     methods: list[str] = opt([], "Names of methods; all by default. Plain training is always added.")
+    records: list[str] = opt(
+        [],
+        "Records that exist, folders or Hub ids: compares plain training, `repair` and `repair-paper` without paying.",
+    )
     seeds: int = opt(3, "Trainings of each method.", least=1)
     size: Literal["tiny", "small", "full"] | None = opt(
         None, "Size of the toy world without --pairs; full by default. `tiny` checks in seconds that everything runs."

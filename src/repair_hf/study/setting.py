@@ -74,6 +74,7 @@ class Setting:
     compositional: CompositionalOptions = field(default_factory=CompositionalOptions)
     resamples: int = 2000  # resamples of the images for confidence intervals
     keep_models: bool = False  # whether trained weights are kept
+    records: tuple[str, ...] = ()  # records that exist; `repair` and what trains on its records takes them
     kept: KeptCells = field(default_factory=KeptCells)  # finished cells, beside the recipe
 
     @cached_property
@@ -123,9 +124,17 @@ class Setting:
         """Return a method's options of `RepairConfig`, without `Knobs`; None is the untrained retriever."""
         return self.training | (dict(method.train) if method else {})
 
+    def needs(self, method: Method) -> frozenset[str]:
+        """Return what a method uses: nothing to make records with, if they exist."""
+        return frozenset() if self.has_records(method) else method.means
+
+    def has_records(self, method: Method) -> bool:
+        """Return whether the records that a method trains on were given."""
+        return bool(self.records) and isinstance(method, RepairVariant) and method.product == "repair"
+
     def lacks(self, method: Method) -> list[str]:
         """Return the options that a method needs and the study does not have."""
-        return [option for option in sorted(method.means) if not self._has(option)]
+        return [option for option in sorted(self.needs(method)) if not self._has(option)]
 
     def _has(self, option: str) -> bool:
         """The toy world's LLM and editor know no other pictures."""
@@ -179,6 +188,7 @@ def settle(
         compositional=compositional,
         resamples=options.resamples,
         keep_models=options.keep_models,
+        records=tuple(options.records),
         kept=KeptCells(Path(options.cells) if options.cells else None, only=options.table),
     )
 
