@@ -59,7 +59,7 @@ def run(
     from repair_hf.study.tuning import SearchSpace
 
     refuse_several("study")
-    logging.getLogger("repair_hf.training.trainer").setLevel(logging.WARNING)  # the cells hold the loss curves
+    logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # the cells hold the loss curves
     methods = load_methods()
     if listing.list:
         print("\n".join(methods))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +126,9 @@ def _log_reach(grids: Grids) -> None:
     logger.info("edits that can be encoded in some epoch: %s", shown)
     if min(reach.values()) >= ENOUGH:
         return
+    usual = asdict(default) | {"negatives": GridRule(grids=grids.rule.grids).negatives}
     changed = " ".join(
-        f"--{each.name.replace('_', '-')} {value}"
-        for each in fields(GridRule)
-        if (value := getattr(grids.rule, each.name)) != getattr(default, each.name)
+        f"--{name.replace('_', '-')} {value}" for name, value in asdict(grids.rule).items() if value != usual[name]
     )
     otherwise = ", ".join(f"{share:.0%} {direction}" for direction, share in grids.edits_reachable(default).items())
     logger.warning("Few of the edits can train: %s. Without %s it would be %s.", shown, changed, otherwise)
