@@ -42,19 +42,28 @@ class Pairs:
     """Images, their captions, and which caption describes which image.
 
     Args:
-        images: `image_id` and `image` (upright, RGB).
+        images: `image_id` and `image` (upright, RGB); `group` if the source names groups.
         captions: `caption_id` (`<image_id>#<place>`), `caption`, and `image_index`, the row of its image.
         problems: What was left out.
+        looks: Digest of each image for `images.equal_pixels`; empty if unknown.
     """
 
     images: Dataset
     captions: Dataset
     problems: tuple[Problem, ...] = ()
+    looks: tuple[str, ...] = ()
 
     @cached_property
     def caption_image(self) -> np.ndarray:
         """The row of each caption's image, (M,)."""
         return np.array(self.captions["image_index"][:], np.int64)
+
+    @cached_property
+    def groups(self) -> np.ndarray | None:
+        """The number of each image's group, (N,); None without groups."""
+        if "group" not in self.images.features:
+            return None
+        return np.unique(self.images["group"][:], return_inverse=True)[1]
 
     def captions_of(self, image_index: int) -> list[int]:
         """Return the rows of an image's captions."""
@@ -65,7 +74,8 @@ class Pairs:
     def fingerprint(self) -> str:
         """A digest of ids, captions and the images' current content; of files, path, size and modification time."""
         digest = hashlib.sha256(content_digest(self.images).encode())
-        columns = [self.images["image_id"], *(self.captions[name] for name in CAPTIONS)]
+        names = [name for name in ("image_id", "group") if name in self.images.features]
+        columns = [*(self.images[name] for name in names), *(self.captions[name] for name in CAPTIONS)]
         for column in columns:
             digest.update(repr(column[:]).encode())
         return digest.hexdigest()[:16]
@@ -85,6 +95,7 @@ def load_pairs(
     image_column: str = COLUMNS.image,
     caption_column: str = COLUMNS.caption,
     image_id_column: str | None = None,
+    group: str | None = None,
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
@@ -102,6 +113,8 @@ def load_pairs(
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
         image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
+        group: Column, or key of `captions.jsonl`, whose rows of one value, such as a product, stay in one split and
+            are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
             training images of `coco30k` are drawn from those of COCO.
@@ -119,14 +132,14 @@ def load_pairs(
         expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
     wanted = (split, "restval") if with_restval and split == "train" else (split,)
     folder = None if image_folder is None else Path(image_folder)
-    columns = Columns(image_column, caption_column, image_id_column, folder)
+    columns = Columns(image_column, caption_column, image_id_column, group, folder)
     listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
-    ids, images, captions = _admitted(listing, wanted, expected, problems, source)
+    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
     _report(problems, source, strict, is_empty=not ids)
     table = _caption_table(ids, captions)
     if expected is not None:
         logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found())
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -148,12 +161,14 @@ def _read(source: str, problems: Problems, splits: Sequence[str], columns: Colum
         raise UserError(
             f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, and `{source}` is none."
         )
-    if (is_folder or is_json) and replace(columns, folder=None) != COLUMNS:
+    others = replace(columns, folder=None, group=None if is_folder else columns.group)
+    if (is_folder or is_json) and others != COLUMNS:
         named = {"image_column": columns.image, "caption_column": columns.caption, "image_id_column": columns.image_id}
+        named |= {"group": others.group}
         given = " and ".join(f"`{option}` {name}" for option, name in named.items() if name is not None)
         raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
     if is_folder:
-        return read_folder(path, problems)
+        return read_folder(path, columns.group, problems)
     if not is_json:
         return read_dataset(source, splits, columns, problems)
     if not path.is_file():
@@ -165,17 +180,17 @@ def _read(source: str, problems: Problems, splits: Sequence[str], columns: Colum
 
 def _admitted(
     listing: Listing, wanted: Sequence[str], expected: BenchmarkSplit | None, problems: Problems, source: str
-) -> tuple[list[str], Dataset, list[dict[int, str]]]:
-    """Return the ids, the images and the captions of what is wanted and can be used."""
+) -> tuple[list[str], Dataset, list[dict[int, str]], tuple[str, ...]]:
+    """Return the ids, images, captions and looks of what is wanted and can be used."""
     ids: list[str] = listing.images["image_id"][:]
     rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     if expected is not None:
         expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
-    images, usable = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
+    images, usable, looks = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
     if expected is not None:
         expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
-    return [ids[row] for row in usable], images, [captions[row] for row in usable]
+    return [ids[row] for row in usable], images, [captions[row] for row in usable], looks
 
 
 def _rows_of_split(
@@ -188,7 +203,7 @@ def _rows_of_split(
 ) -> list[int]:
     rows = list(range(len(ids)))
     if wanted != ("all",) and rows:
-        splits = _parts(ids, source) if listing.splits is None else listing.splits
+        splits = _parts(listing.images, source) if listing.splits is None else listing.splits
         for row in rows:
             if splits[row] is None:
                 problems.add("no_split", ids[row])
@@ -216,9 +231,10 @@ def _of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], ro
     return [row for row in rows if ids[row] in drawn]
 
 
-def _parts(image_ids: list[str], source: str) -> Sequence[str | None]:
-    """Split images by a hash of their ids, and say so."""
-    tenths = (int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8]) % 10 for image_id in image_ids)
+def _parts(images: Dataset, source: str) -> Sequence[str | None]:
+    """Split images by a hash of their ids, or of their groups, and say so."""
+    names: list[str] = images["group" if "group" in images.features else "image_id"][:]
+    tenths = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10 for name in names)
     parts = [{8: "validation", 9: "test"}.get(tenth, "train") for tenth in tenths]
     counts = Counter(parts)
     sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
@@ -239,8 +255,10 @@ def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, 
     return texts
 
 
-def _decodable(listing: Listing, rows: list[int], ids: list[str], problems: Problems) -> tuple[Dataset, list[int]]:
-    """Return the images that can be decoded, and their rows."""
+def _decodable(
+    listing: Listing, rows: list[int], ids: list[str], problems: Problems
+) -> tuple[Dataset, list[int], tuple[str, ...]]:
+    """Return the images that can be decoded, their rows and their looks."""
     looks = dict(zip(rows, inspect_images(listing.images.select(rows), listing.folders), strict=True))
     for row, look in looks.items():
         if look.problem is not None:
@@ -253,7 +271,7 @@ def _decodable(listing: Listing, rows: list[int], ids: list[str], problems: Prob
         logger.info("%d of %d images have grey values of over 8 bits; they are scaled to 8.", len(deep), len(rows))
     if transparent or deep:
         images = redraw(images, transparent | deep)
-    return images, rows
+    return images, rows, tuple(looks[row].look for row in rows)
 
 
 def _report(problems: Problems, source: str, strict: bool, is_empty: bool) -> None:

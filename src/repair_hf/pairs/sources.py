@@ -51,6 +51,7 @@ class Columns:
     image: str
     caption: str  # or several, with commas between them
     image_id: str | None = None
+    group: str | None = None
     folder: Path | None = None
 
     def captions(self, found: Sequence[str]) -> list[str]:
@@ -62,14 +63,17 @@ class Columns:
 class Listing:
     """The images of a source with their raw captions and splits."""
 
-    images: Dataset  # `image_id` and `image`, encoded
+    images: Dataset  # `image_id`, `image`, encoded, and `group` if the source names groups
     captions: list[list[Any]]  # of each image
     splits: list[str | None] | None  # the source's own split of each image; None if it has none
     folders: Sequence[Path]  # where its files may lie; of a folder that is a link, what it leads to
 
 
-def read_folder(folder: Path, problems: Problems) -> Listing:
-    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`."""
+def read_folder(folder: Path, group: str | None, problems: Problems) -> Listing:
+    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`.
+
+    `group` is the key of a line's group.
+    """
     file = folder / "captions.jsonl"
     parsed = [(number, _usable(row)) for number, row in read_json_lines(file)]
     if parsed and all(row is None for _, row in parsed):
@@ -87,8 +91,13 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
         else:
             rows.append(row)
     has_splits = any("split" in row for row in rows)
+    images = list_files([(row["image"], _locate(folder, row["image"])) for row in rows])
+    if group is not None:
+        if rows and not any(group in row for row in rows):
+            raise UserError(f"no line of {file} has the key `{group}`. Set `group` to one that some have.")
+        images = with_groups(images, [row.get(group) for row in rows])
     return Listing(
-        list_files([(row["image"], _locate(folder, row["image"])) for row in rows]),
+        images,
         [row["captions"] for row in rows],
         [row.get("split") for row in rows] if has_splits else None,
         (folder, folder / "images"),
@@ -106,15 +115,14 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
     """
     parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
     wanted = parts
-    if splits[0] in parts and len(parts) > 1:
+    if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
         _check_columns(source, part, columns, captions)
     named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
-    rows = concatenate_datasets(
-        [part.select_columns(_columns(part, (columns.image, *captions), named)) for part in wanted.values()]
-    )
+    needed = tuple(name for name in (columns.image, *captions, columns.group) if name is not None)
+    rows = concatenate_datasets([part.select_columns(_columns(part, needed, named)) for part in wanted.values()])
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
     of_rows: list[str | None] | None = [name for name, _ in names]
     if len(parts) == 1 and "split" in rows.features:
@@ -131,6 +139,8 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
     images = images.rename_columns({columns.image: "image"})
     ids = _ids(rows, columns, own, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
+    if columns.group is not None:
+        images = with_groups(images, _plain_texts(rows, columns.group))
     folders = [*own_folders(source), *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
 
@@ -160,6 +170,15 @@ def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
     return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
 
 
+def with_groups(images: Dataset, groups: Sequence[Any]) -> Dataset:
+    """Add the column `group`; an image without a group is a group of its own."""
+    names = [
+        image_id if group in (None, "") else str(group)
+        for image_id, group in zip(images["image_id"], groups, strict=True)
+    ]
+    return images.add_column("group", names)
+
+
 def load_any(source: str) -> Dataset | DatasetDict:
     """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
     is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
@@ -186,11 +205,11 @@ def _load(source: str) -> dict[str, Dataset]:
 
 
 def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Sequence[str]) -> None:
-    asked = [("image_column", columns.image), *(("caption_column", name) for name in captions)]
-    if columns.image_id is not None:
-        asked.append(("image_id_column", columns.image_id))
+    asked: list[tuple[str, str | None]] = [("image_column", columns.image)]
+    asked += [("caption_column", name) for name in captions]
+    asked += [("image_id_column", columns.image_id), ("group", columns.group)]
     for option, column in asked:
-        if column not in rows.features:
+        if column is not None and column not in rows.features:
             raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
     image = rows.features[columns.image]
     if not isinstance(image, Image) and not (image in TEXTS and Path(source).exists()):

@@ -85,6 +85,9 @@ class PairsOptions:
     image_id_column: str | None = opt(
         None, "Column whose rows of one value are one image; by default image_id, filename, cocoid or id, if it fits."
     )
+    group: str | None = opt(
+        None, "Column whose rows of one value (a product) stay in one split and are no negatives of each other."
+    )
     split: str = opt("train", "Split to use; `all` takes every split.")
     strict: bool = opt(False, "Raise an error at the first bad row instead of leaving bad rows out.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(
