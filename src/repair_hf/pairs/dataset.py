@@ -20,7 +20,7 @@ import numpy as np
 from datasets import Dataset, Features, Image, Value
 
 from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, draw_coco30k
+from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, rows_of_benchmark
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
@@ -99,6 +99,9 @@ def load_pairs(
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
+    pairs_config: str | None = None,
+    pairs_revision: str | None = None,
+    private_urls: bool = False,
 ) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
@@ -109,7 +112,7 @@ def load_pairs(
         split: Which split; `all` takes everything.
         image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
             table are relative to it, by default to the table's folder.
-        image_column: Column that holds the image or its path.
+        image_column: Column that holds the image, its path or, in a table, its address (http or https).
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
         image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
@@ -119,6 +122,9 @@ def load_pairs(
         benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
             training images of `coco30k` are drawn from those of COCO.
         with_restval: Count Karpathy's split `restval` as part of `train`.
+        pairs_config: Configuration of a dataset of the Hub.
+        pairs_revision: Its branch, tag or commit.
+        private_urls: Download images of a table from addresses of this machine and of private networks too.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
@@ -127,19 +133,11 @@ def load_pairs(
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
-    source, problems, expected = str(source), Problems(), None
-    if benchmark is not None:
-        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
-    wanted = (split, "restval") if with_restval and split == "train" else (split,)
     folder = None if image_folder is None else Path(image_folder)
-    columns = Columns(image_column, caption_column, image_id_column, group, folder)
-    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
-    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
-    _report(problems, source, strict, is_empty=not ids)
-    table = _caption_table(ids, captions)
-    if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
+    columns = Columns(
+        image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
+    )
+    return _load(str(source), columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -154,6 +152,22 @@ def bare_caption(caption: str) -> str:
     return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
+def _load(
+    source: str, columns: Columns, split: str, *, strict: bool, benchmark: str | None, with_restval: bool
+) -> Pairs:
+    problems, expected = Problems(), None
+    if benchmark is not None:
+        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
+    wanted = (split, "restval") if with_restval and split == "train" else (split,)
+    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
+    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
+    _report(problems, source, strict, is_empty=not ids)
+    table = _caption_table(ids, captions)
+    if expected is not None:
+        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
+
+
 def _read(source: str, problems: Problems, splits: Sequence[str], columns: Columns) -> Listing:
     path = Path(source)
     is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
@@ -163,9 +177,10 @@ def _read(source: str, problems: Problems, splits: Sequence[str], columns: Colum
         )
     others = replace(columns, folder=None, group=None if is_folder else columns.group)
     if (is_folder or is_json) and others != COLUMNS:
-        named = {"image_column": columns.image, "caption_column": columns.caption, "image_id_column": columns.image_id}
-        named |= {"group": others.group}
-        given = " and ".join(f"`{option}` {name}" for option, name in named.items() if name is not None)
+        named = {"image_column": others.image, "caption_column": others.caption, "image_id_column": others.image_id}
+        named |= {"group": others.group, "pairs_config": others.config, "pairs_revision": others.revision}
+        named |= {"private_urls": "on" if others.private_urls else None}
+        given = " and ".join(f"`{option}` {value}" for option, value in named.items() if value is not None)
         raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
     if is_folder:
         return read_folder(path, columns.group, problems)
@@ -215,20 +230,7 @@ def _rows_of_split(
                 "Choose one of these, or `all` to take everything."
             )
         rows = [row for row in rows if splits[row] in wanted]
-    return rows if expected is None else _of_benchmark(expected, listing, ids, rows)
-
-
-def _of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], rows: list[int]) -> list[int]:
-    if listing.splits is None:
-        raise UserError(
-            f"`{expected.source}` has no splits, and `{expected.benchmark}` is a split. Give Karpathy's JSON or a "
-            "dataset with its splits, or leave out `benchmark`."
-        )
-    expected.check_listed(len(rows), sum(len(listing.captions[row]) for row in rows))
-    if not expected.is_drawn:
-        return rows
-    drawn = draw_coco30k([ids[row] for row in rows])
-    return [row for row in rows if ids[row] in drawn]
+    return rows if expected is None else rows_of_benchmark(expected, listing, ids, rows)
 
 
 def _parts(images: Dataset, source: str) -> Sequence[str | None]:
