@@ -2,7 +2,8 @@
 
 `failures.parquet` has a row per false positive: direction; query, ground truth and false positive as rows of the pairs
 and as ids; scores and ranks. An index (`search` ivf or hnsw) may miss false positives, so its ranks are lower bounds;
-`summary.json` then holds its recall. Under `accelerate launch` the processes share the captions.
+`summary.json` then holds its recall. `unmatched.jsonl` lists the reported failures that cannot be used. Under
+`accelerate launch` the processes share the captions.
 """
 
 from __future__ import annotations

@@ -116,8 +116,7 @@ def load_pairs(
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
         image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
-        group: Column, or key of `captions.jsonl`, whose rows of one value, such as a product, stay in one split and
-            are no negatives of each other.
+        group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
             training images of `coco30k` are drawn from those of COCO.
