@@ -3,10 +3,13 @@
 import json
 import shutil
 
+import numpy as np
+import PIL.Image
 import pytest
 from datasets import Dataset
 
 from repair_hf.cli.main import main
+from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 
 
@@ -79,6 +82,89 @@ def test_a_dry_run_writes_nothing(command, flags, tmp_path, capsys):
     assert main([command, *flags[1:], "--dry-run"]) == 0
     assert "12 images and 24 captions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_images_of_equal_pixels_or_of_one_group_are_no_false_positives_of_each_other(
+    flags, pairs_folder, tmp_path, capsys
+):
+    data = shutil.copytree(pairs_folder, tmp_path / "data")
+    PIL.Image.open(data / "red_circle.png").save(data / "again.png", compress_level=0)
+    lines = [json.loads(line) for line in (data / "captions.jsonl").read_text().splitlines()]
+    lines.append({"image": "again.png", "captions": ["a round thing, seen twice"]})
+    lines = [line | ({"product": "x"} if "blue" in line["image"] else {}) for line in lines]
+    (data / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    flags[flags.index("--pairs") + 1] = str(data)
+    every_wrong_answer = ["--k-mine", "50", "--d-i2t", "50", "--d-t2i", "50"]
+    assert main([*flags, "--group", "product", *every_wrong_answer]) == 0
+    same = {"again.png": "red_circle.png"} | dict.fromkeys([line["image"] for line in lines if "product" in line], "x")
+    mined = {(row["direction"], row["q_id"], row["fp_id"]) for row in rows(tmp_path / "out")}
+    names = {line["image"]: [f"{line['image']}#{k}" for k in range(len(line["captions"]))] for line in lines}
+    wrong = [(one, two) for one in names for two in names if same.get(one, one) != same.get(two, two)]
+    assert mined == {("t2i", caption, two) for one, two in wrong for caption in names[one]} | {
+        ("i2t", one, caption) for one, two in wrong for caption in names[two]
+    }
+    said = "excluded: 15 pairs by images that are alike (2 by equal pixels, 3 by group)"  # 2 + 1 and 3 x 2 x 2
+    assert said in capsys.readouterr().out
+
+
+REPORT = [  # query, right, wrong -> direction, q, gt, fp; or why not
+    ("A red circle on GREY paper.", "red_circle.png", "{data}/blue_circle.png", ("t2i", 0, 0, 6)),
+    ("red_circle.png#1", "{data}/red_circle.png", "red_square.png", ("t2i", 1, 0, 1)),
+    ("elsewhere/red_square.png", "a red square on grey paper", "red_circle.png#0", ("i2t", 1, 2, 0)),
+    ("red_circle.png#0", "red_square.png", "red_circle.png", "`wrong` is known to answer the query"),
+    ("red_circle.png#0", "red_circle.png", "blue_circle.png", "row 1 says the same"),
+    (
+        "a cow",
+        "red_circle.png",
+        "blue_circle.png",
+        "`query` 'a cow' is no caption or image of the pairs",
+    ),
+    ("red_circle.png#0", "cow.png", "blue_circle.png", "`right` 'cow.png' is no image of the pairs"),
+    ("red_circle.png", "red_circle.png#0", "a cow", "`wrong` 'a cow' is no caption of the pairs"),
+    ("red_circle.png", "red_circle.png#0", "", "`wrong` '' is no caption of the pairs"),
+    ("red_circle.png#0", "red_circle.png", "red_circle.png", "`right` and `wrong` are the same"),
+]
+
+
+def test_reported_failures_are_scored_and_ranked_in_place_of_mining(
+    flags, clip_folder, pairs_folder, tmp_path, capsys
+):
+    cells = [[cell.format(data=pairs_folder) for cell in row[:3]] for row in REPORT]
+    table = tmp_path / "complaints.jsonl"
+    table.write_text("\n".join(json.dumps(dict(zip(("query", "right", "wrong"), row, strict=True))) for row in cells))
+    flags += ["--reported", str(table)]
+    assert main([*flags, "--dry-run"]) == 0
+    assert "reported failures: 4 matched, 6 not" in capsys.readouterr().out
+    assert main(flags) == 0
+    assert f"not used, with reasons: {tmp_path / 'out' / 'unmatched.jsonl'}" in capsys.readouterr().out
+    pairs = load_pairs(pairs_folder, split="all")
+    images, texts = DualEncoder.from_pretrained(str(clip_folder)).embed_pairs(pairs)
+    scores, found = images.astype(np.float64) @ texts.T.astype(np.float64), rows(tmp_path / "out")
+    assert [(row["direction"], row["q"], row["gt"], row["fp"]) for row in found] == [row[3] for row in REPORT[:3]]
+    for row in found:
+        column = scores[:, row["q"]] if row["direction"] == "t2i" else scores[row["q"]]
+        for role in ("gt", "fp"):
+            assert row[f"{role}_score"] == pytest.approx(column[row[role]], abs=1e-6)
+            assert row[f"{role}_rank"] == 1 + (column > column[row[role]]).sum()
+    unmatched = [json.loads(line) for line in (tmp_path / "out" / "unmatched.jsonl").read_text().splitlines()]
+    expected = [(k, *cells[k - 1], row[3]) for k, row in enumerate(REPORT, 1) if k > 3]
+    assert sorted(tuple(row.values()) for row in unmatched) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("query,right,wrong\na,b,c\n", [], "No row of"),
+        ("query,right\na,b\n", [], "lacks the columns ['wrong']"),
+        ("query,right,wrong\na,b,c\n", ["--d-t2i", "2"], "`reported` takes the place of mining, so leave out"),
+        (None, [], "`reported` must be a table (.csv, .tsv, .jsonl, .parquet) with the columns"),
+    ],
+)
+def test_a_report_that_cannot_be_used(flags, tmp_path, capsys, text, more, message):
+    if text is not None:
+        (tmp_path / "said.csv").write_text(text)
+    assert main([*flags, "--reported", str(tmp_path / "said.csv"), *more]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_one_image_has_no_wrong_answer(flags, pairs_folder, tmp_path, capsys):

@@ -15,6 +15,7 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.mining.false_positives import mine_false_positives
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.dataset import load_records
+from repair_hf.synthesis import estimate
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
@@ -106,6 +107,8 @@ def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, t
     words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
     words += ["--output", str(tmp_path / "new"), "--dry-run"]
     totals = []
+    rehearsals, whole = [], estimate.rehearse
+    monkeypatch.setattr(estimate, "rehearse", lambda *args: rehearsals.append(1) or whole(*args))
     for more in (["--limit", "100"], ["--limit", "3"]):
         assert synthesize(*words, *more) == 0
         shown = capsys.readouterr().out
@@ -114,7 +117,7 @@ def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, t
     in_full, kept = (float(row[-1].removeprefix("$")) for row in totals)
     saved, of = (float(word.strip("$;")) for word in shown.split("Saved: ")[1].split()[:3:2])
     assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
-    assert "6 of 20 failures: `limit` leaves out 14" in shown
+    assert "6 of 20 failures: `limit` leaves out 14" in shown and len(rehearsals) == 2  # one for each command
     assert "if every failure were repaired: 100% i2t, 100% t2i." in shown
     assert synthesize(*words, "--max-score", "-1") == 2
     assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err

@@ -13,13 +13,15 @@ from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
 
 
-def check(images, texts, own, k_image, k_caption, *, block, words=None):
+def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=None):
     """Rank, and compare every field of both rankings with sorted rows of the float64 matrix."""
-    positives = Positives.of(own, len(images), words)
+    positives = Positives.of(own, len(images), words, looks)
     ks = {"fps_of_image": k_image, "fps_of_caption": k_caption}
     i2t, t2i = rank_both_ways(images, texts, positives, block=block, **ks)
     words = np.arange(len(own)) if words is None else words
     own_words = [set(words[own == image]) for image in range(len(images))]
+    if looks is not None:
+        own_words = [set().union(*(own_words[k] for k in np.flatnonzero(looks == look))) for look in looks]
     is_positive = np.array([[word in mine for word in words] for mine in own_words])  # (N, M)
     assert positives.doubles == is_positive.sum() - len(own)
     scores = (images.astype(np.float64) @ texts.astype(np.float64).T).astype(np.float32) + np.float32(0)
@@ -41,14 +43,15 @@ def check(images, texts, own, k_image, k_caption, *, block, words=None):
 
 @pytest.mark.parametrize("make", [quantised, random_unit, identical])
 @pytest.mark.parametrize(("n_images", "n_texts", "block"), [(11, 37, 4), (13, 13, 5), (7, 40, 64), (3, 9, 1)])
-@pytest.mark.parametrize("same_text", [False, True])
-def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_text):
+@pytest.mark.parametrize(("same_text", "same_image"), [(False, False), (True, False), (False, True), (True, True)])
+def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_text, same_image):
     rng = np.random.default_rng(n_images * n_texts)
     images, texts = make(rng, n_images), make(rng, n_texts)
     caption_image = np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)])
     rng.shuffle(caption_image)
     words = rng.choice(list("abcdefghijklmnop"), n_texts) if same_text else None
-    check(images, texts, caption_image, 5, 3, block=block, words=words)
+    looks = rng.integers(0, n_images, n_images) if same_image else None
+    check(images, texts, caption_image, 5, 3, block=block, words=words, looks=looks)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

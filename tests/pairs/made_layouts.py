@@ -59,7 +59,7 @@ def lay_out(photos: Path, layout: str, to: Path) -> tuple[Path, dict]:
         listed = each if per_caption else [(row["image"], row["captions"]) for row in rows]
         names, captions = zip(*listed, strict=True)
         columns = {"image": [str(photos / name) for name in names], "caption": list(captions)}
-        columns["cocoid" if per_caption else "photograph"] = list(names)
+        columns["cocoid" if per_caption else "image_id"] = list(names)
         Dataset.from_dict(columns).cast_column("image", Image()).save_to_disk(to / "saved")
-        return to / "saved", {} if per_caption else {"image_id_column": "photograph"}
+        return to / "saved", {}
     return to, {}

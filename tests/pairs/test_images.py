@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 from datasets import Dataset, Features, Image
 
-from repair_hf.pairs.images import UNDECODABLE, content_digest, in_rgb, inspect_images, redraw
+from repair_hf.pairs.images import UNDECODABLE, content_digest, equal_pixels, in_rgb, inspect_images, redraw
 
 TURNED = PIL.Image.Exif()
 TURNED[PIL.Image.ExifTags.Base.Orientation] = 6
@@ -106,6 +106,22 @@ def test_tells_which_images_show_through():
         True,
         False,
     ]
+
+
+def test_equal_pixels_are_found_in_files_of_other_bytes():
+    """The last two JPEGs are equally bright everywhere, so their smallest versions are equal."""
+    rng = np.random.default_rng(0)
+    grey = PIL.Image.fromarray(np.full((16, 24), 90, np.uint8))
+    noise = PIL.Image.fromarray(rng.integers(0, 256, (16, 24, 3), dtype=np.uint8))
+    colours = [PIL.Image.merge("YCbCr", [grey, grey.point(lambda _, blue=blue: blue), grey]) for blue in (60, 200)]
+    files = [encode(noise, "PNG"), encode(noise, "PNG", compress_level=0), encode(noise, "BMP")]
+    files += [encode(noise.quantize(9), "PNG"), encode(noise.quantize(9).convert("RGB"), "PNG")]
+    files += [encode(noise, "JPEG"), encode(noise, "JPEG", comment=b"x"), encode(noise, "JPEG", quality=50)]
+    files += [encode(image, "JPEG", subsampling=0) for image in colours]
+    looks = [look.look for look in inspect_images(dataset(files), [])]
+    assert looks[-1] == looks[-2]
+    images = dataset(files).cast_column("image", Image(mode="RGB"))
+    assert equal_pixels(images, looks).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

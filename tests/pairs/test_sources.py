@@ -184,6 +184,11 @@ def test_a_photograph_in_several_rows_is_one_image(folder, tmp_path, stored):
 
     assert loaded() == {"train-0000000": ["a", "c"], "train-0000001": ["b"]}  # `id` numbers the captions here
     assert loaded(image_id_column="id") == {"7": ["a", "c"], "8": ["b"]}
+    for found_by_itself in ("image_id", "filename", "cocoid", "id"):  # it repeats with the image
+        named = data.remove_columns("id").add_column(found_by_itself, [7, 8, 7])
+        named.cast_column("image", Image()).save_to_disk(tmp_path / found_by_itself)
+        merged = load_pairs(tmp_path / found_by_itself, split="all", image_folder=folder)
+        assert content(merged) == {"7": ["a", "c"], "8": ["b"]}
     write(folder, [{"image": "red_circle.png", "captions": [text]} for text in "ab"])
     assert content(load_pairs(folder, split="all", strict=True)) == {"red_circle.png": ["a", "b"]}
 

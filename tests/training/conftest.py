@@ -49,7 +49,9 @@ def fit(clip, preprocessor, pairs, config):
     """Train a copy of the CLIP as it was at first; return its weights and the summary."""
     first = deepcopy(clip)
 
-    def run(records, folder="out", *, data=None, callbacks=(), **named) -> tuple[dict[str, torch.Tensor], dict]:
+    def run(
+        records, folder="out", *, pairs=pairs, data=None, callbacks=(), **named
+    ) -> tuple[dict[str, torch.Tensor], dict]:
         encoder = DualEncoder(deepcopy(first), preprocessor, device="cpu")
         summary = train(encoder, pairs, records, config(folder, **named), data=data, callbacks=callbacks)
         return weights(encoder.model), summary

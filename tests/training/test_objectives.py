@@ -53,7 +53,7 @@ def global_pairs(images: torch.Tensor, texts: torch.Tensor, matches=()) -> dict[
 
 
 def without_pairs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: column for name, column in inputs.items() if not name.startswith("pair_")}
+    return {name: column for name, column in inputs.items() if not name.startswith(("pair_", "wordings", "answers"))}
 
 
 def vectors() -> Vectors:

@@ -2,12 +2,15 @@
 
 `failures.parquet` has a row per false positive: direction; query, ground truth and false positive as rows of the pairs
 and as ids; scores and ranks. An index (`search` ivf or hnsw) may miss false positives, so its ranks are lower bounds;
-`summary.json` then holds its recall. Under `accelerate launch` the processes share the captions.
+`summary.json` then holds its recall. `unmatched.jsonl` lists the reported failures that cannot be used. Under
+`accelerate launch` the processes share the captions.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +46,15 @@ class MineOptions(EmbeddingOptions):
         "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
     )
     seed: int = opt(0, "Seed of the random draws.")
+    near_duplicates: float | None = opt(
+        None,
+        "Cosine from which two images count as one photograph, as those of equal pixels always do.",
+        above=0,
+        most=1,
+    )
+    reported: str | None = opt(
+        None, "Table of failures to take in place of mining: columns query, right, wrong; ids, paths or caption texts."
+    )
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
     )
@@ -50,12 +62,19 @@ class MineOptions(EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reported is not None:
+            defaults = {each.name: each.default for each in fields(self)}
+            chosen = ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
+            if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
+                raise UserError(f"`reported` takes the place of mining, so leave out {others}.")
         if self.search == "exact" and self.search_effort != 1:
             raise UserError(
                 f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
                 "give `search` ivf or hnsw, or leave it out."
             )
 
+
+UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
 
@@ -65,27 +84,33 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import open_stage
 
-    pairs, encoder, resolved, summary = _check(pairs_options, stage, options)
+    pairs, encoder, report, resolved, summary = _check(pairs_options, stage, options)
     if stage.dry_run:
         print(f"{len(pairs.images):,} images and {len(pairs.captions):,} captions would be embedded and mined.")
+        if report is not None:
+            print(f"reported failures: {len(report[0]):,} matched, {len(report[1]):,} not")
         return
     if summary is None:
-        summary = _mine(encoder, pairs, open_stage(stage.output, command="mine", options=resolved), options)
+        summary = _mine(encoder, pairs, report, open_stage(stage.output, command="mine", options=resolved), options)
     if not processes().is_main:
         return
     _print_summary(summary)
+    if summary.get("reported", {}).get("unmatched"):
+        print(f"not used, with reasons: {Path(stage.output) / UNMATCHED}")
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
 
 
-def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> tuple[Any, Any, dict, Any]:
+def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> tuple[Any, Any, Any, dict, Any]:
     """Load what is to be mined and check everything, also for a dry run.
 
-    Returns the pairs, the encoder, the resolved options, and the summary if it is mined already.
+    Returns the pairs, the encoder, the matched and unmatched reports or None, the resolved options, and the summary if
+    it is mined already.
     """
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.mining.false_positives import check_sizes
+    from repair_hf.mining.reported import read_report
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import check_stage, finished
@@ -101,63 +126,79 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
             f"`{pairs_options.pairs}` has one usable image in split `{pairs_options.split}`, "
             "so no caption can find a wrong one. Give more images, or --split all."
         )
+    report = None if options.reported is None else read_report(options.reported, pairs)
     encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    if options.reported is not None:
+        resolved["reported_digest"] = hashlib.sha256(Path(options.reported).read_bytes()).hexdigest()[:16]
     del resolved["batch_size"]  # affects speed only
     if options.search == "exact":
         del resolved["search_effort"]  # has no effect
     summary = finished(stage.output, resolved, needs=("directions", "positives_by_equal_text"))
     if summary is None:
         check_stage(stage.output, command="mine", options=resolved)
-    return pairs, encoder, resolved, summary
+    return pairs, encoder, report, resolved, summary
 
 
-def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
+def _mine(encoder: Any, pairs: Any, report: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
     from repair_hf.encoder.pixel_store import pixels_for
-    from repair_hf.mining.faiss_index import Index
-    from repair_hf.mining.false_positives import (
-        annotated_positives,
-        mine_approximately,
-        mine_false_positives,
-        sample_queries,
-        summarize,
-        with_ids,
-    )
-    from repair_hf.mining.random_failures import at_random
+    from repair_hf.mining.alike import alike_images
+    from repair_hf.mining.false_positives import annotated_positives, summarize, with_ids
+    from repair_hf.mining.reported import score_report
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import finish_stage
+    from repair_hf.runtime.run_folder import finish_stage, write_atomically
 
     captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
-    images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
-    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-    sizes["same_text_is_positive"] = captions
-    recall: dict[str, float] = {}  # per direction, the share of the false positives that an index found
-    if options.search == "exact":
-        device = encoder.device if encoder.device.type == "cuda" else "cpu"
-        failures = mine_false_positives(
-            images, texts, pairs.caption_image, device=device, everyone=processes(), **sizes
-        )
-    else:
-        failures, recall = mine_approximately(
-            images, texts, pairs.caption_image, Index(options.search, options.search_effort), **sizes
-        )
+    vectors = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
+    same_image, alike = alike_images(pairs, vectors[0], options.near_duplicates)
+    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions, same_image)
+    found: dict[str, Any] = {}
+    if report is None:
+        failures, found = _search(encoder, pairs, vectors, same_image, positives, options)
     if not processes().is_main:
         return {}
-    if options.max_queries is not None:
-        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
-    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions)
-    if options.false_positives == "random":
-        failures = at_random(failures, images, texts, positives, options.seed)
+    if report is not None:
+        matched, unmatched = report
+        failures, answers = score_report(matched, vectors[0], vectors[1], positives)
+        unmatched = [*unmatched, *answers]
+        write_atomically(folder / UNMATCHED, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in unmatched))
+        found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}}
     draft = folder / ".failures.parquet.tmp"
     with_ids(failures, pairs).to_parquet(draft)
     draft.replace(folder / "failures.parquet")
-    summary = {"directions": summarize(failures), "positives_by_equal_text": positives.doubles}
+    by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
+    summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
+    summary |= {"positives_by_image": positives.doubles - by_text, "images_alike": alike}
     summary["captions_cut"] = encoder.preprocessor.report_captions(captions)
-    if recall:
-        summary |= {"search": options.search, "recall": recall, "ranks": "lower bounds"}
-    finish_stage(folder, summary)
-    return summary
+    finish_stage(folder, summary | found)
+    return summary | found
+
+
+def _search(
+    encoder: Any, pairs: Any, vectors: tuple[Any, Any], same_image: Any, positives: Any, options: MineOptions
+) -> tuple[Any, dict[str, Any]]:
+    """Return the failures, and what the summary says of an index."""
+    from repair_hf.mining.faiss_index import Index
+    from repair_hf.mining.false_positives import mine_approximately, mine_false_positives, sample_queries
+    from repair_hf.mining.random_failures import at_random
+    from repair_hf.runtime.processes import processes
+
+    of_images, found = pairs.caption_image, {}
+    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
+    sizes |= {"same_text_is_positive": pairs.captions["caption"][:], "same_image_is_positive": same_image}
+    if options.search == "exact":
+        device = encoder.device if encoder.device.type == "cuda" else "cpu"
+        failures = mine_false_positives(*vectors, of_images, device=device, everyone=processes(), **sizes)
+    else:
+        index = Index(options.search, options.search_effort)
+        failures, recall = mine_approximately(*vectors, of_images, index, **sizes)
+        found = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+    if options.max_queries is not None:
+        failures = sample_queries(failures, of_images, options.max_queries, options.seed)
+    if options.false_positives == "random":
+        failures = at_random(failures, *vectors, positives, options.seed)
+    return failures, found
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -167,6 +208,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         gaps = [f"{counts[name]:+.3f}" for name in ("gap_25", "gap_50", "gap_75")]
         rows.append([direction, counts["queries"], counts["failed"], share, counts["false_positives"], *gaps])
     print_table(("", "queries", "missed", "", "rows", "gap: 25%", "median", "75%"), rows)
+    if reported := summary.get("reported"):
+        print(f"reported failures: {reported['matched']:,} matched, {reported['unmatched']:,} not")
     if recall := summary.get("recall"):
         shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
         print(f"{summary['search']} found {shares} of the true false positives; ranks are lower bounds")
@@ -175,3 +218,6 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "gap: cosine of a query's best false positive minus that of its best answer\n"
         f"excluded: {summary['positives_by_equal_text']:,} pairs of an image and a caption that equals one of its own"
     )
+    if any((alike := summary.get("images_alike", {})).values()):
+        named = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in alike.items() if count)
+        print(f"excluded: {summary['positives_by_image']:,} pairs by images that are alike ({named})")

@@ -35,30 +35,33 @@ def print_estimate(
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
     from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
-    from repair_hf.synthesis.estimate import ENOUGH, estimate_run
+    from repair_hf.synthesis.estimate import ENOUGH, price_run, rehearse
     from repair_hf.training.grid_records import edits_reachable
 
     (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
+    how, mined = SynthesisOptions(**repairing(options)), Counter(failures["direction"])
+    in_full = Counter(left_out.failures["direction"])
+    asked = failures.to_list()
+    if gone := in_full.keys() - mined.keys():  # only their price is wanted, for what is saved
+        asked += [row for row in left_out.failures.to_list() if row["direction"] in gone]
     estimate_of = partial(
-        estimate_run,
-        pairs,
-        model=llm_name,
-        options=SynthesisOptions(**repairing(options)),
+        price_run,
+        rehearse(pairs, asked, llm_name, how),
+        options=how,
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
         measured=earlier,
     )
-    estimate = estimate_of(failures=failures.to_list())
-    mined = Counter(failures["direction"])
+    estimate = estimate_of(mined)
     print_table(costs.ESTIMATE_HEADS, costs.estimate_rows(estimate, mined), labels=2)
     is_measured = any(use.calls >= ENOUGH for use in earlier.values())
     print(_basis(is_measured=is_measured, audited=options.audited, batch=llm.batch))
     limits = {name: vars(llm)[name] for name in ("concurrency", "requests_per_minute", "tokens_per_minute")}
     if left_out.counts:
-        in_full = estimate_of(failures=left_out.failures.to_list()).dollars
-        saved = None if in_full is None or estimate.dollars is None else in_full - estimate.dollars
-        print(f"Saved: {costs.dollars(saved)} of {costs.dollars(in_full)}; {described(left_out.counts)}.")
+        whole = estimate_of(in_full).dollars
+        saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
+        print(f"Saved: {costs.dollars(saved)} of {costs.dollars(whole)}; {described(left_out.counts)}.")
     print(costs.time_at_limits(estimate, **limits))
     print(costs.papers_counting(mined, options.candidates))
     table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()

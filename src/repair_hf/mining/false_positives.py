@@ -40,6 +40,7 @@ def mine_false_positives(
     d_i2t: int = 5,
     d_t2i: int = 1,
     same_text_is_positive: Sequence[str] | None = None,
+    same_image_is_positive: np.ndarray | None = None,
     device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> Dataset:
@@ -57,6 +58,8 @@ def mine_false_positives(
         d_t2i: False positives (images) kept for each caption.
         same_text_is_positive: The captions' texts, (M,), to count a caption as a positive of each image that has a
             caption of the same text, ignoring case, spacing and final punctuation.
+        same_image_is_positive: A number for each image, (N,), such as `alike_images` returns: images of equal number
+            have the same positives.
         device: Where blocks of scores are screened.
         everyone: The processes that share the work; each must call this with the same vectors, and gets all rows.
 
@@ -69,7 +72,8 @@ def mine_false_positives(
     Raises:
         UserError: If vectors, `caption_image` or sizes are not valid.
     """
-    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
+    same = same_text_is_positive, same_image_is_positive
+    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, *same)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
     i2t, t2i = rank_both_ways(images, texts, positives, **fps, device=device, everyone=everyone)
@@ -86,6 +90,7 @@ def mine_approximately(
     d_i2t: int = 5,
     d_t2i: int = 1,
     same_text_is_positive: Sequence[str] | None = None,
+    same_image_is_positive: np.ndarray | None = None,
 ) -> tuple[Dataset, dict[str, float]]:
     """Find false positives with an index that may miss some, where scoring all pairs would take too long.
 
@@ -96,7 +101,8 @@ def mine_approximately(
         The rows; and the recall by direction: the share of the true false positives that were found, measured on some
         queries.
     """
-    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, same_text_is_positive)
+    same = same_text_is_positive, same_image_is_positive
+    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, *same)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
     i2t, t2i, recall = rank_by_index(images, texts, positives, index, **fps, pool=k_mine)
@@ -112,13 +118,21 @@ def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
         raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; set one of them to 1 or more.")
 
 
-def annotated_positives(caption_image: np.ndarray, n_images: int, captions: Sequence[str] | None = None) -> Positives:
-    """Return the annotated positives and, if `captions` are given, those of equal text."""
+def annotated_positives(
+    caption_image: np.ndarray,
+    n_images: int,
+    captions: Sequence[str] | None = None,
+    same_image: np.ndarray | None = None,
+) -> Positives:
+    """Return the annotated positives and, if given, those of equal text and those of images of equal number."""
     if captions is not None and len(captions) != len(caption_image):
         expected = f"a text for each of the {len(caption_image)} captions"
         raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(captions)}.")
     same_text = None if captions is None else [bare_caption(text) for text in captions]
-    return Positives.of(caption_image, n_images, same_text)
+    if same_image is not None and np.shape(same_image) != (n_images,):
+        expected = f"a number for each of the {n_images} images"
+        raise UserError(f"`same_image_is_positive` must hold {expected}, got shape {np.shape(same_image)}.")
+    return Positives.of(caption_image, n_images, same_text, same_image)
 
 
 def sample_queries(failures: Dataset, caption_image: np.ndarray, max_queries: int, seed: int = 0) -> Dataset:
@@ -171,12 +185,16 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
 
 
 def _checked(
-    image_embeddings: np.ndarray, text_embeddings: np.ndarray, caption_image: np.ndarray, texts: Sequence[str] | None
+    image_embeddings: np.ndarray,
+    text_embeddings: np.ndarray,
+    caption_image: np.ndarray,
+    texts: Sequence[str] | None,
+    same_image: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, Positives]:
     images, captions = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, captions, caption_image)
-    return images, captions, annotated_positives(caption_image, len(images), texts)
+    return images, captions, annotated_positives(caption_image, len(images), texts, same_image)
 
 
 def _column(failures: Dataset, name: str) -> np.ndarray:

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class FilterOptions(Bounded):
-    """Which of the mined failures to repair; names and meanings as in sentence-transformers."""
+    """Which of the mined failures to repair; names and formulas of sentence-transformers' `mine_hard_negatives`.
+
+    For a query with several positives that takes the worst-scored one, and mined failures name the best-scored one.
+    """
 
     failures_only: bool = opt(False, "Only false positives that rank before the ground truth.")
     max_score: float | None = opt(None, "Leave out false positives with a higher cosine to the query.")
     relative_margin: float | None = opt(
-        None, "0.05 leaves out false positives of more than 95% of the ground truth's cosine to the query."
+        None, "Leave out false positives with a cosine to the query above (1 - relative_margin) x the ground truth's."
     )
     limit: int | None = opt(None, "At most so many failures of each direction, drawn at random: for a trial.", least=1)
 

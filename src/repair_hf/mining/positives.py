@@ -29,17 +29,33 @@ class Positives:
     members: np.ndarray
 
     @classmethod
-    def of(cls, caption_image: np.ndarray, n_images: int, same_text: Sequence[str] | None = None) -> Positives:
-        """Let each caption answer its own image and, if texts are given, those with a caption of the same text."""
+    def of(
+        cls,
+        caption_image: np.ndarray,
+        n_images: int,
+        same_text: Sequence[str] | None = None,
+        same_image: np.ndarray | None = None,
+    ) -> Positives:
+        """Let each caption answer its own image and, if texts are given, those with a caption of the same text.
+
+        If `same_image` gives a number to each image, (N,), a caption also answers images of equal number.
+        """
         group = np.asarray(caption_image, np.int64)
         if same_text is not None:
             numbers: dict[str, int] = {}
             group = np.array([numbers.setdefault(text, len(numbers)) for text in same_text])
-        return cls(n_images, group, np.unique(group * n_images + caption_image))
+        members = np.unique(group * n_images + caption_image)
+        if same_image is not None:
+            by_number = np.argsort(same_image, kind="stable")
+            number = np.asarray(same_image)[members % n_images]
+            ends = (np.searchsorted(same_image, number, side, sorter=by_number) for side in ("left", "right"))
+            at, member = expanded(*ends)
+            members = np.unique(members[member] // n_images * n_images + by_number[at])
+        return cls(n_images, group, members)
 
     @property
     def doubles(self) -> int:
-        """How many pairs are positive only because of equal texts."""
+        """How many pairs are positive beyond each caption and its own image."""
         groups = np.arange(self.group.max() + 2) * self.n_images
         images_of_group = np.diff(np.searchsorted(self.members, groups))
         return int(images_of_group[self.group].sum()) - len(self.group)

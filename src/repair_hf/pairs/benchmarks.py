@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from repair_hf.pairs.sources import Listing
 from repair_hf.runtime.options import UserError
 
 
@@ -92,6 +93,24 @@ class BenchmarkSplit:
                 f"`{self.source}` lacks {len(missing):,} of the {len(wanted):,} images of {name}: {shown}. They are "
                 "missing or cannot be decoded. Complete `image_folder`, or leave out `benchmark` to use the rest."
             )
+
+
+def rows_of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], rows: list[int]) -> list[int]:
+    """Return the rows of a split that belong to a benchmark.
+
+    Raises:
+        UserError: If the source has no splits, or the split is of another size.
+    """
+    if listing.splits is None:
+        raise UserError(
+            f"`{expected.source}` has no splits, and `{expected.benchmark}` is a split. Give Karpathy's JSON or a "
+            "dataset with its splits, or leave out `benchmark`."
+        )
+    expected.check_listed(len(rows), sum(len(listing.captions[row]) for row in rows))
+    if not expected.is_drawn:
+        return rows
+    drawn = draw_coco30k([ids[row] for row in rows])
+    return [row for row in rows if ids[row] in drawn]
 
 
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:

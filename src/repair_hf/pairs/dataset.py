@@ -20,7 +20,7 @@ import numpy as np
 from datasets import Dataset, Features, Image, Value
 
 from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, draw_coco30k
+from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, rows_of_benchmark
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
@@ -42,19 +42,28 @@ class Pairs:
     """Images, their captions, and which caption describes which image.
 
     Args:
-        images: `image_id` and `image` (upright, RGB).
+        images: `image_id` and `image` (upright, RGB); `group` if the source names groups.
         captions: `caption_id` (`<image_id>#<place>`), `caption`, and `image_index`, the row of its image.
         problems: What was left out.
+        looks: Digest of each image for `images.equal_pixels`; empty if unknown.
     """
 
     images: Dataset
     captions: Dataset
     problems: tuple[Problem, ...] = ()
+    looks: tuple[str, ...] = ()
 
     @cached_property
     def caption_image(self) -> np.ndarray:
         """The row of each caption's image, (M,)."""
         return np.array(self.captions["image_index"][:], np.int64)
+
+    @cached_property
+    def groups(self) -> np.ndarray | None:
+        """The number of each image's group, (N,); None without groups."""
+        if "group" not in self.images.features:
+            return None
+        return np.unique(self.images["group"][:], return_inverse=True)[1]
 
     def captions_of(self, image_index: int) -> list[int]:
         """Return the rows of an image's captions."""
@@ -65,7 +74,8 @@ class Pairs:
     def fingerprint(self) -> str:
         """A digest of ids, captions and the images' current content; of files, path, size and modification time."""
         digest = hashlib.sha256(content_digest(self.images).encode())
-        columns = [self.images["image_id"], *(self.captions[name] for name in CAPTIONS)]
+        names = [name for name in ("image_id", "group") if name in self.images.features]
+        columns = [*(self.images[name] for name in names), *(self.captions[name] for name in CAPTIONS)]
         for column in columns:
             digest.update(repr(column[:]).encode())
         return digest.hexdigest()[:16]
@@ -85,9 +95,13 @@ def load_pairs(
     image_column: str = COLUMNS.image,
     caption_column: str = COLUMNS.caption,
     image_id_column: str | None = None,
+    group: str | None = None,
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
+    pairs_config: str | None = None,
+    pairs_revision: str | None = None,
+    private_urls: bool = False,
 ) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
@@ -98,14 +112,18 @@ def load_pairs(
         split: Which split; `all` takes everything.
         image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
             table are relative to it, by default to the table's folder.
-        image_column: Column that holds the image or its path.
+        image_column: Column that holds the image, its path or, in a table, its address (http or https).
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
         image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
+        group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
             training images of `coco30k` are drawn from those of COCO.
         with_restval: Count Karpathy's split `restval` as part of `train`.
+        pairs_config: Configuration of a dataset of the Hub.
+        pairs_revision: Its branch, tag or commit.
+        private_urls: Download images of a table from addresses of this machine and of private networks too.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
@@ -114,19 +132,11 @@ def load_pairs(
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
-    source, problems, expected = str(source), Problems(), None
-    if benchmark is not None:
-        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
-    wanted = (split, "restval") if with_restval and split == "train" else (split,)
     folder = None if image_folder is None else Path(image_folder)
-    columns = Columns(image_column, caption_column, image_id_column, folder)
-    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
-    ids, images, captions = _admitted(listing, wanted, expected, problems, source)
-    _report(problems, source, strict, is_empty=not ids)
-    table = _caption_table(ids, captions)
-    if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found())
+    columns = Columns(
+        image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
+    )
+    return _load(str(source), columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -141,6 +151,22 @@ def bare_caption(caption: str) -> str:
     return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
+def _load(
+    source: str, columns: Columns, split: str, *, strict: bool, benchmark: str | None, with_restval: bool
+) -> Pairs:
+    problems, expected = Problems(), None
+    if benchmark is not None:
+        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
+    wanted = (split, "restval") if with_restval and split == "train" else (split,)
+    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
+    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
+    _report(problems, source, strict, is_empty=not ids)
+    table = _caption_table(ids, captions)
+    if expected is not None:
+        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
+
+
 def _read(source: str, problems: Problems, splits: Sequence[str], columns: Columns) -> Listing:
     path = Path(source)
     is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
@@ -148,12 +174,15 @@ def _read(source: str, problems: Problems, splits: Sequence[str], columns: Colum
         raise UserError(
             f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, and `{source}` is none."
         )
-    if (is_folder or is_json) and replace(columns, folder=None) != COLUMNS:
-        named = {"image_column": columns.image, "caption_column": columns.caption, "image_id_column": columns.image_id}
-        given = " and ".join(f"`{option}` {name}" for option, name in named.items() if name is not None)
+    others = replace(columns, folder=None, group=None if is_folder else columns.group)
+    if (is_folder or is_json) and others != COLUMNS:
+        named = {"image_column": others.image, "caption_column": others.caption, "image_id_column": others.image_id}
+        named |= {"group": others.group, "pairs_config": others.config, "pairs_revision": others.revision}
+        named |= {"private_urls": "on" if others.private_urls else None}
+        given = " and ".join(f"`{option}` {value}" for option, value in named.items() if value is not None)
         raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
     if is_folder:
-        return read_folder(path, problems)
+        return read_folder(path, columns.group, problems)
     if not is_json:
         return read_dataset(source, splits, columns, problems)
     if not path.is_file():
@@ -165,17 +194,17 @@ def _read(source: str, problems: Problems, splits: Sequence[str], columns: Colum
 
 def _admitted(
     listing: Listing, wanted: Sequence[str], expected: BenchmarkSplit | None, problems: Problems, source: str
-) -> tuple[list[str], Dataset, list[dict[int, str]]]:
-    """Return the ids, the images and the captions of what is wanted and can be used."""
+) -> tuple[list[str], Dataset, list[dict[int, str]], tuple[str, ...]]:
+    """Return the ids, images, captions and looks of what is wanted and can be used."""
     ids: list[str] = listing.images["image_id"][:]
     rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     if expected is not None:
         expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
-    images, usable = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
+    images, usable, looks = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
     if expected is not None:
         expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
-    return [ids[row] for row in usable], images, [captions[row] for row in usable]
+    return [ids[row] for row in usable], images, [captions[row] for row in usable], looks
 
 
 def _rows_of_split(
@@ -188,7 +217,7 @@ def _rows_of_split(
 ) -> list[int]:
     rows = list(range(len(ids)))
     if wanted != ("all",) and rows:
-        splits = _parts(ids, source) if listing.splits is None else listing.splits
+        splits = _parts(listing.images, source) if listing.splits is None else listing.splits
         for row in rows:
             if splits[row] is None:
                 problems.add("no_split", ids[row])
@@ -200,25 +229,13 @@ def _rows_of_split(
                 "Choose one of these, or `all` to take everything."
             )
         rows = [row for row in rows if splits[row] in wanted]
-    return rows if expected is None else _of_benchmark(expected, listing, ids, rows)
+    return rows if expected is None else rows_of_benchmark(expected, listing, ids, rows)
 
 
-def _of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], rows: list[int]) -> list[int]:
-    if listing.splits is None:
-        raise UserError(
-            f"`{expected.source}` has no splits, and `{expected.benchmark}` is a split. Give Karpathy's JSON or a "
-            "dataset with its splits, or leave out `benchmark`."
-        )
-    expected.check_listed(len(rows), sum(len(listing.captions[row]) for row in rows))
-    if not expected.is_drawn:
-        return rows
-    drawn = draw_coco30k([ids[row] for row in rows])
-    return [row for row in rows if ids[row] in drawn]
-
-
-def _parts(image_ids: list[str], source: str) -> Sequence[str | None]:
-    """Split images by a hash of their ids, and say so."""
-    tenths = (int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8]) % 10 for image_id in image_ids)
+def _parts(images: Dataset, source: str) -> Sequence[str | None]:
+    """Split images by a hash of their ids, or of their groups, and say so."""
+    names: list[str] = images["group" if "group" in images.features else "image_id"][:]
+    tenths = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10 for name in names)
     parts = [{8: "validation", 9: "test"}.get(tenth, "train") for tenth in tenths]
     counts = Counter(parts)
     sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
@@ -239,8 +256,10 @@ def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, 
     return texts
 
 
-def _decodable(listing: Listing, rows: list[int], ids: list[str], problems: Problems) -> tuple[Dataset, list[int]]:
-    """Return the images that can be decoded, and their rows."""
+def _decodable(
+    listing: Listing, rows: list[int], ids: list[str], problems: Problems
+) -> tuple[Dataset, list[int], tuple[str, ...]]:
+    """Return the images that can be decoded, their rows and their looks."""
     looks = dict(zip(rows, inspect_images(listing.images.select(rows), listing.folders), strict=True))
     for row, look in looks.items():
         if look.problem is not None:
@@ -253,7 +272,7 @@ def _decodable(listing: Listing, rows: list[int], ids: list[str], problems: Prob
         logger.info("%d of %d images have grey values of over 8 bits; they are scaled to 8.", len(deep), len(rows))
     if transparent or deep:
         images = redraw(images, transparent | deep)
-    return images, rows
+    return images, rows, tuple(looks[row].look for row in rows)
 
 
 def _report(problems: Problems, source: str, strict: bool, is_empty: bool) -> None:

@@ -11,6 +11,7 @@ import io
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -56,6 +57,7 @@ class Inspection(NamedTuple):
     problem: str | None  # a key of `KINDS`
     is_transparent: bool = False
     is_deep: bool = False
+    look: str = ""  # equal for files of one format that have equal pixels; seldom for others
 
 
 def inspect_images(images: Dataset, folders: Sequence[str | Path], column: str = "image") -> list[Inspection]:
@@ -69,6 +71,16 @@ def inspect_images(images: Dataset, folders: Sequence[str | Path], column: str =
             found += threads.map(partial(_inspect, folders=folders), some)
             bar.update(len(some))
     return found
+
+
+def equal_pixels(images: Dataset, looks: Sequence[str]) -> np.ndarray:
+    """Number images, (N,): those of equal pixels share a number. Only images of equal looks are decoded.
+
+    A JPEG is compared with other JPEGs alone, because decoders round differently.
+    """
+    often, numbers = Counter(looks), dict[int | bytes, int]()
+    keys = (_pixel_digest(images[row]["image"]) if often[look] > 1 else row for row, look in enumerate(looks))
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def redraw(images: Dataset, rows: set[int]) -> Dataset:
@@ -221,19 +233,26 @@ def _inspect(cell: dict | None, folders: Sequence[str | Path]) -> Inspection:
 
 def _decoded(cell: dict) -> Inspection:
     with open_cell(cell) as image:
-        looks = Inspection(None, is_transparent(image), is_deep(image))
+        has_alpha, has_depth = is_transparent(image), is_deep(image)
         is_png = image.format == "PNG"
         if is_png:
             image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
         else:
-            _decode(image)
+            look = _decode(image)
     if is_png:
         with open_cell(cell) as image:
-            _decode(image)
-    return looks
+            look = _decode(image)
+    return Inspection(None, has_alpha, has_depth, look)
 
 
-def _decode(image: PIL.Image.Image) -> None:
+def _decode(image: PIL.Image.Image) -> str:
+    """Decode an image, and digest what it looks like."""
     image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
     image.load()
+    is_jpeg = image.format == "JPEG"
     PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
+    return f"{is_jpeg} {_pixel_digest(image if is_jpeg else in_rgb(image)).hex()}"
+
+
+def _pixel_digest(image: PIL.Image.Image) -> bytes:
+    return hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()

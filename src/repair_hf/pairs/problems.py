@@ -23,6 +23,10 @@ KINDS = {
         "caption of an image that the source does not list",
         "captions of an image that the source does not list",
     ),
+    "unfetched_image": (
+        "row whose image cannot be downloaded",
+        "rows whose images cannot be downloaded",
+    ),
     "missing_image": ("image that does not exist", "images that do not exist"),
     "too_large_image": (
         "image beyond 64 MiB, 89 million pixels or sides of 1 to 100",

@@ -12,7 +12,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from datasets import (
-    ClassLabel,
     Dataset,
     DatasetDict,
     Features,
@@ -28,7 +27,9 @@ from datasets.exceptions import DatasetsError
 from datasets.features.features import require_decoding
 from yaml import YAMLError
 
-from repair_hf.pairs.cells import anchored, equal_cells, own_folders, undecoded
+from repair_hf.pairs.cells import anchored, own_folders, undecoded
+from repair_hf.pairs.fetching import Unfetched, fetch_images, fetched_folder, is_address
+from repair_hf.pairs.naming import ID_COLUMNS, MAYBE_IDS, TEXTS, image_ids, plain_texts
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import TABLES, is_table, load_table
 from repair_hf.runtime.hub_access import name_for_datasets
@@ -36,9 +37,6 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import read_json_lines
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
-TEXTS = (Value("string"), Value("large_string"))
-ID_COLUMNS = ("image_id", "filename")  # name the images
-MAYBE_IDS = ("cocoid", "id")  # do so where they repeat with the image; else they may number the captions
 # What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
 UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
 FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
@@ -46,12 +44,16 @@ FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `sp
 
 @dataclass(frozen=True)
 class Columns:
-    """Where a table or a dataset keeps what, and where the images lie that it names."""
+    """Which dataset it is, where a table or a dataset keeps what, and where the images lie that it names."""
 
     image: str
     caption: str  # or several, with commas between them
     image_id: str | None = None
+    group: str | None = None
     folder: Path | None = None
+    config: str | None = None  # of a dataset of the Hub, like its revision
+    revision: str | None = None
+    private_urls: bool = False
 
     def captions(self, found: Sequence[str]) -> list[str]:
         """The names of the caption columns."""
@@ -62,14 +64,17 @@ class Columns:
 class Listing:
     """The images of a source with their raw captions and splits."""
 
-    images: Dataset  # `image_id` and `image`, encoded
+    images: Dataset  # `image_id`, `image`, encoded, and `group` if the source names groups
     captions: list[list[Any]]  # of each image
     splits: list[str | None] | None  # the source's own split of each image; None if it has none
     folders: Sequence[Path]  # where its files may lie; of a folder that is a link, what it leads to
 
 
-def read_folder(folder: Path, problems: Problems) -> Listing:
-    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`."""
+def read_folder(folder: Path, group: str | None, problems: Problems) -> Listing:
+    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`.
+
+    `group` is the key of a line's group.
+    """
     file = folder / "captions.jsonl"
     parsed = [(number, _usable(row)) for number, row in read_json_lines(file)]
     if parsed and all(row is None for _, row in parsed):
@@ -87,8 +92,13 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
         else:
             rows.append(row)
     has_splits = any("split" in row for row in rows)
+    images = list_files([(row["image"], _locate(folder, row["image"])) for row in rows])
+    if group is not None:
+        if rows and not any(group in row for row in rows):
+            raise UserError(f"no line of {file} has the key `{group}`. Set `group` to one that some have.")
+        images = with_groups(images, [row.get(group) for row in rows])
     return Listing(
-        list_files([(row["image"], _locate(folder, row["image"])) for row in rows]),
+        images,
         [row["captions"] for row in rows],
         [row.get("split") for row in rows] if has_splits else None,
         (folder, folder / "images"),
@@ -98,27 +108,27 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
 def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems: Problems) -> Listing:
     """Read a table, or a dataset of the Hub or of a folder.
 
-    Texts in the image column are paths, relative to `columns.folder` or else to the data's own folder. A column of ids
+    Texts in the image column are addresses, whose images are downloaded once, or paths, relative to `columns.folder`
+    or else to the data's own folder. A column of ids
     names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an id for different images, which are then named by
     split and id. A row without an id is named by its path, or else by split and row. A column `split` gives the splits
     of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
     for data without splits.
     """
-    parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
+    parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
     wanted = parts
-    if splits[0] in parts and len(parts) > 1:
+    if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
         _check_columns(source, part, columns, captions)
     named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
-    rows = concatenate_datasets(
-        [part.select_columns(_columns(part, (columns.image, *captions), named)) for part in wanted.values()]
-    )
+    needed = tuple(name for name in (columns.image, *captions, columns.group) if name is not None)
+    rows = concatenate_datasets([part.select_columns(_columns(part, needed, named)) for part in wanted.values()])
     names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
     of_rows: list[str | None] | None = [name for name, _ in names]
     if len(parts) == 1 and "split" in rows.features:
-        of_rows = _plain_texts(rows, "split")
+        of_rows = plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         of_rows = None
     own = [f"{name}-{row:07d}" for name, row in names]
@@ -126,12 +136,15 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
     if rows.features[columns.image] in TEXTS:
         own = [path or name for path, name in zip(rows[columns.image][:], own, strict=True)]
         folder = columns.folder or own_folders(source)[0]
+        rows, own, of_rows = _fetched(rows, own, of_rows, columns, problems)
         rows = rows.cast_column(columns.image, Image(decode=False))
     images = undecoded(anchored(rows, [columns.image], folder), columns.image)
     images = images.rename_columns({columns.image: "image"})
-    ids = _ids(rows, columns, own, of_rows, images)
+    ids = image_ids(rows, columns.image_id, own, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
-    folders = [*own_folders(source), *([] if columns.folder is None else [columns.folder])]
+    if columns.group is not None:
+        images = with_groups(images, plain_texts(rows, columns.group))
+    folders = [*own_folders(source), fetched_folder(), *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
 
 
@@ -160,21 +173,34 @@ def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
     return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
 
 
-def load_any(source: str) -> Dataset | DatasetDict:
+def with_groups(images: Dataset, groups: Sequence[Any]) -> Dataset:
+    """Add the column `group`; an image without a group is a group of its own."""
+    names = [
+        image_id if group in (None, "") else str(group)
+        for image_id, group in zip(images["image_id"], groups, strict=True)
+    ]
+    return images.add_column("group", names)
+
+
+def load_any(source: str, config: str | None = None, revision: str | None = None) -> Dataset | DatasetDict:
     """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
     is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source))
+    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source), config, revision=revision)
 
 
-def _load(source: str) -> dict[str, Dataset]:
+def _load(source: str, columns: Columns) -> dict[str, Dataset]:
     folder = Path(source)
+    if folder.exists() and (columns.config or columns.revision):
+        raise UserError(
+            f"`{source}` is on this machine; `pairs_config` and `pairs_revision` are for datasets of the Hub."
+        )
     if folder.is_file():
         raise UserError(
             f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
             "one of these, or the folder of a dataset."
         )
     try:
-        loaded = load_any(source)
+        loaded = load_any(source, columns.config, columns.revision)
     except UNLOADABLE as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         here = "" if folder.exists() else "is not a local file or folder, and "
@@ -186,11 +212,11 @@ def _load(source: str) -> dict[str, Dataset]:
 
 
 def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Sequence[str]) -> None:
-    asked = [("image_column", columns.image), *(("caption_column", name) for name in captions)]
-    if columns.image_id is not None:
-        asked.append(("image_id_column", columns.image_id))
+    asked: list[tuple[str, str | None]] = [("image_column", columns.image)]
+    asked += [("caption_column", name) for name in captions]
+    asked += [("image_id_column", columns.image_id), ("group", columns.group)]
     for option, column in asked:
-        if column not in rows.features:
+        if column is not None and column not in rows.features:
             raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
     image = rows.features[columns.image]
     if not isinstance(image, Image) and not (image in TEXTS and Path(source).exists()):
@@ -202,6 +228,26 @@ def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Seque
             raise UserError(
                 f"Column `{name}` of `{source}` holds {caption}; it must hold a string or a list of strings."
             )
+
+
+def _fetched(
+    rows: Dataset, own: list[str], splits: list[str | None] | None, columns: Columns, problems: Problems
+) -> tuple[Dataset, list[str], list[str | None] | None]:
+    """Put downloaded files in the place of addresses, and leave out rows, their names and splits without a file."""
+    names = rows[columns.image][:]
+    if not any(map(is_address, names)):
+        return rows, own, splits
+    files = fetch_images(filter(is_address, names), private=columns.private_urls)
+    placed = [files.get(name, name) for name in names]
+    for name, file in zip(names, placed, strict=True):
+        if isinstance(file, Unfetched):
+            problems.add("unfetched_image", f"{name}: {file}")
+    kept = [row for row, file in enumerate(placed) if not isinstance(file, Unfetched)]
+    if not kept:
+        raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
+    texts = [None if placed[row] is None else str(placed[row]) for row in kept]
+    rows = rows.select(kept).remove_columns(columns.image).add_column(columns.image, texts)
+    return rows, [own[row] for row in kept], None if splits is None else [splits[row] for row in kept]
 
 
 def _columns(rows: Dataset, needed: Sequence[str], named: Sequence[str]) -> list[str]:
@@ -216,43 +262,3 @@ def _captions(rows: Dataset, columns: Sequence[str]) -> list[list[Any]]:
         rows[name][:] if rows.features[name] not in TEXTS else [[value] for value in rows[name][:]] for name in columns
     ]
     return [[text for some in of_row for text in some or []] for of_row in zip(*texts, strict=True)]
-
-
-def _ids(
-    rows: Dataset, columns: Columns, own: list[str], splits: list[str | None] | None, images: Dataset
-) -> list[str]:
-    """Return the name of each row's image: that of the column that names them, else its own."""
-    column = columns.image_id or next((name for name in ID_COLUMNS if name in rows.features), None)
-    maybe = [name for name in MAYBE_IDS if column is None and name in rows.features]
-    if column is None and not maybe:
-        return own
-    look = equal_cells(images, "image")
-    column = column or next((name for name in maybe if _repeats_with(_plain_texts(rows, name), look)), None)
-    if column is None:
-        return own
-    given = rows[column][:]
-    ids = [mine if name in (None, "") else str(name) for mine, name in zip(own, given, strict=True)]
-    return ids if splits is None else _distinct(ids, splits, look)
-
-
-def _repeats_with(names: list[str | None], look: list[int]) -> bool:
-    """Whether some name repeats, and every image has a name of its own."""
-    both = len(set(zip(names, look, strict=True)))
-    return both < len(names) and both == len(set(names)) == len(set(look))
-
-
-def _plain_texts(rows: Dataset, column: str) -> list[str | None]:
-    """Return a column of strings, class labels or other values as strings."""
-    feature, values = rows.features[column], rows[column][:]
-    name = feature.int2str if isinstance(feature, ClassLabel) else str
-    return values if feature in TEXTS else [None if value is None else name(value) for value in values]
-
-
-def _distinct(ids: list[str], splits: list[str | None], look: list[int]) -> list[str]:
-    """Put the split before ids that splits use for different images; `look` is equal for equal images."""
-    first: dict[str, dict[str | None, int]] = {}  # the image that each id has in each split
-    for image_id, split, image in zip(ids, splits, look, strict=True):
-        first.setdefault(image_id, {}).setdefault(split, image)
-    shared = {image_id for image_id, images in first.items() if len(set(images.values())) > 1}
-    named = zip(ids, splits, strict=True)
-    return [f"{split}/{image_id}" if image_id in shared else image_id for image_id, split in named]

@@ -80,11 +80,17 @@ class PairsOptions:
         "Folder with captions.jsonl, table (.csv, .tsv, .jsonl, .parquet), COCO or Karpathy JSON, Hub id, or folder."
     )
     image_folder: str | None = opt(None, "Folder of the images that a caption JSON or a table of paths names.")
-    image_column: str = opt("image", "Column with the image or its path.")
+    image_column: str = opt("image", "Column with the image, its path or, in a table, its address.")
     caption_column: str = opt("caption", "Column with the caption or a list of captions; or several: `a,b`.")
     image_id_column: str | None = opt(
         None, "Column whose rows of one value are one image; by default image_id, filename, cocoid or id, if it fits."
     )
+    group: str | None = opt(
+        None, "Column whose rows of one value (a product) stay in one split and are no negatives of each other."
+    )
+    pairs_config: str | None = opt(None, "Configuration of a dataset of the Hub.")
+    pairs_revision: str | None = opt(None, "Branch, tag or commit of a dataset of the Hub; the newest by default.")
+    private_urls: bool = opt(False, "Let a table name images by addresses of private networks and of this machine.")
     split: str = opt("train", "Split to use; `all` takes every split.")
     strict: bool = opt(False, "Raise an error at the first bad row instead of leaving bad rows out.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
@@ -42,6 +42,13 @@ INSTRUCTION = (
 )
 
 
+class Rehearsal(NamedTuple):
+    """What a sample of failures asks, by stage and direction, and how many it holds of each direction."""
+
+    asked: Mapping[tuple[str, str], Usage]
+    triplets: Counter[str]
+
+
 def estimate_run(
     pairs: Pairs,
     failures: Sequence[Mapping[str, Any]],
@@ -57,12 +64,26 @@ def estimate_run(
     Prices are in US dollars, per prompt token and answered token and per edited image; None if unknown. `measured` is
     what was answered in the same folder before, by (stage, direction).
     """
+    rehearsal = rehearse(pairs, failures, model, options)
     mined = Counter(row["direction"] for row in failures)
-    rehearsed, triplets = _rehearse(pairs, failures, model, options)
+    return price_run(rehearsal, mined, options, price=price, image_price=image_price, measured=measured)
+
+
+def price_run(
+    rehearsal: Rehearsal,
+    mined: Mapping[str, int],
+    options: SynthesisOptions,
+    *,
+    price: tuple[float, float] | None,
+    image_price: float | None,
+    measured: Mapping[tuple[str, str], Usage] | None = None,
+) -> Estimate:
+    """Estimate what so many failures of each direction will take, if they are like those that were rehearsed."""
+    rehearsed, triplets = rehearsal
     measured = {place: use for place, use in (measured or {}).items() if use.calls >= ENOUGH}
     stages = []
     for direction in sorted(DIRECTIONS):
-        count = mined[direction]
+        count = mined.get(direction, 0)
         kept = round(count * _share_kept(direction, measured, rehearsed, triplets))
         for stage in ("audit", "instruct", "edit"):
             reached = count if stage == "audit" else kept
@@ -103,10 +124,8 @@ def _price(amounts: tuple[float, ...], prices: tuple[float | None, ...]) -> floa
     return None if None in dollars else sum(filter(None, dollars), 0.0)
 
 
-def _rehearse(
-    pairs: Pairs, failures: Sequence[Mapping[str, Any]], model: str, options: SynthesisOptions
-) -> tuple[dict[tuple[str, str], Usage], Counter[str]]:
-    """What was asked by stage and direction, and for how many failures of each direction."""
+def rehearse(pairs: Pairs, failures: Sequence[Mapping[str, Any]], model: str, options: SynthesisOptions) -> Rehearsal:
+    """Go through a sample of failures without sending anything, and count what would be asked."""
     builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
     sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
     tasks = [builder.task(row) for row in sample]
@@ -115,7 +134,7 @@ def _rehearse(
         images: Any = _NoImages()
         workers = RepairWorkers(chat, images, builder, replace(options, workers=1), bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
-    return chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image")
+    return Rehearsal(chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image"))
 
 
 class _NoImages:

@@ -80,9 +80,12 @@ class Grids(torch.utils.data.Dataset):
         self.rule, self.seed, self.has_grids = GridRule(**rule), seed, records is not None
         self.edited_images: Dataset | None = None
         self.n_images, self.n_captions = len(pairs.images), len(self.captions)
+        self.has_groups = pairs.groups is not None
         if records is not None:
             nothing = np.empty(0, np.int64)
             self._index(pairs, records, *(known or (nothing, nothing)))
+        elif self.has_groups:
+            self._truth = Truth(self.captions, self.anchor_images, np.arange(self.n_captions), pairs.groups)
 
     def __len__(self) -> int:
         return len(self.anchor_images)
@@ -102,12 +105,12 @@ class Grids(torch.utils.data.Dataset):
             epochs, anchors: (n,). Returns rows of the tables, -1 where absent: `anchor_images`, `anchor_texts` (n,),
             `grid_images` and `grid_texts` (n, 3); `matches` (n, 3, 3) bool, the off-diagonal cells known to be true
             pairs (images in rows); `sources` (n, 3), numbers of SOURCES. Without records only the first two. With
-            pairs for the global batch also what `_global_pairs` returns.
+            groups, or pairs for the global batch, also what `_global_pairs` returns.
         """
         images = self.anchor_images[anchors]  # (n,)
         drawn = {"anchor_images": images, "anchor_texts": anchors}
         if not self.has_grids:
-            return drawn
+            return drawn | self._global_pairs(drawn)
         rule, chance = self.rule, _Chance(self.seed, epochs, anchors)
         i2t, slot2 = self._fill(self._i2t, self._t2i, images, chance, 0)
         t2i, slot3 = self._fill(self._t2i, self._i2t, anchors, chance, 1)
@@ -218,10 +221,12 @@ class Grids(torch.utils.data.Dataset):
         Shape:
             `pair_images`, `pair_texts` (n, 3), rows of the tables, -1 where absent; `wordings` (n, 4), numbers of the
             captions of the anchor and of these pairs; `answers` (n, 4, K), the wordings that their images match.
+            Without such pairs, data with groups have the anchor's alone: (n, 1) and (n, 1, K).
         """
-        wanted, sources = self.rule.negatives, drawn["sources"]
-        if wanted not in ("grid+captions", "grid+edits", "batch"):
-            return {}
+        wanted, sources = self.rule.negatives, drawn.get("sources")
+        if sources is None or wanted not in ("grid+captions", "grid+edits", "batch"):
+            anchors = drawn["anchor_images"][:, None], drawn["anchor_texts"][:, None]
+            return self._known(*anchors) if self.has_groups else {}
         is_pair = np.isin(sources, (OWN_EDIT, RECIPROCAL, OTHER_EDIT))
         if wanted == "batch":  # the annotations opposite a false positive too
             is_pair = (sources != ABSENT) & (np.arange(3) > 0)
@@ -232,8 +237,10 @@ class Grids(torch.utils.data.Dataset):
             np.concatenate([drawn[f"anchor_{kind}"][:, None], some], 1)
             for kind, some in (("images", images), ("texts", texts))
         )
-        known = {"wordings": self._truth.wordings(every_text), "answers": self._truth.answers(every_image)}
-        return {"pair_images": images, "pair_texts": texts} | known
+        return {"pair_images": images, "pair_texts": texts} | self._known(every_image, every_text)
+
+    def _known(self, images: np.ndarray, texts: np.ndarray) -> dict[str, np.ndarray]:
+        return {"wordings": self._truth.wordings(texts), "answers": self._truth.answers(images)}
 
     def _index(self, pairs: Pairs, records: Dataset, images: np.ndarray, texts: np.ndarray) -> None:
         table = read_table(records)
@@ -255,10 +262,12 @@ class Grids(torch.utils.data.Dataset):
         if t2i.n_edits:
             self.edited_images = records.select(t2i.edited_rows).select_columns("edit_image")
         self.captions += records.select(i2t.edited_rows)["edit_text"][:]
+        asked_for = t2i.queries[: t2i.n_edits]
         self._truth = Truth(
             self.captions,
             np.concatenate([self.anchor_images, t2i.edits[: t2i.n_edits], i2t.queries[: i2t.n_edits], images]),
-            np.concatenate([np.arange(self.n_captions), t2i.queries[: t2i.n_edits], i2t.edits[: i2t.n_edits], texts]),
+            np.concatenate([np.arange(self.n_captions), asked_for, i2t.edits[: i2t.n_edits], texts]),
+            None if pairs.groups is None else np.append(pairs.groups, pairs.groups[self.anchor_images[asked_for]]),
         )
 
 

@@ -117,14 +117,17 @@ class HardNegativesOnly(LocalGrids):
 def _global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
     """Compute InfoNCE over the anchors and, if the batch has them, further pairs.
 
-    With further pairs, cells that are known to match are masked out: a hub is the false positive of many anchors.
+    With further pairs, or groups, cells that are known to match are masked out: a hub is the false positive of many
+    anchors.
     """
-    if "pair_images" not in inputs:
+    if "wordings" not in inputs:
         return Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])
-    ids = [
-        torch.cat([inputs[f"anchor_{kind}"][:, None], inputs[f"pair_{kind}"]], 1).flatten()
+    n_anchors = len(inputs["anchor_images"])
+    parts = ("anchor", "pair") if "pair_images" in inputs else ("anchor",)
+    ids = [  # (B,) or (4 B,) each, -1 where absent
+        torch.cat([inputs[f"{part}_{kind}"].reshape(n_anchors, -1) for part in parts], 1).flatten()
         for kind in ("images", "texts")
-    ]  # (4 B,) each, -1 where absent
+    ]
     images, texts = gather(torch.cat([pick(vectors.images, ids[0]), pick(vectors.texts, ids[1])], 1)).chunk(2, 1)
     here, wordings, answers = (  # (P,), (P,), (P, K)
         gather(column.double()).long()

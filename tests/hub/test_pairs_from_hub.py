@@ -1,0 +1,50 @@
+"""Pairs of a dataset on the Hub, by configuration and revision."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset, Image
+
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
+
+README = """---
+configs:
+- config_name: english
+  data_files: english.parquet
+- config_name: german
+  data_files: german.parquet
+---
+"""
+
+
+def test_a_configuration_and_a_revision_are_loaded(client, stranger, pairs_folder, tmp_path):
+    names = ["red_circle.png", "blue_circle.png", "red_square.png"]
+    columns = {"image": [str(pairs_folder / name) for name in names], "caption": names}
+    Dataset.from_dict(columns).cast_column("image", Image()).save_to_disk(tmp_path / "rows")
+    client.run(f"""
+from datasets import load_from_disk
+from huggingface_hub import CommitOperationAdd, HfApi
+rows, api = load_from_disk({str(tmp_path / "rows")!r}), HfApi()
+api.create_repo("me/photos", repo_type="dataset")
+for revision, english in (("v1", [0]), ("v2", [0, 1])):
+    parts = {{"README.md": {README!r}.encode()}}
+    for name, some in (("english", english), ("german", [2])):
+        rows.select(some).to_parquet({str(tmp_path)!r} + "/part.parquet")
+        parts[name + ".parquet"] = open({str(tmp_path)!r} + "/part.parquet", "rb").read()
+    changes = [CommitOperationAdd(path, content) for path, content in parts.items()]
+    api.create_commit("me/photos", changes, commit_message=revision, repo_type="dataset")
+    api.create_tag("me/photos", tag=revision, repo_type="dataset")
+""")
+    loaded = stranger.run("""
+from repair_hf.pairs.dataset import load_pairs
+asked = ({"pairs_config": "english"}, {"pairs_config": "english", "pairs_revision": "v1"}, {"pairs_config": "german"})
+result = [load_pairs("me/photos", split="all", **one).captions["caption"][:] for one in asked]
+""")
+    assert loaded == [names[:2], names[:1], names[2:]]
+
+
+def test_a_folder_has_neither(tmp_path):
+    for options in ({"pairs_config": "english"}, {"pairs_revision": "v1"}):
+        with pytest.raises(UserError, match="`pairs_config` and `pairs_revision` are for datasets of the Hub"):
+            load_pairs(tmp_path, **options)
