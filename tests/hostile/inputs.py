@@ -25,15 +25,15 @@ DEEP = b"[" * 100_000
 ODD = {"image": "odd.png", "captions": ["an odd one"]}
 
 
-def png(width: int, height: int, n_rows: int) -> bytes:
-    """A grey PNG whose checksums are right, with the data of `n_rows` rows only."""
+def png(width: int, height: int, n_rows: int, *, cut: bool = False) -> bytes:
+    """A grey PNG of fewer rows than its header announces; `cut` takes half of its data too. Checksums are right."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + bytes(row * row * k % 251 for k in range(width)) for row in range(n_rows)))
-    data = data if n_rows == height or width * height > 2**24 else data[: len(data) // 2]
+    data = data[: len(data) // 2] if cut else data
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
@@ -102,7 +102,8 @@ LINES: dict[str, tuple[Damage, str]] = {  # left out with this reason
     "30000x1": (picture(png(30_000, 1, 1)), LARGE),
     "1x30000": (picture(png(1, 30_000, 30_000)), LARGE),
     "bomb": (picture(png(60_000, 60_000, 1)), LARGE),
-    "too little data": (picture(png(40, 40, 20)), CORRUPT),
+    "too little data": (picture(png(40, 40, 40, cut=True)), CORRUPT),
+    "too few rows": (picture(png(40, 40, 39)), CORRUPT),
     "cut short": (picture(WHOLE_PNG[:50]), CORRUPT),
     "wrong checksum": (picture(WHOLE_PNG.replace(b"IEND", b"IENX")), CORRUPT),
     "no image": (picture(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), CORRUPT),
@@ -172,15 +173,18 @@ RECIPES: dict[str, tuple[bytes | None, str]] = {
 }
 
 
-def cell(column: str, value: dict[str, Any] | None, part: str = "records") -> Damage:
+def cell(column: str, value: Any) -> Damage:
     """Put a cell into the first row of a folder of records."""
+    return cells(column, [value])
 
+
+def cells(column: str, values: list[Any]) -> Damage:
     def change(table: pa.Table) -> pa.Table:
         field = table.field(column)
-        cells = pa.array([value, *table[column].to_pylist()[1:]], field.type)
+        cells = pa.array([*values, *table[column].to_pylist()[len(values) :]], field.type)
         return table.set_column(table.column_names.index(column), field, cells)
 
-    return table(change, part)
+    return table(change)
 
 
 def table(change: Callable[[pa.Table], pa.Table], part: str = "records") -> Damage:
@@ -221,7 +225,7 @@ WAYS = {
     "hf": "hf://datasets/a/b/x.png",
     "absent": "absent.png",
 }
-PICTURES = {"no image": b"no image", "too little data": png(40, 40, 20), "30000x1": png(30_000, 1, 1)}
+PICTURES = {"no image": b"no image", "too few rows": png(40, 40, 20), "30000x1": png(30_000, 1, 1)}
 
 
 def images_of(name: str) -> dict[str, tuple[Damage, str]]:
@@ -234,15 +238,108 @@ def images_of(name: str) -> dict[str, tuple[Damage, str]]:
 
 SOURCE_IMAGES = images_of("q_image") | images_of("gt_image") | images_of("fp_image")
 EDITS = images_of("edit_image")
+SUMMARIES: dict[str, tuple[Damage, str]] = {
+    f"summary.json: {name}": (whole("summary.json", content), "is damaged")
+    for name, content in {"cut": b'{"steps', "list": b"[]", "other": b'{"steps": 1, "paid": 1}', "deep": DEEP}.items()
+}
 RECORDS: dict[str, tuple[Damage, str]] = {
     **{f"no {name}": (table(lambda rows, name=name: rows.drop_columns([name])), f"lack the columns ['{name}']")
        for name in ("direction", "fp_id", "error_types")},
     "numbers as texts": (table(retyped("q_text")), "columns of other types"),
     "numbers as images": (table(retyped("edit_image")), "columns of other types"),
-    "another direction": (cell("direction", "t3i"), "t3i"),  # type: ignore[arg-type]
+    "another direction": (cell("direction", "t3i"), "t3i"),
     "no rows' file": (lambda folder: shutil.rmtree(folder / "records"), "holds no records"),
     "garbage": (file_of("records", b"PAR1" * 9), "is damaged"),
     "empty file": (file_of("records", b""), "is damaged"),
     "README": (whole("README.md", b"---\nconfigs: " + DEEP), "holds no records"),
     "README of half a YAML": (whole("README.md", b"---\nconfigs: [\n---\n"), "holds no records"),
 }  # fmt: skip
+
+
+def in_checkpoint(*damages: Damage) -> Damage:
+    """Damage the newest checkpoint of a training that has not finished."""
+
+    def damage(folder: Path) -> None:
+        (folder / "summary.json").unlink()
+        for each in damages:
+            each(folder / "checkpoint-2")
+
+    return damage
+
+
+def gone(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def flipped(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[-1] ^= 1
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+STATES, DIGESTS = ("optimizer.pt", "scheduler.pt", "rng_state.pth"), "repair_files.json"
+CHECKPOINTS: dict[str, tuple[Damage, str]] = {
+    **{f"no {name}": (in_checkpoint(gone(name)), f"{name} is missing") for name in (*STATES, "trainer_state.json")},
+    **{f"a flipped bit of {name}": (in_checkpoint(flipped(name)), f"{name} is not as it was written")
+       for name in (*STATES, "model.safetensors")},
+    **{f"{name} of {kind}": (in_checkpoint(whole(name, content)), "one of its JSON files cannot be read")
+       for name in (DIGESTS, "repair_run.json", "trainer_state.json")
+       for kind, content in {"brackets": DEEP, "a list": b"[1]", "nothing": b"", "bytes": b"\xff\x00"}.items()},
+    "another number of processes": (in_checkpoint(gone(DIGESTS), whole("repair_run.json", b'{"processes": "x"}')),
+                                    "one of its JSON files cannot be read"),
+    "no steps": (in_checkpoint(gone(DIGESTS), whole("trainer_state.json", b"{}")), "it lacks ['global_step']"),
+}  # fmt: skip
+
+
+def judged(folder: Path) -> None:
+    """Lay out a task of annotation with two answers in a folder of records."""
+    task = folder / "people" / "qc"
+    (task / "answers").mkdir(parents=True)
+    (folder / "versions.json").write_text(json.dumps({"command": "synthesize", "commit": None, "packages": {}}))
+    (task / "task.json").write_text(json.dumps({"task": "qc", "size": 200, "seed": 0}))
+    items = [f"{k},,photos,t2i,{k < 2},9" for k in range(3)]
+    (task / "items.csv").write_text("\n".join(["item,record_id,dataset,direction,accepted,population", *items]) + "\n")
+    lines = [json.dumps({"annotator": "ann", "item": str(k), "verdict": "genuine"}) for k in range(3)]
+    (task / "answers" / "ann.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def answer(content: bytes) -> Damage:
+    def damage(folder: Path) -> None:
+        with (folder / "people" / "qc" / "answers" / "ann.jsonl").open("ab") as file:
+            file.write(content + b"\n")
+
+    return damage
+
+
+LEFT_OUT = "left out 1 lines that are no answers"
+ANSWERS: dict[str, tuple[Damage, str]] = {
+    name: (answer(content), LEFT_OUT)
+    for name, content in {
+        "brackets": DEEP,
+        "bytes": b"\xff\xfe",
+        "half a pair": b'{"annotator": "ann", "item": "1", "verdict": "\\ud800"}',
+        "list": b"[1]",
+        "unknown verdict": b'{"annotator": "ann", "item": "1", "verdict": "maybe"}',
+        "verdict of a list": b'{"annotator": "ann", "item": "1", "verdict": ["genuine"]}',
+        "no verdict": b'{"annotator": "ann", "item": "1"}',
+        "item of a number": b'{"annotator": "ann", "item": 1, "verdict": "genuine"}',
+    }.items()
+}
+HEAD = b"item,record_id,dataset,direction,accepted,population\n"
+ITEMS: dict[str, tuple[Damage, str]] = {
+    f"items.csv: {name}": (whole("people/qc/items.csv", content), "items.csv is damaged")
+    for name, content in {
+        "empty": b"",
+        "bytes": b"\xff\x00\xff",
+        "other columns": b"a,b\n1,2\n",
+        "text for a number": HEAD + b"1,,photos,t2i,True,x\n",
+        "text for a truth": HEAD + b"1,,photos,t2i,x,9\n",
+    }.items()
+}
+TASKS: dict[str, tuple[Damage, str]] = {
+    f"task.json: {name}": (whole("people/qc/task.json", content), "task.json is damaged")
+    for name, content in {"brackets": DEEP, "list": b"[]", "other": b"{}", "bytes": b"\xff"}.items()
+}

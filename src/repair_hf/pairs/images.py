@@ -24,6 +24,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from repair_hf.pairs.cells import OutsideFolder, file_within, undecoded
+from repair_hf.pairs.png import lacks_rows, may_lack_rows
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -226,14 +227,16 @@ def _decoded(cell: dict) -> Inspection:
         if is_png:
             image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
         else:
-            _decode(image)
+            _decode(image, cell)
     if is_png:
         with open_cell(cell) as image:
-            _decode(image)
+            _decode(image, cell)
     return looks
 
 
-def _decode(image: PIL.Image.Image) -> None:
+def _decode(image: PIL.Image.Image, cell: dict) -> None:
     image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
     image.load()
+    if image.format == "PNG" and may_lack_rows(image) and lacks_rows(read_cell(cell)):
+        raise OSError("the PNG file has fewer rows than its header announces")
     PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
