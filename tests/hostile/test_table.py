@@ -10,7 +10,7 @@ import pytest
 
 from repair_hf.cli.main import COMMANDS, main
 from tests.encoder.test_loading import BROKEN, weights
-from tests.hostile import inputs
+from tests.hostile import inputs, own_files
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
 STAGES = {
@@ -65,13 +65,13 @@ TABLE = [
     *rows("clip", READ_MODEL, BROKEN_MODELS, 2),
     *rows("clip", MADE_BEFORE, {"another model": (ANOTHER_MODEL, "model_digest (")}, 2),
     *rows("clip", MINED_BEFORE, {"another model": (ANOTHER_MODEL, "were made with")}, 2),
-    *rows("records", {"push": READ_RECORDS["push"]}, inputs.SUMMARIES, 2),
-    *rows("trained", {"train": RESUME}, inputs.CHECKPOINTS, 0),
-    *rows("trained", {"train from": FROM}, inputs.CHECKPOINTS, 2),
-    *rows("trained", PUSH_MODEL, BROKEN_TRAINED | inputs.SUMMARIES, 2),
-    *rows("judged", READ_JUDGED, inputs.ANSWERS, 0),
-    *rows("judged", READ_JUDGED, inputs.ITEMS, 2),
-    *rows("judged", {"annotate": "annotate qc {judged} --dry-run"}, inputs.ITEMS | inputs.TASKS, 2),
+    *rows("records", {"push": READ_RECORDS["push"]}, own_files.SUMMARIES, 2),
+    *rows("trained", {"train": RESUME}, own_files.CHECKPOINTS, 0),
+    *rows("trained", {"train from": FROM}, own_files.CHECKPOINTS, 2),
+    *rows("trained", PUSH_MODEL, BROKEN_TRAINED | own_files.SUMMARIES, 2),
+    *rows("judged", READ_JUDGED, own_files.ANSWERS, 0),
+    *rows("judged", READ_JUDGED, own_files.ITEMS, 2),
+    *rows("judged", {"annotate": "annotate qc {judged} --dry-run"}, own_files.ITEMS | own_files.TASKS, 2),
     *rows("recipe", {"mine": "mine --config {recipe}"}, ALL_BRACKETS, 2),
     *rows("recipe", {name: f"{words} --config {{recipe}}" for name, words in WITH_RECIPE.items()},
           inputs.RECIPES, 2),
@@ -87,7 +87,7 @@ def good(pairs_folder, clip_folder, illustrated_folder, tmp_path_factory) -> dic
     folders |= {name: tmp_path_factory.mktemp("whole") / name for name in ("trained", "judged")}
     assert main(RESUME.replace(" --dry-run", "").format(**folders).split()) == 0
     shutil.copytree(illustrated_folder, folders["judged"])
-    inputs.judged(folders["judged"])
+    own_files.judged(folders["judged"])
     return folders
 
 
