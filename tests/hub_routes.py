@@ -105,9 +105,6 @@ class Routes:
         self.send_whole(200, b"", {})
 
     def commit(self, kinds: str, name: str, revision: str) -> None:
-        if self.hub.before_commit is not None:
-            act, self.hub.before_commit = self.hub.before_commit, None
-            act()
         repo = self._repo(KINDS[kinds], name, write=True)
         files, parent = dict(repo.at(revision)[1]), None
         for line in map(json.loads, self.body.splitlines()):

@@ -40,7 +40,7 @@ class Hub:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, int]] = []  # ("METHOD /path", status)
         self.received: list[str] = []  # LFS objects that were sent, whole
-        self.before_commit: Callable[[], None] | None = None
+        self.before: dict[str, Callable[[], None]] = {}  # what to do once, when `METHOD /path` matches
         self.lock = threading.Lock()
 
     def __enter__(self) -> Hub:
@@ -97,6 +97,8 @@ class _Handler(Routes, BaseHTTPRequestHandler):
             self.send_json({"error": message}, status, *code)
 
     def _answer(self, path: str, fault: int | None) -> None:
+        for pattern in [each for each in self.hub.before if re.match(each, self.request_line)]:
+            self.hub.before.pop(pattern, lambda: None)()
         if fault is not None:
             raise Refused(fault, "a fault, as asked for")
         if "Authorization" in self.headers and self.user is None:

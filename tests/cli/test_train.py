@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import torch
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
+from repair_hf.training.checkpoint_files import DIGESTS
 
 
 @pytest.fixture
@@ -92,22 +92,23 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
 @pytest.mark.slow  # a start of Python for each kill
 @pytest.mark.parametrize(("kills", "extra"), [(20, ""), (2, "--gradient-accumulation-steps 2 --chunk-size 3")])
 def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flags, tmp_path):
-    """Each kill comes after another checkpoint, while the run trains or writes; every other one by SIGTERM."""
-    steps = f"--learning-rate 1e-4 --max-steps {50 * kills} --save-strategy steps --save-steps 7 --logging-steps 5"
+    """Each kill comes when another file of a checkpoint appears; every other one by SIGTERM."""
+    steps = f"--learning-rate 1e-4 --max-steps {15 * kills} --save-strategy steps --save-steps 7 --logging-steps 5"
     words = [*flags, "--slot1", "mixed", *steps.split(), *extra.split()]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
-    rng, killed = random.Random(), 0
+    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", DIGESTS, "trainer*")]
+    killed = 0
     while killed < kills or not (tmp_path / "out" / "summary.json").is_file():
         if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed so often: once more
             shutil.rmtree(tmp_path / "out")
             killed = 0
-        process = subprocess.Popen([*python, *words], env=one_thread, stderr=subprocess.DEVNULL)
-        before = set(tmp_path.glob("out/checkpoint-*"))
-        while process.poll() is None and killed < kills and set(tmp_path.glob("out/checkpoint-*")) <= before:
-            time.sleep(0.005)
-        time.sleep(0.3 * rng.random())  # while it trains or writes
+        with (tmp_path / "said").open("a") as said:
+            process = subprocess.Popen([*python, *words], env=one_thread, stderr=said)
+        event, before = events[killed % len(events)], set(tmp_path.glob("out/checkpoint-*"))
+        while process.poll() is None and killed < kills and {each.parent for each in tmp_path.glob(event)} <= before:
+            time.sleep(0.001)
         if killed < kills and process.poll() is None:
             number = signal.SIGTERM if killed % 2 else signal.SIGKILL
             process.send_signal(number)
@@ -115,6 +116,8 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
             killed += 1
         process.wait()
     assert killed == kills
+    said = (tmp_path / "said").read_text()
+    assert "leaked semaphore" not in said and "Traceback" not in said
     states = [json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("whole", "out")]
     whole, resumed = (state["log_history"] for state in states)
     names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")

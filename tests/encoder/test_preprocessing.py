@@ -216,3 +216,6 @@ def test_captions_of_unknown_tokens_are_reported(folder, caplog):
     preprocessor = Preprocessor.from_pretrained(folder)
     preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
     assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text
+    caplog.clear()
+    preprocessor.report_captions(["a red circle", "two blue squares", "a red circle above a blue square"])
+    assert "unknown" not in caplog.text

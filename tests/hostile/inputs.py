@@ -25,15 +25,15 @@ DEEP = b"[" * 100_000
 ODD = {"image": "odd.png", "captions": ["an odd one"]}
 
 
-def png(width: int, height: int, n_rows: int) -> bytes:
-    """A grey PNG whose checksums are right, with the data of `n_rows` rows only."""
+def png(width: int, height: int, n_rows: int, *, cut: bool = False) -> bytes:
+    """A grey PNG of fewer rows than its header announces; `cut` takes half of its data too. Checksums are right."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + bytes(row * row * k % 251 for k in range(width)) for row in range(n_rows)))
-    data = data if n_rows == height or width * height > 2**24 else data[: len(data) // 2]
+    data = data[: len(data) // 2] if cut else data
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
@@ -102,7 +102,8 @@ LINES: dict[str, tuple[Damage, str]] = {  # left out with this reason
     "30000x1": (picture(png(30_000, 1, 1)), LARGE),
     "1x30000": (picture(png(1, 30_000, 30_000)), LARGE),
     "bomb": (picture(png(60_000, 60_000, 1)), LARGE),
-    "too little data": (picture(png(40, 40, 20)), CORRUPT),
+    "too little data": (picture(png(40, 40, 40, cut=True)), CORRUPT),
+    "too few rows": (picture(png(40, 40, 39)), CORRUPT),
     "cut short": (picture(WHOLE_PNG[:50]), CORRUPT),
     "wrong checksum": (picture(WHOLE_PNG.replace(b"IEND", b"IENX")), CORRUPT),
     "no image": (picture(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), CORRUPT),
@@ -172,15 +173,18 @@ RECIPES: dict[str, tuple[bytes | None, str]] = {
 }
 
 
-def cell(column: str, value: dict[str, Any] | None, part: str = "records") -> Damage:
+def cell(column: str, value: Any) -> Damage:
     """Put a cell into the first row of a folder of records."""
+    return cells(column, [value])
 
+
+def cells(column: str, values: list[Any]) -> Damage:
     def change(table: pa.Table) -> pa.Table:
         field = table.field(column)
-        cells = pa.array([value, *table[column].to_pylist()[1:]], field.type)
+        cells = pa.array([*values, *table[column].to_pylist()[len(values) :]], field.type)
         return table.set_column(table.column_names.index(column), field, cells)
 
-    return table(change, part)
+    return table(change)
 
 
 def table(change: Callable[[pa.Table], pa.Table], part: str = "records") -> Damage:
@@ -221,7 +225,7 @@ WAYS = {
     "hf": "hf://datasets/a/b/x.png",
     "absent": "absent.png",
 }
-PICTURES = {"no image": b"no image", "too little data": png(40, 40, 20), "30000x1": png(30_000, 1, 1)}
+PICTURES = {"no image": b"no image", "too few rows": png(40, 40, 20), "30000x1": png(30_000, 1, 1)}
 
 
 def images_of(name: str) -> dict[str, tuple[Damage, str]]:
@@ -239,7 +243,7 @@ RECORDS: dict[str, tuple[Damage, str]] = {
        for name in ("direction", "fp_id", "error_types")},
     "numbers as texts": (table(retyped("q_text")), "columns of other types"),
     "numbers as images": (table(retyped("edit_image")), "columns of other types"),
-    "another direction": (cell("direction", "t3i"), "t3i"),  # type: ignore[arg-type]
+    "another direction": (cell("direction", "t3i"), "t3i"),
     "no rows' file": (lambda folder: shutil.rmtree(folder / "records"), "holds no records"),
     "garbage": (file_of("records", b"PAR1" * 9), "is damaged"),
     "empty file": (file_of("records", b""), "is damaged"),

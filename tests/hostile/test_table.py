@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from repair_hf.cli.main import COMMANDS, main
-from tests.encoder.test_loading import BROKEN
-from tests.hostile import inputs
+from tests.encoder.test_loading import BROKEN, weights
+from tests.hostile import inputs, own_files
 
 PAIRS, LLM = "--pairs {pairs} --split all", "--llm world/oracle --editor world --any-model"
 STAGES = {
@@ -32,6 +32,12 @@ READ_RECORDS = {
 READ_MODEL = STAGES | {"export": "export {clip} --output {out}", "figure": (
     "figure margin {records} --before {clip} --after {clip} --output {out}/margin.svg"
 )}  # fmt: skip
+RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
+FROM = STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"
+PUSH_MODEL = {"push": "push model {trained} --repo me/x --dry-run"}
+READ_JUDGED = {"agreement": "agreement {judged}", "analyze": "analyze {judged} --output {out}"}
+MADE_BEFORE = {"mine": STAGES["mine"].replace("{out}", "{mined}"), "train": RESUME}
+MINED_BEFORE = {"synthesize": STAGES["synthesize"].replace("--any-model", "")}
 MANY = ("world", "figure", "annotate", "export", "push", "completion")  # commands of two words, or without options
 WITH_RECIPE = {name: name for name in COMMANDS if name not in MANY}
 WITH_RECIPE |= {"world build": "world build", "figure grid": "figure grid", "push records": "push records"}
@@ -47,6 +53,8 @@ def rows(kind: str, commands: dict[str, str], damages: dict, code: int) -> list:
 
 ALL_BRACKETS = {"100,000 brackets": (inputs.DEEP, "nested more than 100 deep")}
 BROKEN_MODELS = {f"{place}": (damage, "{clip}") for place, (damage, _) in enumerate(BROKEN)}
+BROKEN_TRAINED = {f"{place}": (damage, "{trained}") for place, (damage, _) in enumerate(BROKEN)}
+ANOTHER_MODEL = weights(lambda tensors: tensors["logit_scale"].add_(1))
 TABLE = [
     *rows("pairs", {name: STAGES[name] for name in ("mine", "evaluate", "train")}, inputs.LINES, 0),
     *rows("pairs", READ_PAIRS, inputs.FILES, 2),
@@ -55,6 +63,15 @@ TABLE = [
     *rows("records", {name: READ_RECORDS[name] for name in ("show", "push")}, inputs.SOURCE_IMAGES, 2),
     *rows("records", READ_RECORDS, inputs.EDITS | inputs.RECORDS, 2),
     *rows("clip", READ_MODEL, BROKEN_MODELS, 2),
+    *rows("clip", MADE_BEFORE, {"another model": (ANOTHER_MODEL, "model_digest (")}, 2),
+    *rows("clip", MINED_BEFORE, {"another model": (ANOTHER_MODEL, "were made with")}, 2),
+    *rows("records", {"push": READ_RECORDS["push"]}, own_files.SUMMARIES, 2),
+    *rows("trained", {"train": RESUME}, own_files.CHECKPOINTS, 0),
+    *rows("trained", {"train from": FROM}, own_files.CHECKPOINTS, 2),
+    *rows("trained", PUSH_MODEL, BROKEN_TRAINED | own_files.SUMMARIES, 2),
+    *rows("judged", READ_JUDGED, own_files.ANSWERS, 0),
+    *rows("judged", READ_JUDGED, own_files.ITEMS, 2),
+    *rows("judged", {"annotate": "annotate qc {judged} --dry-run"}, own_files.ITEMS | own_files.TASKS, 2),
     *rows("recipe", {"mine": "mine --config {recipe}"}, ALL_BRACKETS, 2),
     *rows("recipe", {name: f"{words} --config {{recipe}}" for name, words in WITH_RECIPE.items()},
           inputs.RECIPES, 2),
@@ -66,7 +83,12 @@ def good(pairs_folder, clip_folder, illustrated_folder, tmp_path_factory) -> dic
     """Folders that every command takes."""
     mined = tmp_path_factory.mktemp("mined")
     assert main(f"mine --pairs {pairs_folder} --split all --model {clip_folder} --output {mined}".split()) == 0
-    return {"pairs": pairs_folder, "clip": clip_folder, "records": illustrated_folder, "mined": mined}
+    folders = {"pairs": pairs_folder, "clip": clip_folder, "records": illustrated_folder, "mined": mined}
+    folders |= {name: tmp_path_factory.mktemp("whole") / name for name in ("trained", "judged")}
+    assert main(RESUME.replace(" --dry-run", "").format(**folders).split()) == 0
+    shutil.copytree(illustrated_folder, folders["judged"])
+    own_files.judged(folders["judged"])
+    return folders
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def hub_of_all_tests():
 def hub(hub_of_all_tests):
     yield hub_of_all_tests
     hub_of_all_tests.faults.clear()
-    hub_of_all_tests.before_commit = None
+    hub_of_all_tests.before.clear()
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,9 @@ def test_an_upload_that_is_refused_half_way_goes_on_from_there(hub, push, folder
 def test_somebody_elses_commit_is_not_overwritten(hub, push, folder):
     push(folder, "me/shared")
     repo = hub.repos["dataset", "me/shared"]
-    hub.before_commit = lambda: repo.commits.append(("f" * 40, repo.commits[-1][1] | {"note.txt": b"mine"}))
+    hub.before["POST .*/commit/main"] = lambda: repo.commits.append(
+        ("f" * 40, repo.commits[-1][1] | {"note.txt": b"mine"})
+    )
     code, _, error = push(folder, "me/shared", "--license", "mit")
     assert code == 1 and "me/shared was changed by another push in the meantime (412" in error
     assert push(folder, "me/shared", "--license", "mit")[0] == 0

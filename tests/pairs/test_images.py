@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import warnings
+import zlib
 
 import numpy as np
 import PIL.Image
@@ -58,6 +60,32 @@ def test_finds_what_cannot_be_decoded_and_nothing_else(form):
         assert not any(good and not able for good, able in zip(found, decodable, strict=True))
     else:
         assert found == decodable
+
+
+def as_png(rows: bytes, header: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    """A PNG file of these bytes, in two pieces; only its checksums are sure to be right."""
+    data = zlib.compress(rows)
+    chunks = [(b"IHDR", header), *more, (b"IDAT", data[:9]), (b"IDAT", data[9:]), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(each)) + kind + each + struct.pack(">I", zlib.crc32(kind + each))
+        for kind, each in chunks
+    )
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGB", "RGBA", "I;16", "interlaced"])
+def test_a_png_of_too_few_rows_is_found(mode):
+    """Pillow decodes it, and leaves the rest empty."""
+    n_bytes, row, header, more = 79, 9, struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 1), []
+    if mode != "interlaced":  # that has seven passes of 1x1, 1x1, 2x1, 2x2, 4x2, 4x4 and 8x4 pixels
+        whole = encode(PIL.Image.new(mode, (13, 9)), "PNG")
+        header, more = whole[16:29], [(b"PLTE", bytes(48))] if mode == "P" else []
+        start = whole.index(b"IDAT")
+        n_bytes = len(zlib.decompress(whole[start + 4 : start + 4 + int.from_bytes(whole[start - 4 : start])]))
+        row = n_bytes // 9
+    rows = bytes(np.random.default_rng(0).integers(0, 2, n_bytes, dtype=np.uint8))
+    files = [as_png(rows[: len(rows) - lost], header, *more) for lost in (0, row, 2 * row, 4 * row)]
+    assert all(map(can_be_decoded, files))
+    assert [look.problem for look in inspect_images(dataset(files), [])] == [None, *["corrupt_image"] * 3]
 
 
 def test_files_may_have_to_lie_in_given_folders(tmp_path):

@@ -151,9 +151,10 @@ def test_an_answer_of_a_model_is_an_answer_or_an_error_of_its_kind(text):
 @MANY
 @given(st.lists(DOCUMENTS | st.just(GENUINE)))
 def test_answers_of_people_leave_out_bad_lines(tmp_path, lines):
-    (tmp_path / "answers").mkdir(exist_ok=True)
-    (tmp_path / "answers" / "ann.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    found = read_answers(tmp_path)
+    folder = tmp_path / "qc"
+    (folder / "answers").mkdir(parents=True, exist_ok=True)
+    (folder / "answers" / "ann.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = read_answers(folder)
     assert isinstance(found, pd.DataFrame) and {"annotator", "item"} <= set(found.columns)
     assert ("genuine" in set(found.get("verdict", ()))) == (GENUINE in b"\n".join(lines).split(b"\n"))
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -118,6 +119,25 @@ def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
     kill_family(process.pid)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow  # a start of Python for each signal
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_to_the_command_alone_ends_its_processes_quietly(number, words, tmp_path):
+    """The editor has a process of its own; nothing may be left of it, or of what they shared."""
+    with served(tmp_path / "log.jsonl") as server:
+        same = [*words, *MODELS, "--llm-base-url", server.base_url, "--output", str(tmp_path / "out")]
+        command = [sys.executable, "-m", "repair_hf", *same, "--concurrency", "2"]
+        hears_all = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also under `nohup`
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hears_all)
+        while answers(tmp_path / "out") < 40:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.communicate(timeout=600)[1]  # until the last process has closed it
+    assert process.returncode == (-number if number is signal.SIGKILL else 128 + number)
+    assert "leaked semaphore" not in said and "Traceback" not in said, said
+    assert number is signal.SIGKILL or said.endswith("the same command resumes from what is on disk.\n")
 
 
 def settle(server: ChatServer, others: set[threading.Thread]) -> None:

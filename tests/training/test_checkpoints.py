@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from repair_hf.runtime.options import UserError
 from repair_hf.training import checkpoints
 from repair_hf.training.checkpoint_files import DIGESTS, RUN, seal
-from repair_hf.training.checkpoints import LoopCallback, checkpoint_to_resume, newest_checkpoint
+from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, newest_checkpoint
 
 STATES = ("rng_state.pth", "optimizer.pt", "scheduler.pt")
 FILES = (*STATES, "trainer_state.json", "model.safetensors")
@@ -57,23 +57,25 @@ def test_a_damaged_checkpoint_is_left_aside(folder, name, spoil, is_sealed):
     if is_sealed:
         seal(newest)
     spoil(newest / name)
-    assert newest_checkpoint(folder) == folder / ("checkpoint-10" if (name, spoil) == GONE else "checkpoint-9")
+    assert newest_checkpoint(folder)[0] == folder / ("checkpoint-10" if (name, spoil) == GONE else "checkpoint-9")
 
 
 def test_a_resume_names_what_it_leaves_aside(folder, config, caplog):
     settings = config(folder=".")
     (folder / "checkpoint-10" / "optimizer.pt").unlink()
     cut(folder / "checkpoint-9" / "model.safetensors")
-    assert checkpoint_to_resume("last", settings, {}) == str(folder / "checkpoint-2")
+    found = find_checkpoint("last", settings)
+    assert found == str(folder / "checkpoint-2")
     (line,) = caplog.messages
     assert "checkpoint-10 (optimizer.pt is missing), " in line and "model.safetensors is truncated" in line
     assert line.endswith("training resumes from checkpoint-2.")
     with pytest.raises(UserError, match="not a whole checkpoint: optimizer.pt is missing"):
-        checkpoint_to_resume(str(folder / "checkpoint-10"), settings, {})
+        find_checkpoint(str(folder / "checkpoint-10"), settings)
     for path in folder.glob("checkpoint-*"):
         (path / "scheduler.pt").unlink()
-    assert checkpoint_to_resume("last", settings, {}) is None
+    assert find_checkpoint("last", settings) is None
     assert caplog.messages[-1].endswith("training starts anew.")
+    assert find_checkpoint(found, settings) is found  # which was read before it was damaged
 
 
 @pytest.fixture
@@ -87,16 +89,16 @@ def folder_of_two(folder) -> Path:
 
 @pytest.mark.parametrize("spoil", [cut, Path.unlink])
 def test_random_numbers_of_another_process_must_be_there_too(folder_of_two, spoil):
-    assert newest_checkpoint(folder_of_two, 2) == folder_of_two / "checkpoint-10"
+    assert newest_checkpoint(folder_of_two, 2) == (folder_of_two / "checkpoint-10", {})
     spoil(folder_of_two / "checkpoint-10" / "rng_state_1.pth")
-    assert newest_checkpoint(folder_of_two, 2) == folder_of_two / "checkpoint-9"
+    assert newest_checkpoint(folder_of_two, 2)[0] == folder_of_two / "checkpoint-9"
 
 
 def test_a_checkpoint_that_tells_of_how_many_processes_it_is_is_believed(folder_of_two):
     """So a run of one is told that it is of another run, and does not quietly start anew."""
-    assert newest_checkpoint(folder_of_two, 1) is newest_checkpoint(folder_of_two / "nowhere") is None
+    assert newest_checkpoint(folder_of_two, 1)[0] is newest_checkpoint(folder_of_two / "nowhere")[0] is None
     (folder_of_two / "checkpoint-9" / RUN).write_text(json.dumps({"processes": 2}))
-    assert newest_checkpoint(folder_of_two, 1) == folder_of_two / "checkpoint-9"
+    assert newest_checkpoint(folder_of_two, 1)[0] == folder_of_two / "checkpoint-9"
 
 
 class World:

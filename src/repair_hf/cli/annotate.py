@@ -86,13 +86,15 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
 
     from repair_hf.analysis.people.page import Sheet, serve
     from repair_hf.runtime.hosts import OwnHostOnly
+    from repair_hf.runtime.own_files import intact
 
     print(
         f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
         f"then: repair-hf agreement {shlex.quote(options.run)}",
         flush=True,
     )
-    sheet = Sheet(here)
+    with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):
+        sheet = Sheet(here)
     try:
         serve(sheet, host=options.host, port=options.port, middleware=[Middleware(OwnHostOnly, bound=options.host)])
     except OSError as error:  # Gradio's own, without a number

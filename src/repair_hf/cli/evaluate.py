@@ -4,7 +4,7 @@ Each model gets `metrics.json` (R@1/5/10, MRR and median rank with 95% intervals
 `ranks.parquet`; with compositional benchmarks also `cases.parquet`. Several models have a folder each below the output
 folder, which then holds `metrics.json` of all, `differences.json` and `queries.parquet` (both ranks of each query).
 
-Under `accelerate launch` the processes share the embedding, with the same result.
+Under `accelerate launch` the processes share the embedding, with the same result as one process of as many threads.
 """
 
 from __future__ import annotations

@@ -80,7 +80,10 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
             edits = () if records is None else records["edit_text"]
             texts = [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
             n_cut = encoder.preprocessor.report_captions(texts)
-        summary = train(encoder, pairs, records, config, validation=ready.validation, data=ready.data)
+        found = ready.checkpoint or False
+        summary = train(
+            encoder, pairs, records, config, validation=ready.validation, data=ready.data, checkpoint=found
+        )
         if is_first:
             finish_stage(stage.output, summary | {"captions_cut": n_cut})
     if is_first:
@@ -102,7 +105,8 @@ class _Ready:
     encoder: Any
     data: Any  # the grids
     resolved: dict[str, Any]
-    resumes: bool
+    checkpoint: str | None  # a whole one to resume from
+    resumes: bool  # from the folder's own last checkpoint
     summary: dict[str, Any] | None  # if it is trained already
 
 
@@ -113,7 +117,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
     from repair_hf.runtime.run_folder import check_stage, digest, finished
-    from repair_hf.training.checkpoints import newest_checkpoint
+    from repair_hf.training.checkpoints import find_checkpoint
     from repair_hf.training.finetune import check_start, grids_of
 
     _settle_output(stage, config)
@@ -135,16 +139,16 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
     summary = finished(stage.output, resolved, needs=("grids", "steps", "seconds", "seconds_per_step", "loss"))
-    checkpoint = newest_checkpoint(stage.output, config.world_size)
-    resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
-    validation = None
+    checkpoint, resumes, validation = None, False, None
     if summary is None:
+        checkpoint = find_checkpoint(config.resume_from_checkpoint or None, config)
+        resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
         if config.eval_strategy != "no":
             validation = load_wanted(pairs_options, options.validation_split)
         if config.process_index == 0:
             check_stage(stage.output, command="train", options=resolved, is_bound=resumes)
-        check_start(encoder, data, config)
-    return _Ready(pairs, validation, records, encoder, data, resolved, resumes, summary)
+        check_start(encoder, data, config, checkpoint)
+    return _Ready(pairs, validation, records, encoder, data, resolved, checkpoint, resumes, summary)
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:

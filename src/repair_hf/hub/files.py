@@ -18,6 +18,7 @@ from repair_hf.hub.record_card import dataset_card
 from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import intact
 
 # What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
 MODEL_FILES = """
@@ -66,7 +67,8 @@ def pack_records(
         data = Path(scratch) / "records"
         save_records(data, records, dropped, embed_source_images=False)
         records = load_records(data)
-    card = dataset_card(folder, data, repo, records, dropped, license=license)
+    with intact(folder, "Make the records again, or delete its summary.json"):
+        card = dataset_card(folder, data, repo, records, dropped, license=license)
     files: dict[str, Path | bytes] = {"README.md": card.text.encode()}
     for pattern in RECORD_FILES[:2]:
         files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
@@ -115,10 +117,12 @@ def pack_model(
     }
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
-    card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip)
+    encoder = DualEncoder.from_pretrained(folder, device="cpu")  # an error if it is damaged
+    with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
+        card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip)
     files["README.md"] = card.encode()
     if open_clip:  # the tokenizer's files are those of the folder
         made = Path(scratch) / "open_clip"
-        export_open_clip(DualEncoder.from_pretrained(folder, device="cpu"), made, name=repo)
+        export_open_clip(encoder, made, name=repo)
         files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
     return Parcel("model", files, WEIGHT_FILES)

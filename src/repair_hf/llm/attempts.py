@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from repair_hf.runtime.own_files import intact
 from repair_hf.runtime.run_folder import write_atomically
 
 FIRST = 2
@@ -18,7 +19,10 @@ FILE = "attempts.txt"
 def allowed_attempts(folder: Path, most: int) -> int:
     """Return how many attempts a run in this folder may make at a question, earlier runs included."""
     path = folder / FILE
-    return min(most, int(path.read_text(encoding="ascii")) if path.is_file() else FIRST)
+    if not path.is_file():
+        return min(most, FIRST)
+    with intact(path, "Delete this file, and run the command again"):
+        return min(most, max(FIRST, int(path.read_text(encoding="ascii"))))
 
 
 def allow_attempts(folder: Path, count: int) -> None:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from repair_hf.runtime.disk import Reserve
 from repair_hf.runtime.locks import take
+from repair_hf.runtime.texts import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -257,9 +258,9 @@ def read_entries(paths: Iterable[Path]) -> Iterator[Entry]:
 
 def _parse(line: bytes) -> Entry | None:
     try:
-        entry = Entry(**json.loads(line))
+        entry = Entry(**parse_json(line, mend=lambda text: text.encode("utf-8", "replace").decode()))
         return entry._replace(others=tuple((text, finish) for text, finish in entry.others))
-    except (ValueError, TypeError, RecursionError):  # not JSON, too deep, not an object, or other fields
+    except (ValueError, TypeError):  # not JSON, too deep, not an object, or other fields
         return None
 
 

@@ -25,6 +25,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from repair_hf.pairs.cells import OutsideFolder, file_within, undecoded
+from repair_hf.pairs.png import lacks_rows, may_lack_rows
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -238,18 +239,20 @@ def _decoded(cell: dict) -> Inspection:
         if is_png:
             image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
         else:
-            look = _decode(image)
+            look = _decode(image, cell)
     if is_png:
         with open_cell(cell) as image:
-            look = _decode(image)
+            look = _decode(image, cell)
     return Inspection(None, has_alpha, has_depth, look)
 
 
-def _decode(image: PIL.Image.Image) -> str:
+def _decode(image: PIL.Image.Image, cell: dict) -> str:
     """Decode an image, and digest what it looks like."""
     image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
     image.load()
     is_jpeg = image.format == "JPEG"
+    if image.format == "PNG" and may_lack_rows(image) and lacks_rows(read_cell(cell)):
+        raise OSError("the PNG file has fewer rows than its header announces")
     PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
     return f"{is_jpeg} {_pixel_digest(image if is_jpeg else in_rgb(image)).hex()}"
 

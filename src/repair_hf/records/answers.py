@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import intact
 from repair_hf.runtime.texts import read_json_lines
 
 logger = logging.getLogger(__name__)
 
 PEOPLE = "people"
 ITEMS = "items.csv"
+TYPES = {"accepted": bool, "population": int}
+COLUMNS = ["item", "record_id", "dataset", "direction", *TYPES]  # of texts but for these
 CRITERIA = {  # of the paper's audit of edits; key -> question to the annotator
     "fp_wrong": "the false positive is genuinely wrong for the query",
     "edit_fits": "the edit fits the query",
@@ -47,11 +51,10 @@ def read_answers(folder: Path) -> pd.DataFrame:
     for path in sorted((folder / "answers").glob("*.jsonl")):
         bad = []
         for number, row in read_json_lines(path):
-            match row:
-                case {"annotator": str(), "item": str()} if not any(isinstance(v, list | dict) for v in row.values()):
-                    rows.append(row)
-                case _:  # also a last line that was cut off when its process died
-                    bad.append(str(number))
+            if _is_answer(row, folder.name):
+                rows.append(row)
+            else:  # also a last line that was cut off when its process died
+                bad.append(str(number))
         if bad:
             logger.warning("%s: left out %d lines that are no answers: %s.", path, len(bad), ", ".join(bad[:3]))
     if not rows:
@@ -59,14 +62,29 @@ def read_answers(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows).drop_duplicates(["annotator", "item"], keep="last", ignore_index=True)
 
 
+def _is_answer(row: Any, task: str) -> bool:
+    match row:
+        case {"annotator": str(), "item": str(), "verdict": str(verdict)} if task == "qc":
+            return verdict in VERDICTS
+        case {"annotator": str(), "item": str(), "mode": None | str() as mode} if task != "qc":
+            return mode in (None, *MODES) and all(isinstance(row.get(name), bool) for name in CRITERIA)
+    return False
+
+
 def read_items(folder: Path) -> pd.DataFrame:
     """Read what was asked.
+
+    Raises:
+        UserError: If the file is damaged.
 
     Returns:
         `item`, `record_id` (empty for dropped failures), `folder`, `dataset`, `direction`, `accepted`, and
         `population` (size of the stratum that the item was drawn from).
     """
-    return pd.read_csv(folder / ITEMS, dtype={"record_id": str}, keep_default_na=False).assign(folder=str(folder))
+    path = folder / ITEMS
+    with intact(path, "Move its folder away, and annotate again"):
+        items = pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, str) | TYPES, keep_default_na=False)
+        return items[COLUMNS].assign(folder=str(folder))
 
 
 def majority(answers: pd.DataFrame, column: str) -> pd.Series:

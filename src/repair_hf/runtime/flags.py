@@ -6,7 +6,6 @@ The rules are those of transformers' `HfArgumentParser`, which takes a second to
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from dataclasses import MISSING, Field, fields
@@ -15,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from repair_hf.runtime.options import BOUNDS
+from repair_hf.runtime.texts import parse_json
 
 MAX_WIDTH = 120  # columns of a help text
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -70,7 +70,7 @@ def _keywords(field: Field, hint: Any) -> dict[str, Any] | None:
     if get_origin(kind) is list:
         return keywords | {"type": _reader(get_args(kind)[0]), "nargs": "+"}
     if (get_origin(kind) or kind) is dict:
-        return keywords | {"type": json.loads}
+        return keywords | {"type": parse_json}
     if issubclass(kind, Enum):
         return keywords | {"choices": [each.value for each in kind]}
     return keywords | {"type": _reader(kind)} if kind in (str, int, float) else None
@@ -138,4 +138,4 @@ def _value_name(action: argparse.Action) -> str:
     choices = list(action.choices or ())
     if choices and len(choices) <= 8:
         return "{" + ",".join(map(str, choices)) + "}"
-    return {int: "INT", float: "FLOAT", json.loads: "JSON"}.get(action.type, "TEXT")
+    return {int: "INT", float: "FLOAT", parse_json: "JSON"}.get(action.type, "TEXT")

@@ -15,6 +15,10 @@ from repair_hf.runtime.texts import parse_json, parse_yaml
 if TYPE_CHECKING:
     import pyarrow
 
+# OSError without a number is pyarrow's, for bytes that cannot be decoded.
+_DAMAGED = (
+    ValueError, LookupError, TypeError, AttributeError, NotImplementedError, RecursionError, EOFError, OSError,
+)  # fmt: skip
 RERUN = "Delete its folder, and run the command that made it again"
 
 
@@ -28,8 +32,7 @@ def intact(path: Path, remedy: str = RERUN) -> Iterator[None]:
         yield
     except UserError:
         raise
-    # OSError without a number is pyarrow's, for bytes that cannot be decoded
-    except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, EOFError, OSError) as error:
+    except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         said = " ".join(str(error).split())[:160].rstrip(". ")

@@ -18,6 +18,7 @@ from repair_hf.study.cost_tables import R1
 from repair_hf.study.options import StudyOptions
 from repair_hf.study.report import write_page
 from repair_hf.study.spending import limit_spending, products_in
+from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import LLMOptions
 
 SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # options of the whole study
@@ -68,5 +69,6 @@ def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding
         f"the 95% interval over images (*: excludes 0). Each dataset's other tables: {pages}."
     )
     found = Finding("datasets", "All data sets", note, whole.fillna(NONE).reset_index(), data=data)
-    write_page([found], output, is_toy=is_toy)
+    with WorkSharing(output / ".locks").lock("report"):
+        write_page([found], output, is_toy=is_toy)
     return found

@@ -57,7 +57,7 @@ class BatchService:
         with self._lock:
             if path == "/v1/files":
                 return self._take_file(content_type, data)
-            return self._create(json.loads(data)) if path == "/v1/batches" else None
+            return self._create(parse_json(data)) if path == "/v1/batches" else None
 
     def get(self, path: str) -> Response:
         """Return a batch, all batches, or the content of a file."""

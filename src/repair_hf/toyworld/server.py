@@ -127,14 +127,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path != ENDPOINT:
-            taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
-            return self._send(taken or error(404, f"{self.path} is not served; ask {ENDPOINT}."))
         try:
+            if self.path != ENDPOINT:
+                taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
+                return self._send(taken or error(404, f"{self.path} is not served; ask {ENDPOINT}."))
             body = parse_json(data)
             body["model"], body["messages"]
         except (ValueError, TypeError, KeyError) as fault:
-            return self._send(error(400, f"The body must be JSON with `model` and `messages`: {fault!r}"))
+            return self._send(error(400, f"{self.path} takes JSON of other fields: {fault!r}"))
         self.server.note(body)
         time.sleep(self.server.latency)
         try:

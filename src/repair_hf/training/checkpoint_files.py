@@ -14,6 +14,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import intact, read_json
 from repair_hf.runtime.run_folder import write_atomically
 
 RUN, DIGESTS = "repair_run.json", "repair_files.json"
@@ -32,14 +34,15 @@ def fault(folder: Path, processes: int = 1) -> str | None:
     `processes` is their number for a checkpoint that does not record it.
     """
     try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        run = json.loads((folder / RUN).read_text(encoding="utf-8")) if (folder / RUN).is_file() else {}
-        digests = json.loads((folder / DIGESTS).read_text(encoding="utf-8")) if (folder / DIGESTS).is_file() else {}
+        read_json(folder / TRAINER_STATE_NAME, needs=["global_step"])
+        run, digests = (read_json(folder / name) if (folder / name).is_file() else {} for name in (RUN, DIGESTS))
+        with intact(folder / RUN):
+            states = _random_states(int(run.get("processes", processes)))
     except FileNotFoundError:
         return f"{TRAINER_STATE_NAME} is missing"
-    except (OSError, ValueError) as error:
-        return f"one of its JSON files is damaged ({' '.join(str(error).split())})"
-    needed = [OPTIMIZER_NAME, SCHEDULER_NAME, *_random_states(run.get("processes", processes))]
+    except (OSError, UserError) as error:
+        return f"one of its JSON files cannot be read: {str(error).split('. ')[0]}"
+    needed = [OPTIMIZER_NAME, SCHEDULER_NAME, *states]
     weights = sorted(path.name for path in folder.glob("*.safetensors")) or ["model.safetensors"]
     for name in dict.fromkeys([*needed, *weights, *digests]):
         if not (folder / name).is_file():

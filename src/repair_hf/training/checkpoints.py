@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ import torch
 from transformers import TrainerCallback, TrainerState
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import intact, read_json
 from repair_hf.runtime.run_folder import differences, write_atomically
 from repair_hf.training.checkpoint_files import RUN, fault, seal
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.sampling import OneCaptionPerImage
 
 logger = logging.getLogger(__name__)
-_warn_once = cache(logger.warning)
 
 SPENT = "repair_spent.json"
 MAX_LOGIT_SCALE = math.log(100)
@@ -180,48 +179,47 @@ def mean_loss(state: TrainerState, first_step: int, since: float) -> float:
     return total / max(state.global_step, 1)
 
 
-def checkpoint_to_resume(wanted: str | None, config: RepairConfig, run: Mapping[str, Any]) -> str | None:
+class WholeCheckpoint(str):
+    """The folder of a checkpoint that was found whole, so its files need not be read again."""
+
+
+def find_checkpoint(wanted: str | None, config: RepairConfig) -> WholeCheckpoint | None:
     """Resolve `resume_from_checkpoint` (a folder, `last` or None) to a folder, or to None to start anew.
 
-    With `last`, the checkpoint must be of the same run: otherwise a second training in the same folder would continue
-    from the weights of the first.
-
     Raises:
-        UserError: If the folder is not a whole checkpoint, or the last one is of another run.
+        UserError: If the folder is not a whole checkpoint.
     """
+    if wanted is None or isinstance(wanted, WholeCheckpoint):
+        return wanted
     if wanted == "last":
-        newest, aside = _newest_and_aside(str(config.output_dir), config.world_size)
-        if newest is not None:
-            _refuse_another_run(newest, run)
+        newest, aside = newest_checkpoint(str(config.output_dir), config.world_size)
         if aside and config.process_index == 0:
             faults = ", ".join(f"{path} ({why})" for path, why in aside.items())
             instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
-            _warn_once("Left aside: %s; %s.", faults, instead)  # the command looks before the trainer does
-        return None if newest is None else str(newest)
-    if wanted is not None and (why := fault(Path(wanted), config.world_size)):
+            logger.warning("Left aside: %s; %s.", faults, instead)
+        return None if newest is None else WholeCheckpoint(newest)
+    if why := fault(Path(wanted), config.world_size):
         raise UserError(
             f"`resume_from_checkpoint` names {wanted}, which is not a whole checkpoint: {why}. "
             "Give a `checkpoint-...` folder, or `last`."
         )
-    return wanted
+    return WholeCheckpoint(wanted)
 
 
 def spent_before(checkpoint: str | None) -> Spent:
     """Read what a run had cost at a checkpoint; nothing without one, or if another program wrote it."""
     path = Path(checkpoint or "") / SPENT
-    return Spent(**json.loads(path.read_text(encoding="utf-8"))) if checkpoint and path.is_file() else Spent()
+    if not checkpoint or not path.is_file():
+        return Spent()
+    with intact(path, "Delete this file, and run the command again"):
+        return Spent(**read_json(path))
 
 
-def newest_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """Find the whole checkpoint with the most steps in a run's folder; None without any.
+def newest_checkpoint(folder: str | Path, processes: int = 1) -> tuple[Path | None, dict[Path, str]]:
+    """Find the whole checkpoint with the most steps in a run's folder, and what is wrong with each newer one.
 
     `processes` is the number for a checkpoint that does not record it, because its run was killed just before.
     """
-    return _newest_and_aside(folder, processes)[0]
-
-
-def _newest_and_aside(folder: str | Path, processes: int) -> tuple[Path | None, dict[Path, str]]:
-    """Return the newest whole checkpoint, and what is wrong with each that is newer."""
     aside: dict[Path, str] = {}
     found = (path for path in Path(folder).glob("checkpoint-*") if _steps(path) >= 0)
     for path in sorted(found, key=_steps, reverse=True):
@@ -231,11 +229,13 @@ def _newest_and_aside(folder: str | Path, processes: int) -> tuple[Path | None, 
     return None, aside
 
 
-def _refuse_another_run(checkpoint: Path, run: Mapping[str, Any]) -> None:
-    signature = checkpoint / RUN
-    if not signature.is_file():  # killed just before it was written; an older run would have left complete checkpoints
+def check_run(checkpoint: str | None, run: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if the last checkpoint is of another run, whose weights training would continue."""
+    signature = Path(checkpoint or "") / RUN
+    # Without it the run was killed just before; an older run would have left complete checkpoints.
+    if checkpoint is None or not signature.is_file():
         return
-    if changed := differences(json.loads(signature.read_text(encoding="utf-8")), json.loads(json.dumps(run))):
+    if changed := differences(read_json(signature), json.loads(json.dumps(run))):
         raise UserError(
             f"{checkpoint} is of another run: {changed}. Give another `output_dir`, delete its checkpoints to start "
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."

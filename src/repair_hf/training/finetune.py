@@ -18,7 +18,7 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError
-from repair_hf.training.checkpoints import checkpoint_to_resume, mean_loss
+from repair_hf.training.checkpoints import check_run, mean_loss
 from repair_hf.training.collation import DecodedImages, GridCollator, Pixels, TrainingRows
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.grids import Grids
@@ -41,6 +41,7 @@ def train(
     data: TrainingRows | None = None,
     objective: Objective | None = None,
     callbacks: Sequence[TrainerCallback] = (),
+    checkpoint: str | bool | None = None,
 ) -> dict[str, Any]:
     """Fine-tune a dual encoder and save it, with its processor, in `config.output_dir`.
 
@@ -56,6 +57,7 @@ def train(
         data: Rows to train on in place of the grids of `records`, made of `pairs` and of another method's additions.
         objective: The loss; by default the one that `config.negatives` names.
         callbacks: Callbacks of transformers, such as `EarlyStoppingCallback`.
+        checkpoint: Folder to resume from; False starts anew, None follows `config.resume_from_checkpoint`.
 
     Returns:
         `steps`, `processes`, `seconds` (of the loop, with evaluations and checkpoints), `seconds_per_step`, `waiting`
@@ -76,20 +78,23 @@ def train(
     size = _space_needed(encoder.model, config)
     check_room(str(config.output_dir), size)
     with naming_full_disk(str(config.output_dir), lambda: size):
-        summary = _summary(trainer, trainer.train())
+        summary = _summary(trainer, trainer.train(checkpoint))
         _save(trainer, encoder.model)
     return summary
 
 
-def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig) -> None:
+def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig, checkpoint: str | None) -> None:
     """Raise what would stop `train` before its first step. Nothing is written.
 
+    `checkpoint` is what `find_checkpoint` found.
+
     Raises:
-        UserError: If the model cannot be trained, a batch needs more images, or the checkpoint does not fit.
+        UserError: If the model cannot be trained, a batch needs more images, or the last checkpoint is of another run.
     """
     check_model(encoder.model)
     sampler_of(data, config)
-    checkpoint_to_resume(config.resume_from_checkpoint or None, config, run_of(encoder.model, data, config))
+    if config.resume_from_checkpoint == "last":
+        check_run(checkpoint, run_of(encoder.model, data, config))
 
 
 def grids_of(

@@ -35,7 +35,8 @@ from repair_hf.training.checkpoints import (
     LoopCallback,
     Signature,
     Spent,
-    checkpoint_to_resume,
+    check_run,
+    find_checkpoint,
     spent_before,
 )
 from repair_hf.training.collation import GridCollator, Pixels, TrainingRows
@@ -130,7 +131,9 @@ class RepairTrainer(Trainer):
         wanted = resume_from_checkpoint
         if wanted is None or wanted is True:
             wanted = self.args.resume_from_checkpoint
-        checkpoint = checkpoint_to_resume(wanted or None, self.args, self.run)
+        checkpoint = find_checkpoint(wanted or None, self.args)
+        if wanted == "last":
+            check_run(checkpoint, self.run)
         self._before = spent_before(checkpoint)
         return super().train(checkpoint, trial, ignore_keys_for_eval)
 

@@ -122,7 +122,8 @@ def test_annotators_are_joined_by_majority_and_compared_in_pairs():
 
 def test_the_last_answer_counts_and_a_half_written_one_does_not(tmp_path):
     lines = [{"annotator": "ann", "item": "a", "verdict": verdict} for verdict in ("genuine", "gt_invalid")]
-    (tmp_path / "answers").mkdir()
+    folder = tmp_path / "qc"
+    (folder / "answers").mkdir(parents=True)
     text = "".join(json.dumps(line) + "\n" for line in lines) + '{"annotator": "ann", "item": "b"'
-    (tmp_path / "answers" / "ann.jsonl").write_text(text)
-    assert read_answers(tmp_path)[["item", "verdict"]].to_dict("records") == [{"item": "a", "verdict": "gt_invalid"}]
+    (folder / "answers" / "ann.jsonl").write_text(text)
+    assert read_answers(folder)[["item", "verdict"]].to_dict("records") == [{"item": "a", "verdict": "gt_invalid"}]

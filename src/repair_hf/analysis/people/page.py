@@ -90,11 +90,11 @@ class Answers:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, annotator: str) -> dict[str, dict[str, Any]]:
-        """Read the annotator's last answer to each item; an unfinished last line does not count."""
+        """Read the annotator's last answer to each item; unfinished and damaged lines do not count."""
         path = self.folder / f"{annotator}.jsonl"
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return {row["item"]: row for row in rows}
+        rows = [_parse(line) for line in lines if line.endswith(b"\n")]
+        return {row["item"]: row for row in rows if isinstance(row, dict) and isinstance(row.get("item"), str)}
 
     def write(self, annotator: str, item: str, answer: dict[str, Any]) -> None:
         """Append an answer, and return when it is on disk."""
@@ -109,6 +109,13 @@ class Answers:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Sheet:

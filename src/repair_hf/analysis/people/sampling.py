@@ -26,7 +26,7 @@ from PIL import Image
 from repair_hf.analysis.funnel import CRITERIA
 from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.records.answers import ITEMS, PEOPLE
+from repair_hf.records.answers import COLUMNS, ITEMS, PEOPLE, read_items
 from repair_hf.records.columns import MODALITIES
 from repair_hf.records.images import record_at
 from repair_hf.runtime.options import UserError
@@ -83,14 +83,13 @@ def lay_out(data: RunData, task: Task, folder: Path, *, size: int, seed: int, pa
             raise UserError(
                 f"{here} was begun with size {begun['size']} and seed {begun['seed']}; give these, or move the folder."
             )
-        return len(pd.read_csv(here / ITEMS))
+        return len(read_items(here))
     drawn = draw(data, task, size=size, seed=seed)
     (here / "shown" / "pictures").mkdir(parents=True, exist_ok=True)
     pictures = _Pictures(data, pairs, here / "shown" / "pictures")
     lines = [json.dumps(_shown(row, ROLES[task], pictures)) for row in drawn.to_dict("records")]
     write_atomically(here / "shown" / "items.jsonl", "\n".join(lines) + "\n")
-    columns = ["item", "record_id", "dataset", "direction", "accepted", "population"]
-    write_atomically(here / ITEMS, drawn.assign(dataset=data.dataset)[columns].to_csv(index=False))
+    write_atomically(here / ITEMS, drawn.assign(dataset=data.dataset)[COLUMNS].to_csv(index=False))
     write_atomically(here / "task.json", json.dumps(asked))  # last: marks the folder as complete
     return len(drawn)
 
