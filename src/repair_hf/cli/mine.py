@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
@@ -23,38 +24,11 @@ EPILOG = """examples:
       --model world/base --output runs/failures"""
 
 
-@dataclass
-class MineOptions(EmbeddingOptions):
+@dataclass(kw_only=True)
+class MineOptions(MiningOptions):
     """Which retriever, and how many of its false positives to keep."""
 
     model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
-    k_mine: int = opt(
-        100, "Largest `d_i2t` and `d_t2i`; with an index also the largest rank known for a ground truth.", least=1
-    )
-    d_i2t: int = opt(5, "False positive captions to keep for each image.", least=0)
-    d_t2i: int = opt(1, "False positive images to keep for each caption; each costs an image edit.", least=0)
-    max_queries: int | None = opt(
-        None,
-        "Mine at most so many images, and as many of their own captions, drawn at random, so that both directions "
-        "meet; all by default.",
-        least=1,
-    )
-    false_positives: Literal["best", "random"] = opt(
-        "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
-    )
-    seed: int = opt(0, "Seed of the random draws.")
-    search: Literal["exact", "ivf", "hnsw"] = opt(
-        "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
-    )
-    search_effort: float = opt(1.0, "Search effort of an index: more is slower and misses less.", above=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.search == "exact" and self.search_effort != 1:
-            raise UserError(
-                f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
-                "give `search` ivf or hnsw, or leave it out."
-            )
 
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
@@ -114,48 +88,18 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
 
 
 def _mine(encoder: Any, pairs: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
-    from repair_hf.encoder.pixel_store import pixels_for
-    from repair_hf.mining.faiss_index import Index
-    from repair_hf.mining.false_positives import (
-        annotated_positives,
-        mine_approximately,
-        mine_false_positives,
-        sample_queries,
-        summarize,
-        with_ids,
-    )
-    from repair_hf.mining.random_failures import at_random
+    from repair_hf.mining.failures import FILE
+    from repair_hf.mining.mine import mine_pairs
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import finish_stage
 
-    captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
-    images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
-    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-    sizes["same_text_is_positive"] = captions
-    recall: dict[str, float] = {}  # per direction, the share of the false positives that an index found
-    if options.search == "exact":
-        device = encoder.device if encoder.device.type == "cuda" else "cpu"
-        failures = mine_false_positives(
-            images, texts, pairs.caption_image, device=device, everyone=processes(), **sizes
-        )
-    else:
-        failures, recall = mine_approximately(
-            images, texts, pairs.caption_image, Index(options.search, options.search_effort), **sizes
-        )
+    failures, summary = mine_pairs(encoder, pairs, options, folder / "embeddings")
     if not processes().is_main:
         return {}
-    if options.max_queries is not None:
-        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
-    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions)
-    if options.false_positives == "random":
-        failures = at_random(failures, images, texts, positives, options.seed)
-    draft = folder / ".failures.parquet.tmp"
-    with_ids(failures, pairs).to_parquet(draft)
-    draft.replace(folder / "failures.parquet")
-    summary = {"directions": summarize(failures), "positives_by_equal_text": positives.doubles}
-    summary["captions_cut"] = encoder.preprocessor.report_captions(captions)
-    if recall:
-        summary |= {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+    draft = folder / f".{FILE}.tmp"
+    failures.to_parquet(draft)
+    draft.replace(folder / FILE)
+    summary["captions_cut"] = encoder.preprocessor.report_captions(pairs.captions["caption"][:])
     finish_stage(folder, summary)
     return summary
 

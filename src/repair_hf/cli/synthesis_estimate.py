@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def print_estimate(
         estimate_run,
         pairs,
         model=llm_name,
-        options=SynthesisOptions(**repairing(options)),
+        options=SynthesisOptions(**options.as_keywords()),
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
         measured=earlier,
@@ -85,8 +85,3 @@ def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:
         f"Calls: {repaired}; unusable answers are requested once more.\n"
         "Dollars: list prices" + (", those of the batch API." if batch else ".")
     )
-
-
-def repairing(options: RepairOptions) -> dict[str, Any]:
-    """How failures are repaired, as keywords of `Synthesizer`."""
-    return {each.name: vars(options)[each.name] for each in fields(RepairOptions)}

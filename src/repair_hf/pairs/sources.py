@@ -95,8 +95,14 @@ def read_folder(folder: Path, problems: Problems) -> Listing:
     )
 
 
-def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems: Problems) -> Listing:
-    """Read a table, or a dataset of the Hub or of a folder.
+def read_dataset(
+    source: str,
+    splits: Sequence[str],
+    columns: Columns,
+    problems: Problems,
+    data: Dataset | DatasetDict | None = None,
+) -> Listing:
+    """Read a table, or a dataset of the Hub, of a folder or in memory (`data`, whose name in messages is `source`).
 
     Texts in the image column are paths, relative to `columns.folder` or else to the data's own folder. A column of ids
     names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an id for different images, which are then named by
@@ -104,13 +110,19 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
     of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
     for data without splits.
     """
-    parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
+    if data is not None:
+        parts = {name: part.with_format(None) for name, part in _splits(data).items()}
+        # the caller has opened these files, or can: paths may lead anywhere
+        own, relative_to = [Path(os.path.abspath(os.sep))], Path.cwd()
+    else:
+        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
+        own, relative_to = own_folders(source), own_folders(source)[0]
     wanted = parts
     if splits[0] in parts and len(parts) > 1:
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
-        _check_columns(source, part, columns, captions)
+        _check_columns(source, part, columns, captions, takes_paths=data is not None or Path(source).exists())
     named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
     rows = concatenate_datasets(
         [part.select_columns(_columns(part, (columns.image, *captions), named)) for part in wanted.values()]
@@ -121,17 +133,17 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
         of_rows = _plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         of_rows = None
-    own = [f"{name}-{row:07d}" for name, row in names]
-    folder: str | Path = source
+    of_row = [f"{name}-{row:07d}" for name, row in names]
+    folder = relative_to if data is not None else Path(source)
     if rows.features[columns.image] in TEXTS:
-        own = [path or name for path, name in zip(rows[columns.image][:], own, strict=True)]
-        folder = columns.folder or own_folders(source)[0]
+        of_row = [path or name for path, name in zip(rows[columns.image][:], of_row, strict=True)]
+        folder = columns.folder or relative_to
         rows = rows.cast_column(columns.image, Image(decode=False))
     images = undecoded(anchored(rows, [columns.image], folder), columns.image)
     images = images.rename_columns({columns.image: "image"})
-    ids = _ids(rows, columns, own, of_rows, images)
+    ids = _ids(rows, columns, of_row, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
-    folders = [*own_folders(source), *([] if columns.folder is None else [columns.folder])]
+    folders = [*own, *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
 
 
@@ -182,10 +194,16 @@ def _load(source: str) -> dict[str, Dataset]:
             f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a table, a "
             "COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
-    return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
+    return _splits(loaded)
 
 
-def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Sequence[str]) -> None:
+def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:
+    return dict(data) if isinstance(data, DatasetDict) else {"train": data}
+
+
+def _check_columns(
+    source: str, rows: Dataset, columns: Columns, captions: Sequence[str], *, takes_paths: bool
+) -> None:
     asked = [("image_column", columns.image), *(("caption_column", name) for name in captions)]
     if columns.image_id is not None:
         asked.append(("image_id_column", columns.image_id))
@@ -193,7 +211,7 @@ def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Seque
         if column not in rows.features:
             raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
     image = rows.features[columns.image]
-    if not isinstance(image, Image) and not (image in TEXTS and Path(source).exists()):
+    if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(f"Column `{columns.image}` of `{source}` holds {image}; cast it to `datasets.Image()`.")
     for name in captions:
         caption = rows.features[name]
