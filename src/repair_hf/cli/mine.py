@@ -51,6 +51,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
+    print("look at the failures before you pay for their repair:")
+    suggest("show", stage.output)
 
 
 def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> tuple[Any, Any, dict, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_table
 from repair_hf.mining.filtering import described
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
 
 
@@ -48,6 +48,7 @@ def print_estimate(
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
         measured=earlier,
+        prompts=prompts_of(llm),
     )
     estimate = estimate_of(failures=failures.to_list())
     mined = Counter(failures["direction"])

@@ -20,6 +20,7 @@ from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
     local_weights,
+    prompts_of,
 )
 from repair_hf.synthesis.options import RepairOptions
 
@@ -95,7 +96,6 @@ def _check(
     """Load what is to be repaired and check everything but the LLM's and the editor's weights, also for a dry run."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.identity import check_retriever
-    from repair_hf.llm.prompts import prompt_digest
     from repair_hf.mining.failures import failures_file, load_failures, miner_of
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
@@ -124,7 +124,7 @@ def _check(
         "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,
-        "prompt_digest": prompt_digest(),
+        "prompt_digest": prompts_of(llm).digest(),
         "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
     summary = finished(stage.output, resolved, NEEDS)

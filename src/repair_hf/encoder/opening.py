@@ -24,7 +24,7 @@ def open_encoder(
     batch_size: int = 256,
     precision: str = "fp32",
 ) -> DualEncoder:
-    """Open a retriever. A loaded model is not copied; an open `DualEncoder` is returned as it is.
+    """Open a retriever. A loaded model becomes float32 in place; an open `DualEncoder` is returned as it is.
 
     Args:
         model: Hub id, folder, model or encoder.
@@ -46,6 +46,7 @@ def open_encoder(
             raise UserError(
                 "The model was not loaded from a folder or the Hub, so `processor` is needed. Give it too."
             )
+        model.float()  # transformers loads in the precision of the file
         return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)
     encoder = DualEncoder.from_pretrained(model, **how)
     return encoder if processor is None else DualEncoder(encoder.model, processor, **how)

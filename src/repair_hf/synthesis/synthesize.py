@@ -16,7 +16,6 @@ from repair_hf.encoder.identity import check_retriever
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import RESERVE, open_journal
-from repair_hf.llm.prompts import prompt_digest
 from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.false_positives import FEATURES
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
@@ -34,6 +33,7 @@ from repair_hf.synthesis.models import (
     local_weights,
     open_chat,
     open_editor,
+    prompts_of,
 )
 from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.outcome import reopen, require_records
@@ -117,7 +117,7 @@ def synthesize(
         "failures_digest": digest(failures.select_columns(list(FEATURES)).to_dict()),
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,
-        "prompt_digest": prompt_digest(),
+        "prompt_digest": prompts_of(of_llm).digest(),
     }
     work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
     summary = repair_into(Path(output), work, resolved, finished(output, resolved, NEEDS))
