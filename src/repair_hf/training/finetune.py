@@ -47,7 +47,7 @@ def train(
         pairs: Training pairs.
         records: What `load_records` returns, made from failures on `pairs`; None trains on the pairs alone.
         config: How to train; by default `RepairConfig()`.
-        validation: Pairs for the evaluation that `config.eval_strategy` asks for.
+        validation: Pairs to evaluate on, as `config.eval_strategy` says; if that is off, see `RepairTrainer`.
         data: Rows to train on in place of the grids of `records`, made of `pairs` and of another method's additions.
         objective: The loss; by default the one that `config.negatives` names.
         callbacks: Callbacks of transformers, such as `EarlyStoppingCallback`.
