@@ -116,10 +116,9 @@ def load_pairs(
     """Load pairs, and leave out what cannot be used.
 
     Args:
-        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`, the
-            split optional), a table (CSV, TSV, JSON Lines or Parquet), a caption JSON of COCO or of Karpathy, a Hub
-            dataset id, the folder of a dataset, or a `Dataset` or `DatasetDict`. Rows of one image file, or of equal
-            bytes, are one image.
+        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`), a
+            table (CSV, TSV, JSON Lines, Parquet), a caption JSON of COCO or Karpathy, a Hub id, the folder of a
+            dataset, a `Dataset` or a `DatasetDict`. Rows of one image file, or of equal bytes, are one image.
         split: Which split; `all` takes everything.
         image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
             table are relative to it, by default to the table's folder.
@@ -139,19 +138,13 @@ def load_pairs(
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
-    given = "a folder, a Hub id, a Dataset or a DatasetDict (not streamed)"
-    expect(source, (str, Path, Dataset, DatasetDict), "source", given)
-    data = source if isinstance(source, Dataset | DatasetDict) else None
-    source = str(source) if data is None else f"the {type(data).__name__}"
-    problems, expected = Problems(), None
+    (source, data), problems, expected = _named(source), Problems(), None
     if benchmark is not None:
         expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
     wanted = (split, "restval") if with_restval and split == "train" else (split,)
-    folder = None if image_folder is None else Path(image_folder)
-    columns = Columns(image_column, caption_column, image_id_column, folder)
-    listing = merge_rows(
-        read_listing(source, problems, wanted, columns, data), source, by_id_alone=expected is not None
-    )
+    columns = Columns(image_column, caption_column, image_id_column, Path(image_folder) if image_folder else None)
+    listing = read_listing(source, problems, wanted, columns, data)
+    listing = merge_rows(listing, source, by_id_alone=expected is not None)
     ids, images, captions = _admitted(listing, wanted, expected, problems, source)
     _report(problems, source, strict, is_empty=not ids)
     table = _caption_table(ids, captions)
@@ -170,6 +163,14 @@ def bare_caption(caption: str) -> str:
     """Normalize a caption's case, spacing, final punctuation, encoding of accents and form of apostrophes."""
     plain = unicodedata.normalize("NFC", caption).translate(_PLAIN_QUOTES).casefold()
     return " ".join(plain.split()).rstrip(_ENDINGS)
+
+
+def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:
+    """Return the name of a source for messages, and the dataset if it is one in memory."""
+    given = "a folder, a Hub id, a Dataset or a DatasetDict (not streamed)"
+    expect(source, (str, Path, Dataset, DatasetDict), "source", given)
+    is_data = isinstance(source, Dataset | DatasetDict)
+    return (f"the {type(source).__name__}", source) if is_data else (str(source), None)
 
 
 def _admitted(

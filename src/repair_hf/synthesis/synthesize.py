@@ -64,6 +64,17 @@ class Work:
     options: RepairOptions
     round: int = 1
 
+    def resolved(self) -> dict[str, Any]:
+        """What decides the result."""
+        options = asdict(self.llm) | asdict(self.editor) | asdict(self.options) | local_weights(self.llm, self.editor)
+        return options | {
+            "model": self.encoder.model.name_or_path or None,
+            "failures_digest": digest(self.failures.select_columns(list(FEATURES)).to_dict()),
+            "pairs_fingerprint": self.pairs.fingerprint,
+            "model_digest": self.encoder.digest,
+            "prompt_digest": prompts_of(self.llm).digest(),
+        }
+
 
 def synthesize(
     failures: Dataset | str | Path,
@@ -86,11 +97,9 @@ def synthesize(
         model: The retriever that failed; it selects among the edits. As in `mine`.
         llm: Id of the LLM, such as `gemini/gemini-2.5-flash`.
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-9B`.
-        output: Folder for records, journal and candidate images; `load_records`, `repair-hf show`, `analyze` and
-            `push records` read it.
+        output: Folder for records, journal and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor; by default the one beside the weights.
-        options: Fields of `LLMOptions`, `EditorOptions` and `RepairOptions`, such as `max_usd=5` or `candidates=1`:
-            the options of `repair-hf synthesize`.
+        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
 
     Returns:
         The records, see `load_records`.
@@ -110,16 +119,8 @@ def synthesize(
         check_retriever(encoder, [miner_of(failures)], f"The failures of {failures}")
         failures = load_failures(failures)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
-    resolved = asdict(of_llm) | asdict(of_editor) | asdict(repair) | local_weights(of_llm, of_editor)
-    resolved |= {
-        "output": str(output),
-        "model": encoder.model.name_or_path or None,
-        "failures_digest": digest(failures.select_columns(list(FEATURES)).to_dict()),
-        "pairs_fingerprint": pairs.fingerprint,
-        "model_digest": encoder.digest,
-        "prompt_digest": prompts_of(of_llm).digest(),
-    }
     work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
+    resolved = work.resolved() | {"output": str(output)}
     summary = repair_into(Path(output), work, resolved, finished(output, resolved, NEEDS))
     if processes().is_main:
         require_records(Path(output), summary, of_llm.answer_attempts)
