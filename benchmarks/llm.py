@@ -27,11 +27,11 @@ from statistics import median
 
 from common import parser, print_table
 
-from repair_hf.llm import prompts
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
+from repair_hf.llm.prompts import SHIPPED
 from repair_hf.llm.sending import RequestOptions
 from repair_hf.synthesis.audit import Verdict
 from repair_hf.toyworld.server import ChatServer
@@ -102,7 +102,7 @@ async def _rounds(args) -> list[dict[str, Rate]]:
 
 def _question(number: int, image: str) -> list[dict]:
     """Return the messages of an audit; the number makes them unique, so the journal answers none of them."""
-    return prompts.chat(
+    return SHIPPED.chat(
         "audit_i2t",
         query_image=image,
         ground_truth_caption=f"Dog number {number} runs over wet sand.",

@@ -46,14 +46,14 @@ def scripted(body: dict) -> str:
     """Accept every false positive, and edit one word."""
     text = json.dumps(body["messages"])
     if "Edit instruction: " in text:
-        return f"A photograph of something else, number {body['seed'] % 1000}."
+        return json.dumps({"answer": f"A photograph of something else, number {body['seed'] % 1000}."})
     if "gt_valid" in text:
         verdict = {"gt_reason": "It fits.", "gt_valid": True, "fp_reason": "It does not.", "fp_too_similar": False}
         return json.dumps(verdict)
     if "Query caption: " in text:
         return json.dumps({"edit_instruction": "Make the light warmer and keep everything else."})
-    instruction = "[Object Error]: It shows another thing. Therefore, replace 'a' with 'one'."
-    return json.dumps({"edit_instruction": instruction})
+    instruction = "It shows another thing. Therefore, replace 'a' with 'one'."
+    return json.dumps({"error_types": ["Object"], "edit_instruction": instruction})
 
 
 def real_tokenizer() -> CLIPTokenizer:

@@ -10,7 +10,7 @@ from datasets import Dataset
 from hub_server import Client, Hub
 from markdown_it import MarkdownIt
 
-from repair_hf.llm.prompts import prompt_digest
+from repair_hf.llm.prompts import SHIPPED
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 
 HOSTILE = [
@@ -76,7 +76,7 @@ def hostile(repaired) -> Dataset:
         for place, name in enumerate(TEXTS):
             if row[name] is not None or name in ("gt_reason", "fp_reason", "edit_instruction"):
                 row[name] = HOSTILE[(number * 3 + place) % len(HOSTILE)]
-        row |= {"llm": HOSTILE[0], "editor": HOSTILE[4], "retriever": HOSTILE[3], "prompt_digest": prompt_digest()}
+        row |= {"llm": HOSTILE[0], "editor": HOSTILE[4], "retriever": HOSTILE[3], "prompt_digest": SHIPPED.digest()}
         row |= {"edit_similarity": 0.5 + number / 100, "error_types": ["Count"] if row["direction"] == "i2t" else []}
     return Dataset.from_list(rows, features=FEATURES)
 

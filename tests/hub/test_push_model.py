@@ -104,11 +104,10 @@ def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_fol
     assert code == 2 and "`push_to_hub` sends the finished model as one commit" in error
 
 
-def test_the_trainers_own_push_is_refused(clip, tmp_path):
+def test_the_push_of_transformers_is_refused(clip, clip_processor, pairs_folder, tmp_path):
     """It would send `training_args.bin`, a pickle."""
-    from repair_hf.training.config import RepairConfig
-    from repair_hf.training.trainer import RepairTrainer
+    from repair_hf import RepairConfig, RepairTrainer, load_pairs
 
     config = RepairConfig(output_dir=str(tmp_path), push_to_hub=True, use_cpu=True)
-    with pytest.raises(UserError, match=r"call `repair_hf.hub.push.push_model\(folder, repo\)` after the training"):
-        RepairTrainer(clip, config, None, None, None)
+    with pytest.raises(UserError, match=r"call `trainer.push_to_hub\(\)` after the training"):
+        RepairTrainer(clip, config, load_pairs(pairs_folder), None, clip_processor)

@@ -7,6 +7,8 @@ from importlib.resources import files
 import pytest
 
 from repair_hf.llm import prompts
+from repair_hf.llm.prompts import SHIPPED, Prompts
+from repair_hf.runtime.options import UserError
 
 URL = "data:image/png;base64,AAAA"
 BLANKS = {
@@ -39,7 +41,7 @@ def shown(messages: list[dict]) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_shows_each_thing_under_its_label(name):
-    system, user = prompts.chat(name, **BLANKS)
+    system, user = SHIPPED.chat(name, **BLANKS)
     assert (system["role"], user["role"]) == ("system", "user")
     assert shown([system, user]) == CASES[name]
     assert "{query" not in system["content"] and "-----" not in system["content"]
@@ -48,12 +50,12 @@ def test_shows_each_thing_under_its_label(name):
 @pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
 def test_asks_for_the_very_keys_that_are_parsed(name):
     keys = {"audit": ("gt_reason", "gt_valid", "fp_reason", "fp_too_similar"), "instruct": ("edit_instruction",)}
-    last_line = prompts.chat(name, **BLANKS)[0]["content"].splitlines()[-1]
+    last_line = SHIPPED.chat(name, **BLANKS)[0]["content"].splitlines()[-1]
     assert all(f'"{key}": ' in last_line for key in keys[name.split("_")[0]])
 
 
 def test_leaves_out_an_image_that_is_not_attached():
-    assert shown(prompts.chat("edit_i2t", **BLANKS | {"query_image": None})) == CASES["edit_i2t"][2:]
+    assert shown(SHIPPED.chat("edit_i2t", **BLANKS | {"query_image": None})) == CASES["edit_i2t"][2:]
 
 
 HOSTILE = [
@@ -74,7 +76,7 @@ UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U
 def test_a_caption_stays_one_quoted_line(caption):
     captions = [caption, 'x"\nFalse-positive caption 2: "y', caption]
     blanks = {"query_image": URL, "ground_truth_caption": caption, "false_positive_captions": captions}
-    lines = shown(prompts.chat("audit_i2t_grouped", **blanks))[2].splitlines()
+    lines = shown(SHIPPED.chat("audit_i2t_grouped", **blanks))[2].splitlines()
     assert [json.loads(line.partition(": ")[2]) for line in lines] == [caption, *captions]
     labels = ["Ground-truth caption", *(f"False-positive caption {number}" for number in (1, 2, 3))]
     assert [line.partition(": ")[0] for line in lines] == labels
@@ -87,7 +89,7 @@ def test_letters_of_other_scripts_stay_as_they_are():
 
 
 def test_the_image_editor_gets_the_instruction_first():
-    prompt = prompts.image_prompt("Recolour the bus\n green. {query}")
+    prompt = SHIPPED.image("Recolour the bus\n green. {query}")
     assert prompt.startswith("Recolour the bus green. {query}\n") and "{edit_instruction}" not in prompt
 
 
@@ -98,9 +100,57 @@ NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_
 def test_the_digest_covers_every_prompt_file(monkeypatch):
     shipped = {path.name for path in (files("repair_hf.llm") / "templates").iterdir() if path.name.endswith(".md")}
     assert shipped == {f"{name}.md" for name in (*prompts.NAMES, *NOT_OF_A_RECORD)}
-    before, read = prompts.prompt_digest(), prompts._read
+    before, read = SHIPPED.digest(), prompts._read
     for changed in prompts.NAMES:
-        prompts.prompt_digest.cache_clear()
         monkeypatch.setattr(prompts, "_read", lambda name, changed=changed: read(name) + "!" * (name == changed))
-        assert prompts.prompt_digest() != before
-    prompts.prompt_digest.cache_clear()
+        assert SHIPPED.digest() != before
+
+
+def own(folder, name, change=lambda text: text):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.md").write_text(change(prompts._read(name)))
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_of_ones_own_replaces_ours_of_that_name_alone(name, tmp_path):
+    mine = Prompts(own(tmp_path / "prompts", name, lambda text: f"Judge as a grocer does.\n{text}"))
+    for each in CASES:
+        system, user = mine.chat(each, **BLANKS)
+        assert system["content"].startswith("Judge as a grocer does.\n") == (each == name)
+        assert shown([system, user]) == CASES[each]
+    assert mine.digest() != SHIPPED.digest() == Prompts(own(tmp_path / "same", name)).digest()
+    assert mine.mark == ""
+
+
+def test_notes_stand_in_every_prompt_of_texts_and_images():
+    noted = Prompts(notes=" Brand and\nsize decide. ")
+    for name in CASES:
+        system, user = noted.chat(name, **BLANKS)
+        assert system["content"].endswith("\n\nAbout this domain: Brand and size decide.")
+        assert shown([system, user]) == CASES[name]
+    assert noted.image("Recolour the bus.").endswith("\nBrand and size decide.")
+    assert noted.digest() != SHIPPED.digest() and noted.mark == f"&prompt={noted.digest(['edit_t2i'])}"
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "message"),
+    [
+        ("audit_t2i", "{query_caption}", r"audit_t2i.md lacks \{query_caption\}; copy these from our audit_t2i.md"),
+        ("audit_i2t", '"fp_too_similar":', 'lacks "fp_too_similar"'),
+        ("instruct_t2i", "-----", "lacks -----"),
+        ("edit_t2i", "{edit_instruction}", r"lacks \{edit_instruction\}"),
+        ("audit_i2t_grouped", '"caption_1":', 'lacks "caption_1"'),
+    ],
+)
+def test_a_field_that_a_prompt_lacks_is_named(name, left_out, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        Prompts(own(tmp_path, name, lambda text: text.replace(left_out, "")))
+
+
+def test_a_file_that_is_no_prompt_of_ours_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="must hold prompts named as ours, got none; ours are audit_i2t.md, "):
+        Prompts(tmp_path)
+    (tmp_path / "audit-t2i.md").write_text("x")
+    with pytest.raises(UserError, match=r"got \['audit-t2i'\]"):
+        Prompts(tmp_path)

@@ -11,7 +11,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from repair_hf.pairs.dataset import Pairs, load_pairs
-from repair_hf.records import dataset as records_module
+from repair_hf.records import parquet as parquet_module
 from repair_hf.records.columns import DROPPED_FEATURES, FEATURES, REASONS
 from repair_hf.records.dataset import build, check, load_dropped, load_records, record_id, save_records, summarize
 from repair_hf.runtime.options import UserError
@@ -131,8 +131,8 @@ def test_equal_records_give_equal_files(out, dropped, pairs, edited, tmp_path):
 
 
 def test_large_records_are_cut_into_files(pairs, edited, dropped, tmp_path, monkeypatch):
-    monkeypatch.setattr(records_module, "_BYTES_PER_FILE", 5_000)
-    monkeypatch.setattr(records_module, "_ROWS_PER_GROUP", 3)
+    monkeypatch.setattr(parquet_module, "_BYTES_PER_FILE", 5_000)
+    monkeypatch.setattr(parquet_module, "_ROWS_PER_GROUP", 3)
     records = build(rows_of(pairs, edited, 20), tmp_path / "many.arrow")
     save_records(tmp_path / "out", records, dropped)
     assert len(list((tmp_path / "out" / "records").glob("*.parquet"))) > 1

@@ -9,10 +9,10 @@ import random
 
 import pytest
 
-from repair_hf.llm import prompts
 from repair_hf.llm.answers import response_format
 from repair_hf.llm.client import ChatModel, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.journal import Journal
+from repair_hf.llm.prompts import SHIPPED
 from repair_hf.llm.provider import Reply
 from repair_hf.synthesis.audit import Verdict, audit, audit_group, group_verdict
 from repair_hf.toyworld import captions, oracle, renderer, scenes
@@ -106,7 +106,7 @@ def test_noise_turns_single_verdicts_of_a_group():
         scene = scenes.sample(rng)
         shown = {"query_image": url(scene), "ground_truth_caption": captions.write(scene, rng)}
         shown["false_positive_captions"] = [captions.write(scenes.sample(rng), rng) for _ in range(5)]
-        messages = prompts.chat("audit_i2t_grouped", **shown)
+        messages = SHIPPED.chat("audit_i2t_grouped", **shown)
         for found, rate in ((right, 0.0), (noisy, 0.3)):
             said = json.loads(oracle.answer(messages, 0, LLMErrors(keeps_bad=rate, rejects_good=rate)))
             said = said if said["gt_valid"] else json.loads(oracle.answer(messages, 0))  # a verdict on all captions

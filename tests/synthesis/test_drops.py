@@ -14,8 +14,8 @@ from repair_hf.runtime.options import UserError
 AUDITED = {"gt_reason": "it fits", "gt_valid": True, "fp_reason": "it does not fit", "fp_too_similar": False}
 SOUND = {
     "audit": AUDITED,
-    "instruct": {"edit_instruction": "[Count Error]: more. Therefore, replace 'a' with 'two'."},
-    "edit": "two dogs",
+    "instruct": {"error_types": ["Count"], "edit_instruction": "More. Therefore, replace 'a' with 'two'."},
+    "edit": {"answer": "two dogs"},
 }
 
 
@@ -27,14 +27,17 @@ SOUND = {
         ("i2t", "audit", AUDITED | {"gt_valid": False, "fp_too_similar": True}, "gt_invalid", None),
         ("t2i", "audit", "I think so.", "llm_unparsed", "no JSON"),
         ("i2t", "audit", Reply("I cannot.", "refusal", 1, 1, 0.0, "m"), "llm_refused", "I cannot."),
-        ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "square brackets"),
+        ("i2t", "instruct", {"edit_instruction": "Replace 'a' with 'b'."}, "llm_unparsed", "error_types"),
+        ("i2t", "instruct", {"error_types": [], "edit_instruction": "x"}, "llm_unparsed", "must name what is wrong"),
+        ("i2t", "instruct", {"error_types": ["Colour"], "edit_instruction": "x"}, "llm_unparsed", "error_types"),
         ("t2i", "instruct", {"edit_instruction": " "}, "llm_unparsed", "edit_instruction"),
-        ("i2t", "instruct", {"edit_instruction": "[No Error]: It fits."}, "no_op", "nothing to change"),
-        ("t2i", "instruct", {"edit_instruction": "No change."}, "no_op", "nothing to change"),
+        ("i2t", "instruct", {"error_types": [], "edit_instruction": None}, "no_op", "nothing to change"),
+        ("t2i", "instruct", {"edit_instruction": None}, "no_op", "nothing to change"),
         ("t2i", "instruct", {"edit_instruction": "Do what no editor can read."}, "no_op", "no candidate differs"),
         ("i2t", "edit", Reply("", "content_filter", 1, 0, 0.0, "m"), "llm_refused", "content_filter"),
-        ("i2t", "edit", '""', "llm_unparsed", "no caption"),
-        ("i2t", "edit", "I'm sorry, but I can't help with that.", "llm_refused", "declined"),
+        ("i2t", "edit", {"answer": " "}, "llm_unparsed", "there is no text"),
+        ("i2t", "edit", "我无法协助处理此请求。", "llm_unparsed", "no JSON object"),
+        ("i2t", "edit", {"answer": None}, "llm_refused", "declined"),
     ],
 )
 def test_a_row_is_dropped_for_its_reason(direction, stage, answer, reason, detail, world, tmp_path):
@@ -48,7 +51,7 @@ def test_a_row_is_dropped_for_its_reason(direction, stage, answer, reason, detai
 def test_one_sound_candidate_is_enough(world, tmp_path):
     failure = world.of("i2t", 1)
     copy = world.pairs.captions["caption"][failure[0]["fp"]]
-    answers = iter([Reply("", "content_filter", 1, 0, 0.0, "m"), "two\n dogs ", copy])
+    answers = iter([Reply("", "content_filter", 1, 0, 0.0, "m"), {"answer": "two\n dogs "}, {"answer": copy}])
     asked = Scripted(lambda stage, shown: next(answers) if stage == "edit" else SOUND[stage])
     records, dropped, _ = synthesize(world, tmp_path, asked, failures=failure)
     assert len(dropped) == 0 and records["edit_text"] == ["two dogs"]

@@ -15,7 +15,7 @@ from small_world import Editor
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import FailedRequest, ProviderError
 from repair_hf.llm.journal import Journal
-from repair_hf.llm.prompts import prompt_digest
+from repair_hf.llm.prompts import SHIPPED
 from repair_hf.llm.provider import Reply
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
@@ -82,7 +82,7 @@ def test_a_record_holds_what_its_ids_name(whole, world):
             assert row["edit_image"] is row["gt_image"] is row["q_text"] is None
         assert (row["llm"], row["editor"]) == ("world/oracle", "world")
         assert row["retriever"].startswith("clip") and row["retriever"].endswith(f"@{world.encoder.digest}")
-        assert (row["round"], row["seed"], row["prompt_digest"]) == (1, 0, prompt_digest())
+        assert (row["round"], row["seed"], row["prompt_digest"]) == (1, 0, SHIPPED.digest())
         similarities = row["candidate_similarities"]
         best = max(score for score in similarities if score is not None)
         assert row["edit_similarity"] == similarities[row["candidate"]] == best

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repair_hf.llm import prompts
 from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
+from repair_hf.llm.prompts import SHIPPED
 from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
 from repair_hf.synthesis.instruct import instruct
@@ -70,27 +70,27 @@ def test_audit_of_images(ask, gt, fp):
 @pytest.mark.parametrize("seed", range(20))
 def test_captions_and_images_are_repaired(ask, seed):
     scene, _, caption = draw(seed)
-    instruction = ask(instruct, "i2t", q=url(scene), fp=caption)
+    instruction, _ = ask(instruct, "i2t", q=url(scene), fp=caption)
     for edited in ask(edit_caption, caption, instruction, candidates=3, seed=0):
         assert scenes.holds(captions.parse(edited), scene)
-    instruction = ask(instruct, "t2i", q=caption, fp=url(scene))
+    instruction, _ = ask(instruct, "t2i", q=caption, fp=url(scene))
     assert scenes.holds(captions.parse(caption), instructions.apply_image_instruction(scene, instruction))
 
 
 def test_choices_of_one_request_differ_like_those_of_several():
     fp = "two small red circles racing along by day"
     instruction = "Therefore, replace 'two' with 'three'."
-    messages = prompts.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
-    texts = oracle.choices(oracle.answer, {"messages": messages, "seed": 7, "n": 4})
-    assert texts == [oracle.answer(messages, seed) for seed in (7, 8, 9, 10)] and len(set(texts)) > 1
-    reply = asyncio.run(oracle.provider()({"messages": messages, "seed": 7, "n": 4}))
+    messages = SHIPPED.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
+    texts = oracle.choices(oracle.answer, {"messages": messages, "seed": 7, "n": 8})
+    assert texts == [oracle.answer(messages, seed) for seed in range(7, 15)] and len(set(texts)) > 1
+    reply = asyncio.run(oracle.provider()({"messages": messages, "seed": 7, "n": 8}))
     assert [reply.text, *(text for text, _ in reply.others)] == texts
     assert reply.completion_tokens == sum(map(oracle.count_tokens, texts))
     assert reply.prompt_tokens == oracle.count_tokens(messages)
 
 
 def test_a_caption_that_is_true_gets_an_edit_that_changes_nothing(ask):
-    instruction = ask(instruct, "i2t", q=url(THREE), fp="Three red circles by day.")
+    instruction, _ = ask(instruct, "i2t", q=url(THREE), fp="Three red circles by day.")
     edited = instructions.apply_instruction("Three red circles by day.", instruction, random.Random(1))
     assert scenes.holds(captions.parse(edited), THREE)
 
@@ -133,7 +133,7 @@ def verdicts(**rates) -> list[str]:
         gt = captions.write(scene, random.Random(seed))
         if seed % 2:
             gt, fp = (fp, gt) if seed % 4 == 1 else (gt, captions.write(scene, random.Random(-seed)))
-        messages = prompts.chat(
+        messages = SHIPPED.chat(
             "audit_i2t", query_image=url(scene, 16), ground_truth_caption=gt, false_positive_caption=fp
         )
         found.append(oracle.answer(messages, 0, LLMErrors(**rates)))
@@ -174,33 +174,37 @@ def wrong_facts(ask, **rates) -> list[int]:
 
 
 def instruct_caption(scene, caption, errors) -> int:
-    messages = prompts.chat("instruct_i2t", query_image=url(scene, 16), false_positive_caption=caption)
+    messages = SHIPPED.chat("instruct_i2t", query_image=url(scene, 16), false_positive_caption=caption)
     instruction = json.loads(oracle.answer(messages, 0, errors))["edit_instruction"]
     return left(instructions.apply_instruction(caption, instruction, random.Random(0)), scene)
 
 
 def instruct_image(scene, caption, errors) -> int:
-    messages = prompts.chat("instruct_t2i", query_caption=caption, false_positive_image=url(scene, 16))
+    messages = SHIPPED.chat("instruct_t2i", query_caption=caption, false_positive_image=url(scene, 16))
     instruction = json.loads(oracle.answer(messages, 0, errors))["edit_instruction"]
     return left(caption, instructions.apply_image_instruction(scene, instruction))
 
 
 def edit(scene, caption, errors) -> int:
-    instruction = instructions.caption_instruction(caption, scene)
+    _, instruction = instructions.caption_instruction(caption, scene)
     blanks = dict(query_image=None, false_positive_caption=caption, edit_instruction=instruction)
-    return left(oracle.answer(prompts.chat("edit_i2t", **blanks), 0, errors), scene)
+    return left(written(SHIPPED.chat("edit_i2t", **blanks), errors), scene)
 
 
 def reword(scene, caption, errors) -> int:
     caption = captions.write(scene, random.Random(caption))
-    return left(oracle.answer(prompts.chat("rewrite", caption=caption), 0, errors), scene)
+    return left(written(SHIPPED.chat("rewrite", caption=caption), errors), scene)
 
 
 def vary(scene, caption, errors) -> int:
     caption = captions.write(scene, random.Random(caption))
-    messages = prompts.chat("scene_change", source_image=url(scene, 16), caption=caption)
-    instruction = oracle.answer(messages, 0, errors)
+    messages = SHIPPED.chat("scene_change", source_image=url(scene, 16), caption=caption)
+    instruction = written(messages, errors)
     return left(caption, instructions.apply_image_instruction(scene, instruction))
+
+
+def written(messages, errors) -> str:
+    return json.loads(oracle.answer(messages, 0, errors))["answer"]
 
 
 def left(caption: str, scene: scenes.Scene) -> int:
@@ -221,9 +225,9 @@ def test_one_fact_is_wrong_after_a_mistake(ask, rate):
 @pytest.mark.parametrize("template", ["hard_negative", "noun_swap"])
 def test_a_missed_change_leaves_a_negative_true(template):
     caption = "two small red circles left of a blue star"
-    messages = prompts.chat(template, caption=caption)
+    messages = SHIPPED.chat(template, caption=caption)
     for errors, is_true in ((LLMErrors(), False), (LLMErrors(missed=1), True), (LLMErrors(extra=1), False)):
-        said = oracle.answer(messages, 0, errors)
+        said = written(messages, errors)
         assert (captions.parse(said) == captions.parse(caption)) == is_true and said != caption
 
 

@@ -11,11 +11,10 @@ from training_runs import weights
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.training.collation import DecodedImages, GridCollator
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
 from repair_hf.training.grids import Grids
-from repair_hf.training.trainer import RepairTrainer
+from repair_hf.training.trainer import GridTrainer
 
 
 @pytest.fixture(scope="session")
@@ -74,12 +73,7 @@ def one_step(clip, fit):
 
 @pytest.fixture
 def make_trainer(clip, preprocessor, pairs, config):
-    def make(records=None, *, model=clip, **named) -> RepairTrainer:
-        options, grids = config(**named), Grids(pairs, records)
-        tables = [DecodedImages(pairs.images, "image", preprocessor)]
-        if records is not None:
-            tables.append(DecodedImages(grids.edited_images, "edit_image", preprocessor))
-        collator = GridCollator(preprocessor, tables, grids.captions, chunk_size=options.chunk_size)
-        return RepairTrainer(model, options, collator, grids, preprocessor)
+    def make(records=None, *, model=clip, **named) -> GridTrainer:
+        return GridTrainer(model, config(**named), pairs, None, preprocessor, rows=Grids(pairs, records))
 
     return make

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -53,16 +54,34 @@ def data_uri(image: Image.Image, *, side: int = 320) -> str:
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def gallery(sample: RecordSample) -> str:
-    """Write the page of `repair-hf show`."""
-    sections = [(name, f"{meaning} · {count}", [*map(card, rows)]) for name, meaning, count, rows in sample.sections]
-    return render("gallery.html", title=sample.title, provenance=sample.provenance, sections=sections)
+def gallery(sample: RecordSample, questions: Sequence[Sequence[str]] = ()) -> str:
+    """Write the page of `repair-hf show`; `questions` are the rows of a table above the cards, heads first.
+
+    Cards with a margin can be sorted by it, by style sheets alone.
+    """
+    sections = [(name, f"{meaning} · {count}", _cards(rows)) for name, meaning, count, rows in sample.sections]
+    return render(
+        "gallery.html",
+        title=sample.title,
+        provenance=sample.provenance,
+        sections=sections,
+        questions=questions,
+        is_sortable="margin" in sample.rows[0],
+    )
+
+
+def _cards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Collect the cards of a section, each with its place in the order of margins, if it has one."""
+    if "margin" not in rows[0]:
+        return [*map(card, rows)]
+    order = sorted(range(len(rows)), key=lambda row: -rows[row]["margin"])
+    return [card(row) | {"place": order.index(place)} for place, row in enumerate(rows)]
 
 
 def card(row: dict[str, Any]) -> dict[str, Any]:
     """Collect what the macro `card` of `pieces.html` draws of a record or a dropped failure."""
     kinds = MODALITIES[row["direction"]]
-    roles = [role for role in ROLE_NAMES if role != "edit" or "reason" not in row]
+    roles = [role for role in ROLE_NAMES if role != "edit" or not {"reason", "margin"} & set(row)]
     texts: dict[str, list[Run]] = {
         role: [("same", row[f"{role}_text"] or "")] for role in roles if kinds[role] == "text"
     }
@@ -84,11 +103,12 @@ def card(row: dict[str, Any]) -> dict[str, Any]:
 def _facts(row: dict[str, Any]) -> dict[str, str | None]:
     return {
         "dropped because": f"{REASONS[row['reason']]}. {row['detail'] or ''}" if "reason" in row else None,
+        "margin": f"{row['margin']:+.3f}, false positive minus ground truth" if "margin" in row else None,
         "ranks": f"false positive {_rank(row, 'fp')}; best ground truth {_rank(row, 'gt')}",
         "audit of the ground truth": row.get("gt_reason"),
         "audit of the false positive": row.get("fp_reason"),
-        "error types": ", ".join(row["error_types"] or ()),
-        "instruction": row["edit_instruction"],
+        "error types": ", ".join(row.get("error_types") or ()),
+        "instruction": row.get("edit_instruction"),
         "candidates": _candidates(row),
         "record": row.get("record_id"),
     }

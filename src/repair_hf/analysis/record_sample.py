@@ -26,7 +26,10 @@ HEADLINES = {  # direction -> its name, what went wrong, what was done about it
 
 @dataclass(frozen=True)
 class RecordSample:
-    """Rows that were drawn, one direction after the other. Dropped failures have a `reason`, no edit and no image."""
+    """Rows that were drawn, one direction after the other.
+
+    Dropped failures have a `reason`, mined ones a `margin`; neither has an edit, and dropped ones have no image.
+    """
 
     rows: list[dict[str, Any]]
     available: dict[str, int]  # direction -> how many rows there were to draw from
@@ -40,18 +43,21 @@ class RecordSample:
         return any(_missing_images(row) for row in self.rows)
 
     @property
-    def is_dropped(self) -> bool:
-        return "reason" in self.rows[0]
+    def is_repaired(self) -> bool:
+        return not {"reason", "margin"} & set(self.rows[0])
 
     @property
     def title(self) -> str:
-        return "Dropped failures" if self.is_dropped else "Retrieval failures and their repairs"
+        if "margin" in self.rows[0]:
+            return "Mined failures"
+        return "Retrieval failures and their repairs" if self.is_repaired else "Dropped failures"
 
     @property
     def provenance(self) -> str:
         """The models, without the folders that they were loaded from."""
         row = self.rows[0]
-        names = {what: "/".join(str(row[what]).rstrip("/").split("/")[-2:]) for what in ("retriever", "llm", "editor")}
+        made_by = {what: str(row[what]) for what in ("retriever", "llm", "editor") if what in row}
+        names = {what: "/".join(name.rstrip("/").split("/")[-2:]) for what, name in made_by.items()}
         return " · ".join(f"{what} {name}" for what, name in names.items())
 
     @property
@@ -60,7 +66,7 @@ class RecordSample:
         found = []
         for direction, available in self.available.items():
             name, failure, repair = HEADLINES[direction]
-            meaning = failure if self.is_dropped else f"{failure}, {repair}"
+            meaning = f"{failure}, {repair}" if self.is_repaired else failure
             if rows := self.of(direction):
                 found.append((name, meaning, f"{len(rows)} of {available:,}", rows))
         return found
@@ -97,13 +103,13 @@ def sample_records(
     if n < 1 or not any(counts.values()):
         raise UserError(f"Nothing to draw: {_description(table, error_type, reason)}: {counts}, and `n` is {n}.")
     rng = random.Random(seed)
-    drawn = {name: sorted(rng.sample(places[name], share)) for name, share in _shares(counts, n).items()}
+    drawn = {name: sorted(rng.sample(places[name], share)) for name, share in shares(counts, n).items()}
     rows = [record_at(table, place) for found in drawn.values() for place in found]
     return RecordSample(rows if pairs is None else _with_images(rows, pairs), counts)
 
 
-def _shares(counts: dict[str, int], n: int) -> dict[str, int]:
-    """How many rows of each direction to draw; a direction with too few leaves its share to the other."""
+def shares(counts: dict[str, int], n: int) -> dict[str, int]:
+    """Return how many rows of each direction to draw; a direction with too few leaves its share to the other."""
     scarce = min(counts, key=counts.__getitem__)
     take = {scarce: min(n // len(counts), counts[scarce])}
     return {name: take.get(name, min(n - take[scarce], count)) for name, count in counts.items()}

@@ -46,17 +46,18 @@ class Finding:
 
 def write_report(data: RunData, folder: Path, findings: Sequence[Finding], *, seed: int = 0) -> Path:
     """Write `report.html` with some records, and the findings' files beside it; return the path of the page."""
+    rows = sample_records(data.records, n=SAMPLES, seed=seed).rows if len(data.records) else []
+    counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
+    return write_findings(folder, "What was repaired", counts, findings, rows)
+
+
+def write_findings(
+    folder: Path, title: str, counts: str, findings: Sequence[Finding], rows: Sequence[dict[str, Any]]
+) -> Path:
+    """Write findings and a few rows as a report; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     sections = [_section(finding, finding.save(folder)) for finding in findings]
-    rows = sample_records(data.records, n=SAMPLES, seed=seed).rows if len(data.records) else []
-    page = render(
-        "report.html",
-        name=data.name,
-        kept=len(data.kept),
-        dropped=len(data.dropped),
-        sections=sections,
-        cards=[card(row) for row in rows],
-    )
+    page = render("report.html", title=title, counts=counts, sections=sections, cards=[card(row) for row in rows])
     write_atomically(folder / "report.html", page)
     return folder / "report.html"
 
@@ -72,6 +73,12 @@ def _section(finding: Finding, picture: bytes | None) -> dict[str, Any]:
         "are_words": [all(text[:1].isalpha() or not text for text in column) for column in zip(*rows, strict=True)],
         "left": max(len(table) - SHOWN, 0),
     }
+
+
+def cells(finding: Finding) -> list[list[str]]:
+    """Return the heads and the rows of a finding's table, formatted."""
+    table = pd.DataFrame() if finding.table is None else finding.table
+    return [list(table.columns), *([cell(value) for value in row] for row in table.itertuples(index=False))]
 
 
 def cell(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`repair-hf analyze`: write a report on a run, or on a Hub dataset of records.
+"""`repair-hf analyze`: write a report on a run, on mined failures, or on a Hub dataset of records.
 
 The report is one self-contained page, `report.html`, with its charts as PNG and their numbers as CSV beside it. With
 `--llm` a language model first labels the image instructions by error type. Its answers go into the journal of the
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import suggest
+from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
 from repair_hf.synthesis.models import LLMOptions
 
 EPILOG = """examples:
+  repair-hf analyze runs/failures
   repair-hf analyze runs/demo
   repair-hf analyze runs/demo --llm world/oracle --output report
   repair-hf analyze me/photos-repair --pairs annotations.json --image-folder train2014 --output report"""
@@ -26,7 +27,7 @@ ANSWER_TOKENS = 20  # tokens of a label, for the estimate
 
 @dataclass
 class AnalyzeOptions(Bounded):
-    run: str = need("Folder of `repair-hf demo`, `run` or `synthesize`, or a Hub dataset of records.")
+    run: str = need("Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or a Hub dataset of records.")
     output: str | None = opt(None, "Folder of the report; `report` in the run's folder by default.")
     watch: int | None = opt(None, "Rewrite the report every so many seconds, until interrupted.", least=1)
     dry_run: bool = opt(False, "Print how many calls labelling would make and what they would cost, then stop.")
@@ -57,11 +58,14 @@ OPTIONS = (AnalyzeOptions, LabelOptions, SourceOptions)
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Label image instructions if `--llm` is given, then write the report."""
+    from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.report import write_report
     from repair_hf.analysis.run_data import gather
     from repair_hf.analysis.run_findings import run_findings
     from repair_hf.pairs.dataset import load_wanted
 
+    if is_mined(options.run):
+        return _analyze_mined(options, llm, source)
     if options.dry_run and llm.llm is None:
         raise UserError(
             "`dry_run` estimates the cost of labelling; give --llm, or leave it out: a report costs nothing."
@@ -87,6 +91,26 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
         time.sleep(options.watch)
     if material.folders:
         suggest("annotate", "edits", options.run if len(material.folders) == 1 else str(material.folders[-1]))
+
+
+def _analyze_mined(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
+    """Report on a folder of `repair-hf mine`."""
+    from repair_hf.analysis.mined import load_mined, mined_findings, sample_failures
+    from repair_hf.analysis.report import SAMPLES, cells, write_findings
+    from repair_hf.pairs.dataset import load_wanted
+
+    for name, given in {"llm": llm.llm, "watch": options.watch, "dry_run": options.dry_run}.items():
+        if given:
+            raise UserError(f"`{name}` is for records, and {options.run} holds mined failures. Leave it out.")
+    mined = load_mined(options.run, None if source.pairs is None else load_wanted(source))
+    findings = mined_findings(mined)
+    heads, *rows = cells(findings[0])
+    print_table(heads, rows, labels=2)
+    sample, count = sample_failures(mined, n=SAMPLES, seed=options.seed), f"{len(mined.failures):,} false positives"
+    folder = Path(str(options.output))
+    page = write_findings(folder, "What was mined", f"{mined.folder.name} · {count}", findings, sample.rows)
+    print(f"analyze   {count}   -> {page}")
+    suggest("show", options.run)
 
 
 def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:

@@ -12,11 +12,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import EmbeddingOptions, PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
@@ -26,39 +27,14 @@ EPILOG = """examples:
       --model world/base --output runs/failures"""
 
 
-@dataclass
-class MineOptions(EmbeddingOptions):
+@dataclass(kw_only=True)
+class MineOptions(MiningOptions):
     """Which retriever, and how many of its false positives to keep."""
 
     model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
-    k_mine: int = opt(
-        100, "Largest `d_i2t` and `d_t2i`; with an index also the largest rank known for a ground truth.", least=1
-    )
-    d_i2t: int = opt(5, "False positive captions to keep for each image.", least=0)
-    d_t2i: int = opt(1, "False positive images to keep for each caption; each costs an image edit.", least=0)
-    max_queries: int | None = opt(
-        None,
-        "Mine at most so many images, and as many of their own captions, drawn at random, so that both directions "
-        "meet; all by default.",
-        least=1,
-    )
-    false_positives: Literal["best", "random"] = opt(
-        "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
-    )
-    seed: int = opt(0, "Seed of the random draws.")
-    near_duplicates: float | None = opt(
-        None,
-        "Cosine from which two images count as one photograph, as those of equal pixels always do.",
-        above=0,
-        most=1,
-    )
     reported: str | None = opt(
         None, "Table of failures to take in place of mining: columns query, right, wrong; ids, paths or caption texts."
     )
-    search: Literal["exact", "ivf", "hnsw"] = opt(
-        "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
-    )
-    search_effort: float = opt(1.0, "Search effort of an index: more is slower and misses less.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,11 +43,6 @@ class MineOptions(EmbeddingOptions):
             chosen = ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
             if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
                 raise UserError(f"`reported` takes the place of mining, so leave out {others}.")
-        if self.search == "exact" and self.search_effort != 1:
-            raise UserError(
-                f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
-                "give `search` ivf or hnsw, or leave it out."
-            )
 
 
 UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
@@ -100,6 +71,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
+    print("look at the failures before you pay for their repair:")
+    suggest("show", stage.output)
 
 
 def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> tuple[Any, Any, Any, dict, Any]:
@@ -142,63 +115,23 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
 
 
 def _mine(encoder: Any, pairs: Any, report: Any, folder: Path, options: MineOptions) -> dict[str, Any]:
-    from repair_hf.encoder.pixel_store import pixels_for
-    from repair_hf.mining.alike import alike_images
-    from repair_hf.mining.false_positives import annotated_positives, summarize, with_ids
-    from repair_hf.mining.reported import score_report
+    from repair_hf.mining.failures import FILE
+    from repair_hf.mining.mine import mine_pairs
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import finish_stage, write_atomically
 
-    captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
-    vectors = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=folder / "embeddings")
-    same_image, alike = alike_images(pairs, vectors[0], options.near_duplicates)
-    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions, same_image)
-    found: dict[str, Any] = {}
-    if report is None:
-        failures, found = _search(encoder, pairs, vectors, same_image, positives, options)
+    failures, summary = mine_pairs(encoder, pairs, options, folder / "embeddings", report)
     if not processes().is_main:
         return {}
     if report is not None:
-        matched, unmatched = report
-        failures, answers = score_report(matched, vectors[0], vectors[1], positives)
-        unmatched = [*unmatched, *answers]
-        write_atomically(folder / UNMATCHED, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in unmatched))
-        found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}}
-    draft = folder / ".failures.parquet.tmp"
-    with_ids(failures, pairs).to_parquet(draft)
-    draft.replace(folder / "failures.parquet")
-    by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
-    summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
-    summary |= {"positives_by_image": positives.doubles - by_text, "images_alike": alike}
-    summary["captions_cut"] = encoder.preprocessor.report_captions(captions)
-    finish_stage(folder, summary | found)
-    return summary | found
-
-
-def _search(
-    encoder: Any, pairs: Any, vectors: tuple[Any, Any], same_image: Any, positives: Any, options: MineOptions
-) -> tuple[Any, dict[str, Any]]:
-    """Return the failures, and what the summary says of an index."""
-    from repair_hf.mining.faiss_index import Index
-    from repair_hf.mining.false_positives import mine_approximately, mine_false_positives, sample_queries
-    from repair_hf.mining.random_failures import at_random
-    from repair_hf.runtime.processes import processes
-
-    of_images, found = pairs.caption_image, {}
-    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-    sizes |= {"same_text_is_positive": pairs.captions["caption"][:], "same_image_is_positive": same_image}
-    if options.search == "exact":
-        device = encoder.device if encoder.device.type == "cuda" else "cpu"
-        failures = mine_false_positives(*vectors, of_images, device=device, everyone=processes(), **sizes)
-    else:
-        index = Index(options.search, options.search_effort)
-        failures, recall = mine_approximately(*vectors, of_images, index, **sizes)
-        found = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
-    if options.max_queries is not None:
-        failures = sample_queries(failures, of_images, options.max_queries, options.seed)
-    if options.false_positives == "random":
-        failures = at_random(failures, *vectors, positives, options.seed)
-    return failures, found
+        lines = [json.dumps(row, ensure_ascii=False) for row in summary.pop("unmatched")]
+        write_atomically(folder / UNMATCHED, "".join(f"{line}\n" for line in lines))
+    draft = folder / f".{FILE}.tmp"
+    failures.to_parquet(draft)
+    draft.replace(folder / FILE)
+    summary["captions_cut"] = encoder.preprocessor.report_captions(pairs.captions["caption"][:])
+    finish_stage(folder, summary)
+    return summary
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table
 from repair_hf.mining.filtering import described
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
 
 
@@ -40,14 +40,14 @@ def print_estimate(
 
     (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
-    how, mined = SynthesisOptions(**repairing(options)), Counter(failures["direction"])
+    how, mined = SynthesisOptions(**options.as_keywords()), Counter(failures["direction"])
     in_full = Counter(left_out.failures["direction"])
     asked = failures.to_list()
     if gone := in_full.keys() - mined.keys():  # only their price is wanted, for what is saved
         asked += [row for row in left_out.failures.to_list() if row["direction"] in gone]
     estimate_of = partial(
         price_run,
-        rehearse(pairs, asked, llm_name, how),
+        rehearse(pairs, asked, llm_name, how, prompts_of(llm)),
         options=how,
         price=price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         image_price=price_per_image(editor_name) if editor_place == "litellm" else 0.0,
@@ -88,8 +88,3 @@ def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:
         f"Calls: {repaired}; unusable answers are requested once more.\n"
         "Dollars: list prices" + (", those of the batch API." if batch else ".")
     )
-
-
-def repairing(options: RepairOptions) -> dict[str, Any]:
-    """How failures are repaired, as keywords of `Synthesizer`."""
-    return {each.name: vars(options)[each.name] for each in fields(RepairOptions)}

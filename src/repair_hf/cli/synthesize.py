@@ -6,26 +6,21 @@ Writes a folder with the configs `records` and `dropped`, the LLM's journal, the
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
-from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate, repairing
+from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate
 from repair_hf.mining.filtering import FilterOptions, described, filter_failures
 from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
-    check_editor,
-    find_usable_editor,
-    find_usable_llm,
     local_weights,
-    open_chat,
-    open_editor,
+    prompts_of,
 )
 from repair_hf.synthesis.options import RepairOptions
 
@@ -64,21 +59,14 @@ def run(
     options: SynthesizeOptions,
 ) -> None:
     """Repair the failures, or print an estimate of calls and cost."""
-    from repair_hf.runtime.disk import naming_full_disk
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import open_stage
-    from repair_hf.synthesis.outcome import reopen
+    from repair_hf.synthesis.synthesize import check_models
 
     ready = _check(pairs_options, stage, llm, editor, options)
     if stage.dry_run:
         print_estimate(ready.pairs, ready.failures, ready.left_out, Path(stage.output), llm, editor, options)
-        return _check_models(llm, editor)
-    summary = ready.summary
-    if summary is None or reopen(Path(stage.output), summary, llm.answer_attempts):
-        _check_models(llm, editor)
-        folder = open_stage(stage.output, command="synthesize", options=ready.resolved)
-        with naming_full_disk(folder, lambda: _space_needed(folder, options.candidates)):
-            summary = _synthesize(ready, folder, llm, editor, options)
+        return check_models(llm, editor)
+    summary = _synthesize(ready, Path(stage.output), llm, editor, options)
     if processes().is_main:
         _print_outcome(summary, Path(stage.output), llm.answer_attempts)
         words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
@@ -108,7 +96,6 @@ def _check(
     """Load what is to be repaired and check everything but the LLM's and the editor's weights, also for a dry run."""
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.identity import check_retriever
-    from repair_hf.llm.prompts import prompt_digest
     from repair_hf.mining.failures import failures_file, load_failures, miner_of
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
@@ -116,6 +103,7 @@ def _check(
     from repair_hf.synthesis.record_builder import RecordBuilder
     from repair_hf.synthesis.rounds import EarlierRounds
     from repair_hf.synthesis.sources import SourceImages
+    from repair_hf.synthesis.synthesize import NEEDS
 
     failures = load_failures(options.failures)
     pairs = load_wanted(pairs_options)
@@ -136,10 +124,10 @@ def _check(
         "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,
-        "prompt_digest": prompt_digest(),
+        "prompt_digest": prompts_of(llm).digest(),
         "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
-    summary = finished(stage.output, resolved, needs=("directions", "llm", "images", "paid", "seconds"))
+    summary = finished(stage.output, resolved, NEEDS)
     if summary is None:
         check_stage(stage.output, command="synthesize", options=resolved)
     return _Ready(pairs, kept, LeftOut(failures, left_out), encoder, earlier.next, resolved, summary)
@@ -150,60 +138,23 @@ def _synthesize(
 ) -> dict[str, Any]:
     from repair_hf.analysis.live import LiveView
     from repair_hf.llm.cost import paid_in
-    from repair_hf.llm.journal import open_journal
-    from repair_hf.records.dataset import save_records, summarize
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import RunStopped, finish_stage
-    from repair_hf.synthesis.pipeline import Synthesizer
+    from repair_hf.runtime.run_folder import RunStopped
+    from repair_hf.synthesis.synthesize import Work, repair_into
 
-    start, everyone = time.perf_counter(), processes()
-    with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
-        chat, images = open_chat(llm, journal), open_editor(editor, llm)
-        synthesizer = Synthesizer(ready.pairs, ready.encoder, chat, images, round=ready.round, **repairing(options))
-        live = LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=lambda: synthesizer.dollars)
-        if everyone.is_main:
-            synthesizer.watch = live
-        try:
-            records, dropped = synthesizer.run(ready.failures, folder)
-        except RunStopped:
-            if everyone.is_main:
-                _print_paid(paid_in(folder))
-            raise
-    if not everyone.is_main:
-        return {}
-    live.write(is_done=True)
-    save_records(folder, records, dropped, embed_source_images=options.embed_source_images)
-    summary = {
-        "directions": summarize(records, dropped),
-        "llm": _listed(chat.usage),
-        "attempts": chat.attempts,
-        "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
-        "paid": _listed(paid_in(folder)),
-        "seconds": time.perf_counter() - start,
-    }
-    finish_stage(folder, summary)
-    return summary
+    def watch(synthesizer: Any) -> LiveView:
+        spent = lambda: synthesizer.dollars  # noqa: E731
+        return LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=spent)
 
-
-def _check_models(llm: LLMOptions, editor: EditorOptions) -> None:
-    """Check keys and ids of the models before anything is loaded."""
-    find_usable_llm(llm)
-    find_usable_editor(editor)
-    check_editor(editor)
-
-
-def _space_needed(folder: Path, candidates: int) -> int:
-    """Return the bytes that a run needs at least to go on: its reserve, and the edited images in the records."""
-    from repair_hf.llm.journal import RESERVE
-
-    made = sum(path.stat().st_size for path in (folder / "candidates").rglob("*.png"))
-    return RESERVE + made // candidates
-
-
-def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
-    return [
-        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
-    ]
+    work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round)
+    try:
+        return repair_into(
+            folder, work, ready.resolved, ready.summary, embed_source_images=options.embed_source_images, watch=watch
+        )
+    except RunStopped:
+        if processes().is_main:
+            _print_paid(paid_in(folder))
+        raise
 
 
 def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:

@@ -118,7 +118,8 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     from repair_hf.records.dataset import load_records
     from repair_hf.runtime.run_folder import check_stage, digest, finished
     from repair_hf.training.checkpoints import find_checkpoint
-    from repair_hf.training.finetune import check_start, grids_of
+    from repair_hf.training.finetune import check_start
+    from repair_hf.training.tables import grids_of
 
     _settle_output(stage, config)
     if config.push_to_hub:
@@ -171,7 +172,9 @@ def _repository(config: RepairConfig) -> str | None:
 
 
 def _repository_name(config: RepairConfig) -> str:
-    return config.hub_model_id or Path(str(config.output_dir)).name
+    from repair_hf.hub.trainer import repository_of
+
+    return repository_of(config)
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:

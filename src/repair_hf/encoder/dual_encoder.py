@@ -20,6 +20,7 @@ from transformers import (
     AutoConfig,
     AutoModelForZeroShotImageClassification,
     PreTrainedModel,
+    ProcessorMixin,
     VisionTextDualEncoderModel,
 )
 
@@ -30,12 +31,13 @@ from repair_hf.encoder.shipped import locate
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
 from repair_hf.runtime.hub_access import settle_hub
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
 CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+A_MODEL = "a CLIPModel, a SiglipModel or another dual encoder of transformers"
 TextParts = Iterator[tuple[slice, np.ndarray]]  # rows of distinct texts, and their vectors
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
@@ -45,14 +47,14 @@ class DualEncoder:
 
     Args:
         model: Any dual encoder of `transformers` with `get_image_features` and `get_text_features`.
-        preprocessor: The model's preprocessor.
+        preprocessor: The model's processor, as transformers' `AutoProcessor` loads it, or a `Preprocessor`.
         device: Where to run; by default this process's accelerator, or the CPU.
         batch_size: Images or captions encoded at once.
         precision: Precision of the matrix products (autocast): `fp32`, `bf16`, or `fp16`, which needs a GPU. Weights
             and vectors are float32.
 
     Raises:
-        UserError: If batch size or precision is not valid.
+        UserError: If an argument is of a wrong type, or batch size or precision is not valid.
 
     Example:
         >>> encoder = DualEncoder.from_pretrained("openai/clip-vit-base-patch32")
@@ -62,12 +64,18 @@ class DualEncoder:
     def __init__(
         self,
         model: PreTrainedModel,
-        preprocessor: Preprocessor,
+        preprocessor: Preprocessor | ProcessorMixin,
         *,
         device: str | torch.device | None = None,
         batch_size: int = 256,
         precision: str = "fp32",
     ) -> None:
+        expect(model, PreTrainedModel, "model", f"{A_MODEL}; `DualEncoder.from_pretrained` takes an id or a folder")
+        if isinstance(preprocessor, ProcessorMixin):
+            preprocessor = Preprocessor(preprocessor, model.config)
+        expect(
+            preprocessor, Preprocessor, "preprocessor", "the model's processor: `CLIPProcessor.from_pretrained(ID)`"
+        )
         if batch_size < 1:
             raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
         if precision not in PRECISIONS:
@@ -93,6 +101,7 @@ class DualEncoder:
             UserError: If there is no such model, it is not a dual encoder, or its weights, tokenizer or processor are
                 missing or damaged.
         """
+        expect(id_or_folder, (str, Path), "id_or_folder", "a Hub id or a folder; a model goes to `DualEncoder(...)`")
         id_or_folder = locate(id_or_folder)
         settle_hub(id_or_folder)
         with explained(id_or_folder, "a dual encoder (CLIP, SigLIP, ...)"):

@@ -6,7 +6,6 @@ import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import bills, read_entries
-from repair_hf.llm.prompts import NAMES, prompt_digest
+from repair_hf.llm.prompts import NAMES, Prompts
 from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
+from repair_hf.runtime.options import UserError
 from repair_hf.training.grid_records import edits_reachable, read_table
 
 SAMPLES = 3
@@ -76,7 +76,7 @@ def dataset_card(
         "made_by": _made_by(records),
         "answered_by": _answered_by(stage.folder),
         "cost": _cost(stage.summary),
-        "prompts": _prompts(records),
+        "prompts": _prompts(records, stage),
         "pairs": stage.pairs(),
         "licence": license,
         "faults": _faults(records),
@@ -232,12 +232,15 @@ def _cost(summary: dict[str, Any]) -> str:
     return table(PAID_HEADS, paid_rows(paid), labels=2)
 
 
-def _prompts(records: Dataset) -> list[tuple[str, str]]:
-    """The prompts, if this version of the package has those that made the records."""
-    if set(records.unique("prompt_digest")) != {prompt_digest()}:
+def _prompts(records: Dataset, stage: Stage) -> list[tuple[str, str]]:
+    """The prompts, if those that made the records are still there."""
+    try:
+        prompts = Prompts(stage.options.get("prompts"), stage.options.get("domain_notes"))
+    except UserError:  # the folder was deleted or changed
         return []
-    folder = files("repair_hf.llm") / "templates"
-    return [(name, fenced((folder / f"{name}.md").read_text(encoding="utf-8"), "text")) for name in NAMES]
+    if set(records.unique("prompt_digest")) != {prompts.digest()}:
+        return []
+    return [(name, fenced(prompts.text(name), "text")) for name in NAMES]
 
 
 def _faults(records: Dataset) -> str:

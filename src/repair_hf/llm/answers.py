@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -60,10 +60,8 @@ def response_format(schema: type[BaseModel]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": schema.__name__, "strict": True, "schema": shape}}
 
 
-def read_answer(
-    text: str, finish: str, schema: type[Schema] | None, read: Callable[[str], str] | None = None
-) -> Schema | str:
-    """Read the JSON object in an answer, with strict types, or plain text without a schema, which `read` may refine.
+def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
+    """Read the JSON object in an answer, with strict types, or plain text without a schema.
 
     Secrets that the provider repeats are hidden.
 
@@ -77,7 +75,7 @@ def read_answer(
     if not text.strip():
         raise UnparsedAnswer("the answer was empty")
     if schema is None:
-        return without_secrets(text.strip() if read is None else read(text))
+        return without_secrets(text.strip())
     value = _parse(text, schema)
     told = value.model_dump_json()  # without the escapes that can break up a key
     return value if told == without_secrets(told) else schema.model_validate_json(without_secrets(told))

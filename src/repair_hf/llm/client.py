@@ -7,10 +7,8 @@ and direction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from repair_hf.llm.answers import (
@@ -30,14 +28,13 @@ from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.cost import Usage, price_per_token
 from repair_hf.llm.failures import FailedRequest, ProviderError, RejectedRequest
 from repair_hf.llm.journal import REJECTED, Entry, Journal, lost, request_key
+from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
 from repair_hf.llm.sending import RequestOptions, Sender
 from repair_hf.llm.tokens import guess_tokens
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
-
-ReadText = Callable[[str], str] | None
 
 BATCH_SHARE = 0.5  # of the list price
 
@@ -51,6 +48,7 @@ class ChatModel:
         journal: Keeps the answers. What it has paid counts as spent.
         provider: Answers instead of LiteLLM, at no cost: a model in this process.
         batches: Takes the questions that the journal cannot answer, instead of asking them at once.
+        prompts: What is asked; each answer in the journal names their digest.
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
@@ -71,13 +69,13 @@ class ChatModel:
         provider: Provider | None = None,
         budget: Budget | None = None,
         batches: Batches | None = None,
+        prompts: Prompts = SHIPPED,
     ) -> None:
         options = options or RequestOptions()
-        effort = options.reasoning_effort
-        self.model, self.journal, self.batches = model, journal, batches
+        self.model, self.journal, self.batches, self.prompts = model, journal, batches, prompts
         self.attempts = allowed_attempts(journal.path.parent, options.answer_attempts)
-        self._thinking_room = 0 if provider else thinking_room(model, effort)
-        self._reasoning = {"reasoning_effort": effort} if effort else {}
+        self._thinking_room = 0 if provider else thinking_room(model, options.reasoning_effort)
+        self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
         self.budget = budget or Budget()
         self.budget.count(journal.dollars, journal.calls)
@@ -86,7 +84,7 @@ class ChatModel:
         self._sender = Sender(model, provider, price=price, options=options, budget=self.budget)
         self._pending: dict[str, asyncio.Task[Entry]] = {}
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
-        self._is_draining = False
+        self._is_draining, self._prompt_digest = False, prompts.digest()
 
     async def ask(
         self,
@@ -95,7 +93,6 @@ class ChatModel:
         stage: str,
         direction: str,
         schema: type[Schema] | None = None,
-        read: ReadText = None,
         temperature: float = 0.0,
         max_tokens: int = 1024,
         sample: int = 0,
@@ -105,8 +102,8 @@ class ChatModel:
         """Ask a question; while the answer is unusable, ask again: `self.attempts` times in all, or fewer.
 
         The messages are in the OpenAI chat format. With `schema` the answer is JSON, returned as an instance of this
-        pydantic model; without it, `read` may take the text out of the answer. The cost is counted by stage and
-        direction, such as `audit` and `i2t`. `sample` distinguishes several answers to the same messages.
+        pydantic model; without it, a text. The cost is counted by stage and direction, such as `audit` and `i2t`.
+        `sample` distinguishes several answers to the same messages.
 
         Raises:
             AnswerError: If the answer is unusable; the run goes on without this row.
@@ -121,7 +118,7 @@ class ChatModel:
         while True:
             entry, is_new = await self._answer(request, sample, stage, direction)
             try:
-                return self._read(partial(read_answer, schema=schema, read=read), entry.text, entry.finish, is_new)
+                return self._read(schema, entry.text, entry.finish, is_new)
             except UnparsedAnswer as fault:
                 if attempt >= most:
                     raise
@@ -139,43 +136,46 @@ class ChatModel:
         temperature: float,
         max_tokens: int = 1024,
         seed: int = 0,
-        read: ReadText = None,
-    ) -> list[str | AnswerError]:
-        """Ask for several texts in answer to the same messages; return each text, or why it is unusable.
+        schema: type[Schema] | None = None,
+    ) -> list[Schema | str | AnswerError]:
+        """Ask for several answers to the same messages, as `ask` does; return each, or why it is unusable.
 
-        With `together`, all are asked for in one request, which pays for the messages once. Texts that are missing
-        from its answer, or unusable, are asked for one by one. `max_tokens` is the limit of each text.
+        With `together`, all are asked for in one request, which pays for the messages once. Answers that are missing
+        in its reply, or unusable, are asked for one by one. `max_tokens` is the limit of each.
         """
-        texts: dict[int, str | AnswerError] = {}
+        found: dict[int, Schema | str | AnswerError] = {}
         if together and samples > 1:
             request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
+            if schema is not None:
+                request["response_format"] = response_format(schema)
             with suppress(RefusedAnswer, FailedAnswer):  # by a server that does not support `n`
                 entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
-                texts = self._read_choices(entry, read, is_new)
-        ask = partial(
-            self.ask, messages, stage=stage, direction=direction, temperature=temperature, seed=seed, read=read
-        )
-        missing = [sample for sample in range(samples) if sample not in texts]
-        asked = (ask(max_tokens=max_tokens, sample=sample, read=read) for sample in missing)
+                found = self._read_choices(entry, schema, is_new)
+        missing = [sample for sample in range(samples) if sample not in found]
+        how: Any = {"stage": stage, "direction": direction, "temperature": temperature, "max_tokens": max_tokens}
+        how |= {"schema": schema, "seed": seed}
+        asked = (self.ask(messages, sample=sample, **how) for sample in missing)
         for sample, answer in zip(missing, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
                 raise answer
-            texts[sample] = answer
-        return [texts[sample] for sample in range(samples)]
+            found[sample] = answer
+        return [found[sample] for sample in range(samples)]
 
-    def _read_choices(self, entry: Entry, read: ReadText, is_new: bool) -> dict[int, str | AnswerError]:
-        """Read the texts of one answer, by number; leave out the unusable ones, which are asked for again."""
+    def _read_choices(
+        self, entry: Entry, schema: type[Schema] | None, is_new: bool
+    ) -> dict[int, Schema | str | AnswerError]:
+        """Read the answers of one reply, by number; leave out the unusable ones, which are asked for again."""
         if entry.finish == REJECTED:
             raise RefusedAnswer(entry.text)
-        texts: dict[int, str | AnswerError] = {}
+        found: dict[int, Schema | str | AnswerError] = {}
         for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
             try:
-                texts[sample] = self._read(partial(read_answer, schema=None, read=read), text, finish, is_new)
+                found[sample] = self._read(schema, text, finish, is_new)
             except RefusedAnswer as refusal:
-                texts[sample] = refusal
+                found[sample] = refusal
             except UnparsedAnswer:
                 continue
-        return texts
+        return found
 
     @property
     def dollars(self) -> float:
@@ -271,17 +271,17 @@ class ChatModel:
 
     def _keep(self, question: Question, reply: Reply) -> Entry:
         asked = {"key": question.key, "stage": question.stage, "direction": question.direction, "model": self.model}
-        return self._put(Entry(**asked | vars(reply.without_secrets())))
+        return self._put(Entry(**asked | vars(reply.without_secrets()), prompts=self._prompt_digest))
 
     def _put(self, entry: Entry) -> Entry:
         self.journal.put(entry)
         self.usage.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
         return entry
 
-    def _read(self, read: Callable[[str, str], Any], text: str, finish: str, is_new: bool) -> Any:
+    def _read(self, schema: type[Schema] | None, text: str, finish: str, is_new: bool) -> Schema | str:
         """Read an answer; if it is new, note in the circuit whether it is usable."""
         try:
-            answer = read(text, finish)
+            answer = read_answer(text, finish, schema)
         except AnswerError as fault:
             try:
                 if is_new:

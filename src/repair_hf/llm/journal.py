@@ -43,6 +43,7 @@ class Entry(NamedTuple):
         answered_by: Model that answered, in the provider's words.
         others: Text and finish of further choices, if the request asked for several.
         at_most: Worst case in dollars, if the model has a price but the provider reported no tokens.
+        prompts: Digest of the prompts of the run; empty if not on record.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Entry(NamedTuple):
     answered_by: str
     others: tuple[tuple[str, str], ...] = ()
     at_most: float = 0.0
+    prompts: str = ""
 
     @property
     def spent(self) -> float:

@@ -1,7 +1,8 @@
 """Fill the prompt templates, one Markdown file per stage and direction, and build chat messages from them.
 
 A template holds the system message, a line of dashes, then one line per caption or image of the user message. Rules
-come first, and images before captions, so that a provider can cache the beginning of a request.
+come first, and images before captions, so that a provider can cache the beginning of a request. Files of a folder may
+replace ours, and notes on the domain may be added to all of them (`Prompts`).
 
 Captions are untrusted. They enter as JSON string literals on one line each, so that no caption can close its quotation
 marks, start a new line, imitate a label, or hold characters that a model reads and a person does not see.
@@ -11,12 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.resources import files
+from pathlib import Path
 
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
 NAMES = ("audit_i2t", "audit_i2t_grouped", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+
+DASHES = "\n-----\n"  # between the system message and the lines of the user message
 
 DRAW = "Fill this empty canvas with a new image, as natural as a photograph, of:"
 FIT = "Make this true of the image, by as small a change as will do:"
@@ -27,31 +34,93 @@ _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
 
 
-def chat(name: str, **blanks: str | list[str] | None) -> list[dict]:
-    """Build the messages of one request, in the OpenAI chat format.
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a run: ours, those that files of a folder replace, and notes on the domain in all of them.
 
     Args:
-        name: Name of the template, such as `audit_i2t`.
-        blanks: Values of the template's blanks. A blank that ends in `_image` takes a data URL. Any other takes a
-            text, which is quoted, or a list of texts, whose lines are numbered from 1. A line whose blank is None is
-            left out.
+        folder: Files named as ours, such as `audit_t2i.md`; any may be missing. Other names raise an error.
+        notes: Added to every prompt, such as "Brand and size decide."
+
+    Raises:
+        UserError: If a file of the folder lacks a field of ours, or is no prompt.
     """
-    system, lines = _template(name)
-    parts: list[dict] = []
-    for label, blank in lines:
-        value = blanks[blank]
-        if value is None:
-            continue
-        if blank.endswith("_image"):
-            parts.append({"type": "text", "text": label})
-            parts.append({"type": "image_url", "image_url": {"url": value}})
-        else:
-            text = _lines(label, value)
-            if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
-                parts[-1]["text"] += f"\n{text}"
+
+    folder: str | Path | None = None
+    notes: str | None = None
+
+    def __post_init__(self) -> None:
+        self.own  # noqa: B018  # a wrong file is an error before anything is asked
+
+    @cached_property
+    def own(self) -> dict[str, str]:
+        """The files of the folder, by name."""
+        if self.folder is None:
+            return {}
+        found = {file.stem: file for file in sorted(Path(self.folder).glob("*.md"))}
+        if not found or (unknown := set(found) - set(_shipped())):
+            got = f"{sorted(unknown)}" if found else "none"
+            names = ", ".join(f"{name}.md" for name in _shipped())
+            raise UserError(f"`prompts` {self.folder} must hold prompts named as ours, got {got}; ours are {names}.")
+        texts = {name: file.read_text(encoding="utf-8") for name, file in found.items()}
+        for name, text in texts.items():
+            if missing := [field for field in _fields(name, _read(name)) if field not in text]:
+                raise UserError(f"The prompt {found[name]} lacks {', '.join(missing)}; copy these from our {name}.md.")
+        return texts
+
+    def text(self, name: str) -> str:
+        """The text of a prompt, as it is sent."""
+        text, note = self.own.get(name, _read(name)), " ".join((self.notes or "").split())
+        if not note:
+            return text
+        if DASHES not in text:
+            return f"{text.rstrip()}\n{note}\n"
+        system, user = text.split(DASHES)
+        return f"{system.rstrip()}\n\nAbout this domain: {note}{DASHES}{user}"
+
+    def chat(self, name: str, **blanks: str | list[str] | None) -> list[dict]:
+        """Build the messages of one request, in the OpenAI chat format.
+
+        Args:
+            name: Name of the template, such as `audit_i2t`.
+            blanks: Values of the template's blanks. A blank that ends in `_image` takes a data URL. Any other takes a
+                text, which is quoted, or a list of texts, whose lines are numbered from 1. A line whose blank is None
+                is left out.
+        """
+        system, lines = _template(self.text(name))
+        parts: list[dict] = []
+        for label, blank in lines:
+            value = blanks[blank]
+            if value is None:
+                continue
+            if blank.endswith("_image"):
+                parts.append({"type": "text", "text": label})
+                parts.append({"type": "image_url", "image_url": {"url": value}})
             else:
-                parts.append({"type": "text", "text": text})
-    return [{"role": "system", "content": system}, {"role": "user", "content": parts}]
+                text = _lines(label, value)
+                if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
+                    parts[-1]["text"] += f"\n{text}"
+                else:
+                    parts.append({"type": "text", "text": text})
+        return [{"role": "system", "content": system}, {"role": "user", "content": parts}]
+
+    def image(self, edit_instruction: str) -> str:
+        """Return the prompt of an image editing model."""
+        if edit_instruction.startswith(DRAW):
+            return edit_instruction  # an empty canvas holds nothing to preserve
+        return self.text("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
+
+    @property
+    def mark(self) -> str:
+        """What an image editor adds to its id, which names its images, if the prompt of an image is not ours."""
+        return "" if self.text("edit_t2i") == _read("edit_t2i") else f"&prompt={self.digest(['edit_t2i'])}"
+
+    def digest(self, names: Sequence[str] = NAMES) -> str:
+        """Return a digest of some prompts. Each record holds that of all RePair prompts: the wording that made it."""
+        return digest({name: self.text(name) for name in names})
+
+
+SHIPPED = Prompts()
 
 
 def draw_instruction(caption: str) -> str:
@@ -64,22 +133,9 @@ def fit_instruction(caption: str) -> str:
     return f"{FIT} {quote(caption)}"
 
 
-def image_prompt(edit_instruction: str) -> str:
-    """Return the prompt of an image editing model."""
-    if edit_instruction.startswith(DRAW):
-        return edit_instruction  # an empty canvas holds nothing to preserve
-    return _read("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
-
-
 def quote(text: str) -> str:
     """Quote a text as a JSON string literal on one line."""
     return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
-
-
-@cache
-def prompt_digest(names: tuple[str, ...] = NAMES) -> str:
-    """Return a digest of some templates. Each record holds that of all RePair templates: the wording that made it."""
-    return digest({name: _read(name) for name in names})
 
 
 def _lines(label: str, value: str | list[str]) -> str:
@@ -89,12 +145,25 @@ def _lines(label: str, value: str | list[str]) -> str:
     return "\n".join(f"{name} {number}: {quote(text)}" for number, text in enumerate(value, start=1))
 
 
+def _fields(name: str, text: str) -> list[str]:
+    """What a prompt must hold: its blanks, the line of dashes between its parts, and the keys of its answer."""
+    blanks = [f"{{{blank}}}" for blank in re.findall(r"\{(\w+)\}", text)]
+    keys = re.findall(r'"\w+"(?=:)', text.split(DASHES)[0])
+    return list(dict.fromkeys([*blanks, *([DASHES.strip()] if DASHES in text else []), *keys]))
+
+
 @cache
-def _template(name: str) -> tuple[str, list[tuple[str, str]]]:
+def _template(text: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the system message, and label and blank of each line of the user message."""
-    system, user = _read(name).split("\n-----\n")
+    system, user = text.split(DASHES)
     lines = [_LINE.fullmatch(line) for line in user.splitlines()]
     return system.strip(), [(line["label"], line["blank"]) for line in lines if line]
+
+
+@cache
+def _shipped() -> tuple[str, ...]:
+    names = (file.name for file in (files("repair_hf.llm") / "templates").iterdir())
+    return tuple(sorted(name.removesuffix(".md") for name in names if name.endswith(".md")))
 
 
 @cache

@@ -11,28 +11,28 @@ import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 
-from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, rows_of_benchmark
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.sources import Columns, Listing, read_dataset, read_folder
-from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.pairs.reading import COLUMNS, read_listing
+from repair_hf.pairs.sources import Columns, Listing
+from repair_hf.runtime.options import PairsOptions, UserError, expect
 
 logger = logging.getLogger(__name__)
 
 _PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
 _ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # also Chinese, Japanese, Arabic, Urdu and Hindi ones
 
-COLUMNS = Columns("image", "caption")  # default columns of a dataset
+MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
 PARTS = ("train", "validation", "test")  # of a source without splits
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
@@ -52,6 +52,30 @@ class Pairs:
     captions: Dataset
     problems: tuple[Problem, ...] = ()
     looks: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dataset(
+        cls,
+        data: Dataset | DatasetDict,
+        *,
+        image: str = COLUMNS.image,
+        caption: str = COLUMNS.caption,
+        image_id: str | None = None,
+        split: str = "all",
+        strict: bool = False,
+    ) -> Pairs:
+        """Take the pairs of a dataset in memory: by default all of its rows; see `load_pairs` for the arguments.
+
+        Raises:
+            UserError: As `load_pairs`.
+
+        Example:
+            >>> ds = load_dataset("imagefolder", data_dir="photos")
+            >>> pairs = Pairs.from_dataset(ds["train"], caption="captions")
+        """
+        expect(data, (Dataset, DatasetDict), "data", "a Dataset or a DatasetDict; `load_pairs` takes a path or Hub id")
+        columns: Any = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
+        return load_pairs(data, split=split, strict=strict, **columns)
 
     @cached_property
     def caption_image(self) -> np.ndarray:
@@ -88,7 +112,7 @@ class Pairs:
 
 
 def load_pairs(
-    source: str | Path,
+    source: str | Path | Dataset | DatasetDict,
     *,
     split: str = "train",
     image_folder: str | Path | None = None,
@@ -106,9 +130,9 @@ def load_pairs(
     """Load pairs, and leave out what cannot be used.
 
     Args:
-        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`, the
-            split optional), a table (CSV, TSV, JSON Lines or Parquet), a caption JSON of COCO or of Karpathy, a Hub
-            dataset id, or the folder of a dataset. Rows of one image file, or of equal bytes, are one image.
+        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`), a
+            table (CSV, TSV, JSON Lines, Parquet), a caption JSON of COCO or Karpathy, a Hub id, the folder of a
+            dataset, a `Dataset` or a `DatasetDict`. Rows of one image file, or of equal bytes, are one image.
         split: Which split; `all` takes everything.
         image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
             table are relative to it, by default to the table's folder.
@@ -132,11 +156,22 @@ def load_pairs(
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
+    (source, data), problems, expected = _named(source), Problems(), None
+    if benchmark is not None:
+        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
+    wanted = (split, "restval") if with_restval and split == "train" else (split,)
     folder = None if image_folder is None else Path(image_folder)
     columns = Columns(
         image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
     )
-    return _load(str(source), columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
+    listing = read_listing(source, problems, wanted, columns, data)
+    listing = merge_rows(listing, source, by_id_alone=expected is not None)
+    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
+    _report(problems, source, strict, is_empty=not ids)
+    table = _caption_table(ids, captions)
+    if expected is not None:
+        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -151,45 +186,12 @@ def bare_caption(caption: str) -> str:
     return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
-def _load(
-    source: str, columns: Columns, split: str, *, strict: bool, benchmark: str | None, with_restval: bool
-) -> Pairs:
-    problems, expected = Problems(), None
-    if benchmark is not None:
-        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
-    wanted = (split, "restval") if with_restval and split == "train" else (split,)
-    listing = merge_rows(_read(source, problems, wanted, columns), source, by_id_alone=expected is not None)
-    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
-    _report(problems, source, strict, is_empty=not ids)
-    table = _caption_table(ids, captions)
-    if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
-
-
-def _read(source: str, problems: Problems, splits: Sequence[str], columns: Columns) -> Listing:
-    path = Path(source)
-    is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
-    if columns.folder is not None and is_folder:
-        raise UserError(
-            f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, and `{source}` is none."
-        )
-    others = replace(columns, folder=None, group=None if is_folder else columns.group)
-    if (is_folder or is_json) and others != COLUMNS:
-        named = {"image_column": others.image, "caption_column": others.caption, "image_id_column": others.image_id}
-        named |= {"group": others.group, "pairs_config": others.config, "pairs_revision": others.revision}
-        named |= {"private_urls": "on" if others.private_urls else None}
-        given = " and ".join(f"`{option}` {value}" for option, value in named.items() if value is not None)
-        raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
-    if is_folder:
-        return read_folder(path, columns.group, problems)
-    if not is_json:
-        return read_dataset(source, splits, columns, problems)
-    if not path.is_file():
-        raise UserError(f"`{source}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
-    if columns.folder is None or not columns.folder.is_dir():
-        raise UserError(f"`image_folder` must be the folder of the images in {source}, got {columns.folder}.")
-    return read_annotations(path, columns.folder, problems)
+def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:
+    """Return the name of a source for messages, and the dataset if it is one in memory."""
+    given = "a folder, a Hub id, a Dataset or a DatasetDict (not streamed)"
+    expect(source, (str, Path, Dataset, DatasetDict), "source", given)
+    is_data = isinstance(source, Dataset | DatasetDict)
+    return (f"the {type(source).__name__}", source) if is_data else (str(source), None)
 
 
 def _admitted(

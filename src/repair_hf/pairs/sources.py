@@ -105,8 +105,14 @@ def read_folder(folder: Path, group: str | None, problems: Problems) -> Listing:
     )
 
 
-def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems: Problems) -> Listing:
-    """Read a table, or a dataset of the Hub or of a folder.
+def read_dataset(
+    source: str,
+    splits: Sequence[str],
+    columns: Columns,
+    problems: Problems,
+    data: Dataset | DatasetDict | None = None,
+) -> Listing:
+    """Read a table, or a dataset of the Hub, of a folder or in memory (`data`, whose name in messages is `source`).
 
     Texts in the image column are addresses, whose images are downloaded once, or paths, relative to `columns.folder`
     or else to the data's own folder. A column of ids
@@ -115,13 +121,19 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
     of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
     for data without splits.
     """
-    parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
+    if data is not None:
+        parts = {name: part.with_format(None) for name, part in _splits(data).items()}
+        # the caller has opened these files, or can: paths may lead anywhere
+        own, relative_to = [Path(os.path.abspath(os.sep))], Path.cwd()
+    else:
+        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
+        own, relative_to = own_folders(source), own_folders(source)[0]
     wanted = parts
     if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
-        _check_columns(source, part, columns, captions)
+        _check_columns(source, part, columns, captions, takes_paths=data is not None or Path(source).exists())
     named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
     needed = tuple(name for name in (columns.image, *captions, columns.group) if name is not None)
     rows = concatenate_datasets([part.select_columns(_columns(part, needed, named)) for part in wanted.values()])
@@ -131,20 +143,20 @@ def read_dataset(source: str, splits: Sequence[str], columns: Columns, problems:
         of_rows = plain_texts(rows, "split")
     elif list(parts) == ["train"]:
         of_rows = None
-    own = [f"{name}-{row:07d}" for name, row in names]
-    folder: str | Path = source
+    of_row = [f"{name}-{row:07d}" for name, row in names]
+    folder = relative_to if data is not None else Path(source)
     if rows.features[columns.image] in TEXTS:
-        own = [path or name for path, name in zip(rows[columns.image][:], own, strict=True)]
-        folder = columns.folder or own_folders(source)[0]
-        rows, own, of_rows = _fetched(rows, own, of_rows, columns, problems)
+        of_row = [path or name for path, name in zip(rows[columns.image][:], of_row, strict=True)]
+        folder = columns.folder or relative_to
+        rows, of_row, of_rows = _fetched(rows, of_row, of_rows, columns, problems)
         rows = rows.cast_column(columns.image, Image(decode=False))
     images = undecoded(anchored(rows, [columns.image], folder), columns.image)
     images = images.rename_columns({columns.image: "image"})
-    ids = image_ids(rows, columns.image_id, own, of_rows, images)
+    ids = image_ids(rows, columns.image_id, of_row, of_rows, images)
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     if columns.group is not None:
         images = with_groups(images, plain_texts(rows, columns.group))
-    folders = [*own_folders(source), fetched_folder(), *([] if columns.folder is None else [columns.folder])]
+    folders = [*own, fetched_folder(), *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
 
 
@@ -208,10 +220,16 @@ def _load(source: str, columns: Columns) -> dict[str, Dataset]:
             f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a table, a "
             "COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
-    return dict(loaded) if isinstance(loaded, DatasetDict) else {"train": loaded}
+    return _splits(loaded)
 
 
-def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Sequence[str]) -> None:
+def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:
+    return dict(data) if isinstance(data, DatasetDict) else {"train": data}
+
+
+def _check_columns(
+    source: str, rows: Dataset, columns: Columns, captions: Sequence[str], *, takes_paths: bool
+) -> None:
     asked: list[tuple[str, str | None]] = [("image_column", columns.image)]
     asked += [("caption_column", name) for name in captions]
     asked += [("image_id_column", columns.image_id), ("group", columns.group)]
@@ -219,7 +237,7 @@ def _check_columns(source: str, rows: Dataset, columns: Columns, captions: Seque
         if column is not None and column not in rows.features:
             raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
     image = rows.features[columns.image]
-    if not isinstance(image, Image) and not (image in TEXTS and Path(source).exists()):
+    if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
         raise UserError(f"Column `{columns.image}` of `{source}` holds {image}; cast it to `datasets.Image()`.")
     for name in captions:
         caption = rows.features[name]

@@ -10,35 +10,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from datasets import Dataset, Features, Image, concatenate_datasets, get_dataset_config_names, load_dataset_builder
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    concatenate_datasets,
+    get_dataset_config_names,
+    load_dataset_builder,
+)
 from datasets.arrow_writer import ArrowWriter
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.images import read_cell
 from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES
 from repair_hf.records.columns import FEATURES as FEATURES
+from repair_hf.records.parquet import write_parquet
 from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.hub_access import name_for_datasets
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.own_files import read_table
 from repair_hf.runtime.run_folder import write_atomically
 
-_ROWS_PER_GROUP = 100  # few enough that a reader of one row does not decompress a thousand images
-_BYTES_PER_FILE = 400 * 2**20
+Place: TypeAlias = str | Path | Dataset | DatasetDict
+"""Where records are: a folder, a Hub id, or in memory."""
 
 
 class NoRecords(UserError):
@@ -82,8 +88,8 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
     folder = Path(folder)
     left_out = () if embed_source_images else tuple(f"{role}_image" for role in SOURCES)
     files = {
-        "records": _write_parquet(folder / "records", records, left_out),
-        "dropped": _write_parquet(folder / "dropped", dropped),
+        "records": write_parquet(folder / "records", records, left_out),
+        "dropped": write_parquet(folder / "dropped", dropped),
     }
     write_atomically(folder / "README.md", readme(len(records), len(dropped), files))
     # from here on the new files count
@@ -93,7 +99,7 @@ def save_records(folder: str | Path, records: Dataset, dropped: Dataset, *, embe
 
 
 def load_records(
-    path_or_repo: str | Path | Sequence[str | Path],
+    path_or_repo: Place | Sequence[Place],
     *,
     pairs: Pairs | None = None,
     revision: str | None = None,
@@ -102,7 +108,8 @@ def load_records(
     """Load the `records` config of a folder or Hub dataset, or of several rounds, one after the other.
 
     Args:
-        path_or_repo: Folders of `save_records`, or Hub ids. Some of several may be empty; no record may stand in two.
+        path_or_repo: Folders of `save_records`, Hub ids, or datasets in memory. Some of several may be empty; no
+            record may stand in two.
         pairs: The pairs that the records were made from, to restore source images that were left out.
         revision: Tag, branch or commit of a Hub dataset, such as `round-1`; its newest by default.
         audited: Keep only records that a majority of annotators (`repair-hf annotate edits`) found to be valid hard
@@ -113,9 +120,12 @@ def load_records(
         UserError: If there is no such dataset, a record is incomplete or stands there twice, `pairs` lack an image, or
             there are no annotations for `audited`.
     """
-    places = [path_or_repo] if isinstance(path_or_repo, str | Path) else list(path_or_repo)
+    is_one = isinstance(path_or_repo, str | Path | Dataset | DatasetDict) or not isinstance(path_or_repo, Sequence)
+    places: Any = [path_or_repo] if is_one else list(path_or_repo)  # type: ignore[arg-type]
+    for place in places:
+        expect(place, (str, Path, Dataset, DatasetDict), "path_or_repo", "a folder, a Hub id, or a Dataset of records")
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
-    named = ", ".join(map(str, places))
+    named = ", ".join(str(place) if isinstance(place, str | Path) else "the dataset" for place in places)
     if not tables:
         raise NoRecords(f"{named} holds no records: no failure was kept. The config `dropped` gives the reasons.")
     records = concatenate_datasets(tables) if len(tables) > 1 else tables[0]
@@ -127,21 +137,38 @@ def load_records(
     return records if pairs is None else restore_images(records, pairs)
 
 
-def load_kept(path_or_repo: str | Path, *, revision: str | None = None, decode: bool = True) -> Dataset:
+def load_kept(path_or_repo: Place, *, revision: str | None = None, decode: bool = True) -> Dataset:
     """Load the `records` config, even if it has no rows; a record that `check` refuses is an error.
 
     With `decode`, check that its images can be decoded; leave it out where only texts are read.
     """
+    if isinstance(path_or_repo, Dataset | DatasetDict):
+        rows = one_split(path_or_repo).with_format(None)
+        check(rows)
+        return rows
     rows = _load(path_or_repo, "records", FEATURES, revision)
     check(rows)
     images = [name for name in rows.column_names if isinstance(FEATURES[name], Image)]
     return admit_images(rows, path_or_repo, images, decode=decode)
 
 
+def one_split(data: Dataset | DatasetDict) -> Dataset:
+    """Return a dataset, or the only split of several.
+
+    Raises:
+        UserError: If there are several.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if len(data) != 1:
+        raise UserError(f"The DatasetDict has the splits {list(data)}; give one of them, such as `data['train']`.")
+    return next(iter(data.values()))
+
+
 def load_dropped(path_or_repo: str | Path, *, revision: str | None = None) -> Dataset:
     """Load the `dropped` config; it has no rows if every failure was repaired."""
     dropped = _load(path_or_repo, "dropped", DROPPED_FEATURES, revision)
-    _check_columns(dropped, DROPPED_FEATURES, "Dropped failures")
+    check_columns(dropped, DROPPED_FEATURES, "Dropped failures")
     return admit_images(dropped, path_or_repo, ())
 
 
@@ -151,7 +178,7 @@ def check(records: Dataset) -> None:
     Raises:
         UserError: If columns are missing or of another type, a direction is unknown, or a record lacks a cell.
     """
-    _check_columns(records, FEATURES, "Records")
+    check_columns(records)
     directions = _column(records, "direction")
     if unknown := set(directions.unique().to_pylist()) - set(DIRECTIONS):
         raise UserError(
@@ -216,7 +243,8 @@ def _load(path_or_repo: str | Path, config: str, features: Features, revision: s
         ) from error
 
 
-def _check_columns(table: Dataset, features: Features, what: str) -> None:
+def check_columns(table: Dataset, features: Features = FEATURES, what: str = "Records") -> None:
+    """Raise an error if a table lacks columns, or they are of other types."""
     if missing := [name for name in features if name not in table.column_names]:
         raise UserError(
             f"{what} lack the columns {missing}; they have {table.column_names}. Make them with "
@@ -232,48 +260,3 @@ def _check_columns(table: Dataset, features: Features, what: str) -> None:
 
 def _column(dataset: Dataset, name: str) -> pa.ChunkedArray:
     return dataset.select_columns([name]).with_format("arrow")[:][name]
-
-
-def _write_parquet(folder: Path, dataset: Dataset, left_out: Sequence[str] = ()) -> str:
-    """Add shards to a folder and return the pattern of their names.
-
-    The names hold a digest of the content: `load_dataset` caches a folder by its file names, so new rows under old
-    names would not be seen.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    schema = dataset.features.arrow_schema
-    drafts = [folder / ".00000.tmp"]
-    writer = pq.ParquetWriter(drafts[0], schema)
-    for table in dataset.with_format("arrow").iter(_ROWS_PER_GROUP):
-        for name in left_out:
-            nothing = pa.nulls(len(table), schema.field(name).type)
-            table = table.set_column(table.column_names.index(name), name, nothing)
-        if drafts[-1].stat().st_size > _BYTES_PER_FILE:
-            writer.close()
-            drafts.append(folder / f".{len(drafts):05d}.tmp")
-            writer = pq.ParquetWriter(drafts[-1], schema)
-        for name in (name for name, kind in dataset.features.items() if isinstance(kind, Image)):
-            table = table.set_column(table.column_names.index(name), name, _embedded(table[name], schema.field(name)))
-        writer.write_table(table.cast(schema), row_group_size=_ROWS_PER_GROUP)
-    writer.close()
-    name = hashlib.sha256(b"".join(map(_file_digest, drafts))).hexdigest()[:8]
-    for shard, draft in enumerate(drafts):
-        draft.replace(folder / f"train-{shard:05d}-{name}.parquet")
-    return f"train-*-{name}.parquet"
-
-
-def _embedded(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
-    """Put files in place of their paths. `datasets` would also fetch addresses, or write this machine's paths."""
-    cells = column.to_pylist()
-    for place, cell in enumerate(cells):
-        if cell is not None:
-            try:
-                cells[place] = {"bytes": read_cell(cell), "path": os.path.basename(cell["path"] or "") or None}
-            except OSError as error:
-                raise UserError(f"An image of `{field.name}` cannot be read: {error}.") from error
-    return pa.array(cells, type=field.type)
-
-
-def _file_digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

@@ -20,6 +20,18 @@ class UserError(ValueError):
     """A mistake of the user, explained in one line: what is wrong, the value received, what to do."""
 
 
+def expect(value: Any, kind: type | tuple[type, ...], name: str, right: str) -> None:
+    """Check the type of an argument; `right` says what to give, and how to get it.
+
+    Raises:
+        UserError: If it is of another type.
+    """
+    if not isinstance(value, kind):
+        got = f"the text {value!r}" if isinstance(value, str) else f"a value of type {type(value).__name__}"
+        got = f"the class {value.__name__}, not an instance" if isinstance(value, type) else got
+        raise UserError(f"`{name}` must be {right}; got {got}.")
+
+
 def opt(default: Any, help: str, **bounds: float) -> Any:
     """Declare an option with a default.
 

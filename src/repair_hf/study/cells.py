@@ -31,8 +31,9 @@ from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product
 from repair_hf.toyworld.truth import true_pairs
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.finetune import grids_of, train
+from repair_hf.training.finetune import train
 from repair_hf.training.hyperparameters import rule_of
+from repair_hf.training.tables import grids_of
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
-from repair_hf.llm.prompts import chat
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.setting import Setting
 from repair_hf.synthesis.estimate import estimate_run
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.sources import SourceImages
 
@@ -104,7 +103,7 @@ class Estimator:
         urls = [self.sources.url(int(self.sample.caption_image[row])) for row in rows]
         model = find_llm(self.setting.llm)[1]
         asked = [
-            count_tokens(model, chat(prompt, caption=text, source_image=url))
+            count_tokens(model, prompts_of(self.setting.llm).chat(prompt, caption=text, source_image=url))
             for text, url in zip(texts, urls, strict=True)
         ]
         return sum(asked) / len(asked), sum(map(text_tokens, texts)) / len(texts)

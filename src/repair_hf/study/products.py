@@ -19,7 +19,7 @@ from datasets import Dataset
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
-from repair_hf.llm.prompts import draw_instruction, fit_instruction, image_prompt, prompt_digest
+from repair_hf.llm.prompts import SHIPPED, Prompts, draw_instruction, fit_instruction
 from repair_hf.records.dataset import build
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.context import MakerContext
@@ -29,7 +29,7 @@ from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product, limit_spending, paid, products_in
-from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor
+from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor, prompts_of
 from repair_hf.synthesis.reuse import inherit
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
@@ -149,7 +149,7 @@ class Products:
             "maker": maker.name,
             "pairs_fingerprint": setting.pairs.fingerprint,
             "model_digest": setting.digest(setting.model),
-            "prompts": wording_digest(maker),
+            "prompts": wording_digest(maker, prompts_of(setting.llm)),
         }
 
     def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
@@ -174,7 +174,7 @@ def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
     return digest([kept, summary["samples"]])
 
 
-def wording_digest(maker: Maker) -> str:
+def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
     """Digest the prompts for texts and images of a maker."""
-    images = [image_prompt(ask("")) for ask in (draw_instruction, fit_instruction)] if maker.makes_images else []
-    return digest([prompt_digest(tuple(maker.asks)), images])
+    images = [prompts.image(ask("")) for ask in (draw_instruction, fit_instruction)] if maker.makes_images else []
+    return digest([prompts.digest(tuple(maker.asks)), images])

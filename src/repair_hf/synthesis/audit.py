@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import BaseModel, create_model
 
-from repair_hf.llm import prompts
 from repair_hf.llm.attempts import FIRST
 from repair_hf.llm.client import AnswerError, ChatModel
 
@@ -40,9 +39,9 @@ class Verdict(BaseModel):
 async def audit(chat: ChatModel, direction: str, *, q: str, gt: str, fp: str) -> Verdict:
     """Audit one failure. `q`, `gt` and `fp` are captions, or images as data URLs."""
     if direction == "i2t":
-        messages = prompts.chat("audit_i2t", query_image=q, ground_truth_caption=gt, false_positive_caption=fp)
+        messages = chat.prompts.chat("audit_i2t", query_image=q, ground_truth_caption=gt, false_positive_caption=fp)
     else:
-        messages = prompts.chat("audit_t2i", query_caption=q, ground_truth_image=gt, false_positive_image=fp)
+        messages = chat.prompts.chat("audit_t2i", query_caption=q, ground_truth_image=gt, false_positive_image=fp)
     verdict: Any = await chat.ask(messages, stage="audit", direction=direction, schema=Verdict, max_tokens=MAX_TOKENS)
     return verdict
 
@@ -53,7 +52,7 @@ async def audit_group(chat: ChatModel, *, q: str, gt: str, fps: Sequence[str]) -
     None if the answer is unusable; the caller then audits the captions one by one, so that one refused caption does
     not drop the others.
     """
-    messages = prompts.chat(
+    messages = chat.prompts.chat(
         "audit_i2t_grouped", query_image=q, ground_truth_caption=gt, false_positive_captions=list(fps)
     )
     try:

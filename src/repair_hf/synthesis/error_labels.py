@@ -15,9 +15,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from tqdm.auto import tqdm
 
-from repair_hf.llm import prompts
 from repair_hf.llm.attempts import allow_attempts
 from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.instruct import ErrorType
 from repair_hf.synthesis.workers import work_through
@@ -47,7 +47,7 @@ def label_images(chat: ChatModel, records: Iterable[Mapping[str, str]], path: Pa
     return len(wanted) - len(labels)
 
 
-def ask_about(record: Mapping[str, str]) -> list[dict]:
+def ask_about(record: Mapping[str, str], prompts: Prompts = SHIPPED) -> list[dict]:
     """The messages that ask for the error types of a record."""
     return prompts.chat("label_t2i", query_caption=record["q_text"], edit_instruction=record["edit_instruction"])
 
@@ -60,7 +60,11 @@ async def _label_all(chat: ChatModel, records: list[Mapping[str, str]]) -> dict[
         for record in queue:
             try:
                 answer: Any = await chat.ask(
-                    ask_about(record), stage="label", direction="t2i", schema=ErrorTypes, max_tokens=MAX_TOKENS
+                    ask_about(record, chat.prompts),
+                    stage="label",
+                    direction="t2i",
+                    schema=ErrorTypes,
+                    max_tokens=MAX_TOKENS,
                 )
                 labels[record["record_id"]] = list(dict.fromkeys(answer.error_types))
             except AnswerError:

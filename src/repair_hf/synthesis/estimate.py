@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Estimate, StageCost, Usage
 from repair_hf.llm.journal import Journal
+from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Provider, Reply
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
@@ -36,8 +37,9 @@ ENOUGH = 20  # answers that make a measurement
 
 # About as long as the answers of a model that does not think aloud first.
 REASON = "The caption says that a man holds a red umbrella, while the image shows a woman with a blue one."
+CAPTION = "a woman with a blue umbrella waits at the corner of a busy street"
 INSTRUCTION = (
-    "[Attribute Error]: The caption says that the umbrella is red, while the image shows a blue one held by the "
+    "The caption says that the umbrella is red, while the image shows a blue one held by the "
     "woman. Therefore, replace 'a red umbrella' with 'a blue umbrella'."
 )
 
@@ -58,13 +60,14 @@ def estimate_run(
     price: tuple[float, float] | None,
     image_price: float | None,
     measured: Mapping[tuple[str, str], Usage] | None = None,
+    prompts: Prompts = SHIPPED,
 ) -> Estimate:
     """Estimate what a synthesis will take. Without a measurement every failure counts as passing the audit.
 
     Prices are in US dollars, per prompt token and answered token and per edited image; None if unknown. `measured` is
     what was answered in the same folder before, by (stage, direction).
     """
-    rehearsal = rehearse(pairs, failures, model, options)
+    rehearsal = rehearse(pairs, failures, model, options, prompts)
     mined = Counter(row["direction"] for row in failures)
     return price_run(rehearsal, mined, options, price=price, image_price=image_price, measured=measured)
 
@@ -124,13 +127,19 @@ def _price(amounts: tuple[float, ...], prices: tuple[float | None, ...]) -> floa
     return None if None in dollars else sum(filter(None, dollars), 0.0)
 
 
-def rehearse(pairs: Pairs, failures: Sequence[Mapping[str, Any]], model: str, options: SynthesisOptions) -> Rehearsal:
+def rehearse(
+    pairs: Pairs,
+    failures: Sequence[Mapping[str, Any]],
+    model: str,
+    options: SynthesisOptions,
+    prompts: Prompts = SHIPPED,
+) -> Rehearsal:
     """Go through a sample of failures without sending anything, and count what would be asked."""
     builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
     sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
     tasks = [builder.task(row) for row in sample]
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
-        chat = ChatModel("rehearsal", journal=journal, provider=_counting(model))
+        chat = ChatModel("rehearsal", journal=journal, provider=_counting(model), prompts=prompts)
         images: Any = _NoImages()
         workers = RepairWorkers(chat, images, builder, replace(options, workers=1), bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
@@ -176,18 +185,20 @@ def _counting(model: str) -> Provider:
 
 
 def _typical_answer(request: Mapping[str, Any]) -> str:
-    """An answer of usual length that keeps the failure: by the requested schema, or a caption."""
-    if "response_format" not in request:
-        return "a woman with a blue umbrella waits at the corner of a busy street"
+    """An answer of usual length that keeps the failure, by the requested schema."""
     schema = request["response_format"]["json_schema"]["schema"]
     return json.dumps(_fill(schema, schema.get("$defs", {})))
 
 
 def _fill(schema: Mapping[str, Any], defs: Mapping[str, Any], name: str = "") -> Any:
+    if "anyOf" in schema:
+        return _fill(schema["anyOf"][0], defs, name)  # the other is null
     if "$ref" in schema:
         return _fill(defs[schema["$ref"].rpartition("/")[2]], defs, name)
     if schema["type"] == "object":
         return {name: _fill(part, defs, name) for name, part in schema["properties"].items()}
     if schema["type"] == "boolean":
         return name == "gt_valid"
-    return INSTRUCTION if name == "edit_instruction" else REASON
+    if schema["type"] == "array":
+        return [schema["items"]["enum"][0]]
+    return {"edit_instruction": INSTRUCTION, "answer": CAPTION}.get(name, REASON)

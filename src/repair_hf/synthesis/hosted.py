@@ -30,7 +30,7 @@ from repair_hf.llm.failures import (
 from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.prompts import image_prompt
+from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.llm.provider import Reply, find_provider
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
@@ -67,6 +67,7 @@ class HostedEditor:
         limits: Limits | None = None,
         circuit: Circuit | None = None,
         retries: Retries | None = None,
+        prompts: Prompts = SHIPPED,
     ) -> None:
         _, provider = find_provider(model)
         if provider in _SEND_ADDRESSES:
@@ -75,7 +76,7 @@ class HostedEditor:
                 "image, such as gemini/gemini-2.5-flash-image, or a diffusers id."
             )
         self.model, self.base_url, self.size, self.timeout = model, base_url, size, timeout
-        self.id = f"{model}?size={size}"
+        self.id, self.prompts = f"{model}?size={size}{prompts.mark}", prompts
         self._limits, self.circuit = limits or Limits(CONCURRENCY), circuit or Circuit()
         self._retries = retries or Retries()
         self._highest_bill = 0.0  # of the bills so far
@@ -100,7 +101,7 @@ class HostedEditor:
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
         image = await asyncio.to_thread(self._resized, source)
-        prompt = image_prompt(instruction)
+        prompt = self.prompts.image(instruction)
         try:
             return await insist(
                 lambda: self._attempt(image, prompt, budget, journal), self._retries, self.model, self._may_drop

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
 
-from repair_hf.llm.prompts import image_prompt
+from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -61,6 +61,7 @@ def load_editor(
     dtype: Dtype = "auto",
     offload: Offload = "none",
     device: str | None = None,
+    prompts: Prompts = SHIPPED,
 ) -> ImageEditor:
     """Load an image editor by Hub id or folder.
 
@@ -79,7 +80,7 @@ def load_editor(
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     pipeline = _load_pipeline(name, dtype, is_batched=batch_size > 1)
     name = f"{name_with_digest(name)}?dtype={dtype}"
-    editor = DiffusersEditor(pipeline, name, steps=steps, size=size, batch_size=batch_size)
+    editor = DiffusersEditor(pipeline, name, steps=steps, size=size, batch_size=batch_size, prompts=prompts)
     if offload == "model":
         pipeline.enable_model_cpu_offload(device=place)
     elif offload == "sequential":
@@ -145,7 +146,16 @@ class DiffusersEditor:
     PAIRS_REPEATED: ClassVar = {"StableDiffusionInstructPix2PixPipeline"}
     PAIRS: ClassVar = {"BatchedFlux2Klein"}
 
-    def __init__(self, pipeline: Any, name: str, *, steps: int = 8, size: int = 512, batch_size: int = 1) -> None:
+    def __init__(
+        self,
+        pipeline: Any,
+        name: str,
+        *,
+        steps: int = 8,
+        size: int = 512,
+        batch_size: int = 1,
+        prompts: Prompts = SHIPPED,
+    ) -> None:
         self.parameters = inspect.signature(type(pipeline).__call__).parameters
         if missing := {"image", "prompt", "generator"} - set(self.parameters):
             raise UserError(
@@ -153,8 +163,8 @@ class DiffusersEditor:
                 "cannot edit images by instruction. Give one that can, such as black-forest-labs/FLUX.2-klein-9B."
             )
         pipeline.set_progress_bar_config(disable=True)
-        self.pipeline, self.steps, self.size = pipeline, steps, size
-        self.id = f"{name}{'&' if '?' in name else '?'}steps={steps}&size={size}"
+        self.pipeline, self.steps, self.size, self.prompts = pipeline, steps, size, prompts
+        self.id = f"{name}{'&' if '?' in name else '?'}steps={steps}&size={size}{prompts.mark}"
         self._kind = type(pipeline).__name__
         self._can_pair = self._kind in self.PAIRS_REPEATED | self.PAIRS
         self.batch_size = batch_size if self._can_pair else 1
@@ -188,7 +198,7 @@ class DiffusersEditor:
         if len(seeds[0]) > 1 and "num_images_per_prompt" not in self.parameters:
             return [[self._edit_alike(images, instructions, [[seed]])[0][0] for seed in seeds[0]]]
 
-        prompts, count = [image_prompt(instruction) for instruction in instructions], len(seeds[0])
+        prompts, count = [self.prompts.image(instruction) for instruction in instructions], len(seeds[0])
         # on the CPU, so that the draws are the same on any device
         generators = [torch.Generator("cpu").manual_seed(seed) for row in seeds for seed in row]
         try:

@@ -21,6 +21,7 @@ from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_o
 if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.journal import Journal
+    from repair_hf.llm.prompts import Prompts
     from repair_hf.llm.provider import Provider
     from repair_hf.synthesis.hosted import HostedEditor
     from repair_hf.synthesis.images import ImageEditor
@@ -61,6 +62,8 @@ class LLMOptions(Bounded):
     )
     max_usd: float | None = opt(None, "Most dollars that this folder may cost, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers that may be paid for in this folder.", least=0)
+    prompts: str | None = opt(None, "Folder of prompts that replace ours of the same file name, such as audit_t2i.md.")
+    domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
     batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
 
 
@@ -142,6 +145,17 @@ def check_editor(options: EditorOptions) -> None:
         check_pipeline(name, offload=options.editor_offload)
 
 
+def prompts_of(options: LLMOptions) -> Prompts:
+    """Return the prompts that the options name.
+
+    Raises:
+        UserError: If a file of `prompts` lacks what ours holds.
+    """
+    from repair_hf.llm.prompts import Prompts
+
+    return Prompts(options.prompts, options.domain_notes)
+
+
 def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
     """Open the LLM with the journal that keeps its answers. Several processes share limits and ceilings.
 
@@ -175,11 +189,12 @@ def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
         provider=provider,
         budget=Budget(options.max_usd, options.max_calls, processes=count),
         batches=Batches(name, batches, base_url=options.llm_base_url) if options.batch else None,
+        prompts=prompts_of(options),
     )
 
 
 def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | HostedEditor:
-    """Open the image editor. Timeout and error rate are those of `llm`.
+    """Open the image editor. Timeout, error rate and prompts are those of `llm`.
 
     Raises:
         UserError: If there is no such model, or it cannot edit images.
@@ -200,6 +215,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
             timeout=llm.timeout,
             limits=Limits(CONCURRENCY, processes=_sharing(place)),
             circuit=Circuit(llm.max_error_rate),
+            prompts=prompts_of(llm),
         )
     from repair_hf.synthesis.images import load_editor
 
@@ -210,6 +226,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
         batch_size=options.editor_batch_size,
         dtype=options.editor_dtype,
         offload=options.editor_offload,
+        prompts=prompts_of(llm),
     )
 
 

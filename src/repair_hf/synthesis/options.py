@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypedDict
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict
 
 from repair_hf.runtime.options import Bounded, opt
 
@@ -27,6 +27,10 @@ class RepairOptions(Bounded):
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
     candidates_in_one_request: bool = opt(False, "Request all edits of a caption at once, if the provider can.")
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
+
+    def as_keywords(self) -> dict[str, Any]:
+        """These options as keywords of `Synthesizer`, without what a subclass adds."""
+        return {each.name: getattr(self, each.name) for each in fields(RepairOptions)}
 
 
 @dataclass(kw_only=True)

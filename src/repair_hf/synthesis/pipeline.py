@@ -24,7 +24,6 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.journal import shards
-from repair_hf.llm.prompts import prompt_digest
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
@@ -160,7 +159,7 @@ class Synthesizer:
             "retriever": self.encoder.name,
             "llm": self.chat.model,
             "editor": self.editor.id,
-            "prompt_digest": prompt_digest(),
+            "prompt_digest": self.chat.prompts.digest(),
             "seed": self.options.seed,
         }
         records = (self.builder.record(task) | made_by for task in tasks if task.reason is None)

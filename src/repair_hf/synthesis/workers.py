@@ -19,7 +19,7 @@ from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import edit_caption
-from repair_hf.synthesis.instruct import error_types, instruct, is_no_change
+from repair_hf.synthesis.instruct import instruct
 from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
@@ -110,10 +110,8 @@ class RepairWorkers:
                 task.verdict = await audit(self.chat, direction, **shown(task, "q", "gt", "fp"))
             if reason := task.verdict.drop_reason:
                 return task.drop(reason)
-        task.instruction = await instruct(self.chat, direction, **shown(task, "q", "fp"))
-        if direction == "i2t":
-            task.error_types = error_types(task.instruction)
-        if is_no_change(direction, task.instruction):
+        task.instruction, task.error_types = await instruct(self.chat, direction, **shown(task, "q", "fp"))
+        if task.instruction is None:
             return task.drop("no_op", "the instruction finds nothing to change")
         if direction == "t2i":
             task.candidates = await self.images.make(task.at["fp"], task.instruction)

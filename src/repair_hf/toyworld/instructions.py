@@ -1,7 +1,7 @@
 """Edit instructions of the toy world: writing them and carrying them out.
 
-They have the two forms of RePair (section 3.2 of the paper). A caption's instruction is
-`[Count Error]: … Therefore, replace 'a' with 'b'.`; a picture's instruction is free text.
+They have the two forms of RePair (section 3.2 of the paper). A caption's instruction has error types and reads
+`… Therefore, replace 'a' with 'b'.`; a picture's instruction is free text.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from repair_hf.toyworld.variations import rewrite, synonyms
 REPLACE = re.compile(r"replace '([^']+)' with '([^']+)'|remove '([^']+)'", re.IGNORECASE)
 
 
-def caption_instruction(caption: str, scene: Scene) -> str:
+def caption_instruction(caption: str, scene: Scene) -> tuple[list[str], str | None]:
     """Write the instruction that makes `caption` true of `scene` with as few changes as possible.
 
-    It reads `[Error types]: diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`
+    Returns:
+        The error types; and `Diagnosis. Therefore, replace 'a' with 'b', and remove 'c'.`, None for a true caption.
     """
     match = match_caption(caption)
     alignment = align(parse(caption), scene)
     if not alignment.differences:
-        return "[No Error]: The caption is true of the image. Therefore, keep it."
+        return [], None
     edits = [
         edit
         for which, target in (("1", "first"), ("2", "second"))
@@ -52,11 +53,10 @@ def caption_instruction(caption: str, scene: Scene) -> str:
         elif gap.name == "background":
             edits.append(("replace", match["early"] or match["late"], BACKGROUND_WORDS[gap.shown][0]))
     kinds = list(dict.fromkeys(gap.kind for gap in alignment.differences))
-    labels = ", ".join(kind if kind == "Hallucination" else f"{kind} Error" for kind in kinds)
     commands = [
         f"replace '{old}' with '{new}'" if verb == "replace" else f"remove '{old}'" for verb, old, new in edits
     ]
-    return f"[{labels}]: The image shows {describe_scene(scene)}. Therefore, {', and '.join(commands)}."
+    return kinds, f"The image shows {describe_scene(scene)}. Therefore, {', and '.join(commands)}."
 
 
 def apply_instruction(caption: str, instruction: str, rng: random.Random) -> str:

@@ -61,16 +61,16 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     rng, slips = random.Random(key), random.Random(f"{key}/slips")  # what is right does not depend on the rates
     mistake = _mistake(errors, slips)
     if job in _VARIATIONS:
-        return _vary(job, shown[job], mistake, rng)
+        return _written(_vary(job, shown[job], mistake, rng))
     if job == "Image to vary":
         facts = captions.parse(shown["Caption to keep true"])
         goal = variations.change_scene(shown["Caption to keep true"], shown[job], rng)
         goal = mistakes.slip(goal, mistakes.true_facts(facts, goal), rng) if mistake else goal
-        return instructions.scene_instruction(shown[job], goal)
+        return _written(instructions.scene_instruction(shown[job], goal))
     if "Edit instruction" in shown and "False-positive caption" not in shown:
         return json.dumps({"error_types": instructions.image_errors(shown["Edit instruction"])})
     if "Edit instruction" in shown:
-        return _edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng)
+        return _written(_edit(shown["False-positive caption"], shown["Edit instruction"], mistake, rng))
     if "Ground-truth caption" in shown or "Ground-truth image" in shown:
         reply = _audit(shown, errors, slips)
     else:
@@ -183,6 +183,10 @@ def _mistake(errors: LLMErrors, slips: random.Random) -> str | None:
     return "extra" if at < errors.missed + errors.extra else None
 
 
+def _written(text: str) -> str:
+    return json.dumps({"answer": text})
+
+
 def _vary(job: str, caption: str, mistake: str | None, rng: random.Random) -> str:
     """Answer a prompt of a baseline. A change that is missed leaves the caption true; one too many makes it false."""
     vary = _VARIATIONS[job]
@@ -250,7 +254,7 @@ def _reason(wrong: tuple[Difference, ...], holds: bool) -> str:
     return f"{wrong[0].kind}: the caption says {said}, the image shows {shown}."
 
 
-def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: random.Random) -> dict[str, str]:
+def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
     if "Query caption" in shown:
         facts, scene = captions.parse(shown["Query caption"]), shown["False-positive image"]
         goal = satisfy(facts, scene)
@@ -268,9 +272,10 @@ def _instruct(shown: _Shown, mistake: str | None, errors: LLMErrors, slips: rand
             scene = mistakes.slip(scene, mistakes.true_facts(facts, scene), slips)
     elif slips.random() < errors.invents:
         word = caption.rstrip(".").split()[-1]  # a wrong verdict let a true caption through, so a fault is invented
-        fault = f"[Attribute Error]: The wording is loose. Therefore, replace '{word}' with '{word}'."
-        return {"edit_instruction": fault}
-    return {"edit_instruction": instructions.caption_instruction(caption, scene)}
+        fault = f"The wording is loose. Therefore, replace '{word}' with '{word}'."
+        return {"error_types": ["Attribute"], "edit_instruction": fault}
+    types, instruction = instructions.caption_instruction(caption, scene)
+    return {"error_types": types, "edit_instruction": instruction}
 
 
 def _broken(reply: dict, rng: random.Random) -> str:

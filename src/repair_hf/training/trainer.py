@@ -9,21 +9,22 @@ L_grid stays the same.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset, DatasetDict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
+from transformers import PreTrainedModel, PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs
@@ -31,7 +32,6 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.training.checkpoint_files import fault
 from repair_hf.training.checkpoints import (
-    MAX_LOGIT_SCALE,
     LoopCallback,
     Signature,
     Spent,
@@ -39,33 +39,22 @@ from repair_hf.training.checkpoints import (
     find_checkpoint,
     spent_before,
 )
-from repair_hf.training.collation import GridCollator, Pixels, TrainingRows
+from repair_hf.training.checks import check_arguments, check_trainable, keep_the_best
+from repair_hf.training.collation import TrainingRows
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.objectives import Objective, Vectors, attach, objective_of
+from repair_hf.training.objectives import Objective, Vectors, attach, detach, objective_of
 from repair_hf.training.sampling import OneCaptionPerImage
+from repair_hf.training.tables import collator_of, grids_of, pixels_of
 from repair_hf.training.towers import encode_batch
 
 logger = logging.getLogger(__name__)
 
 
-class RepairTrainer(Trainer):
-    """A `Trainer` for dual encoders on rows of `Grids`, or on other rows with an objective made for them.
+class GridTrainer(Trainer):
+    """A `Trainer` for dual encoders on pairs and on the grids of their records.
 
-    Logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp) beside the Trainer's `loss`.
-    Evaluation is retrieval on a split of pairs: R@K and MRR in both directions, as `eval_i2t_R@1` and so on.
-
-    `train` resumes from the checkpoint that `args.resume_from_checkpoint` names; by default the last, if there is one.
-
-    Args:
-        model: A dual encoder whose forward returns unit `image_embeds` and `text_embeds`, with a `logit_scale` (ln).
-        args: The configuration.
-        data_collator: Makes batches of the rows of `train_dataset`.
-        train_dataset: Anchors and grids.
-        processing_class: The model's `Preprocessor`; saved with every checkpoint.
-        eval_dataset: Pairs to evaluate on.
-        eval_pixels: The images of `eval_dataset`, if they are decoded already.
-        objective: The loss; by default the one that `args.negatives` names.
-        callbacks, optimizers: As in the Trainer.
+    It trains and writes checkpoints. `hub.trainer.RepairTrainer`, where the arguments are described, also leaves a
+    finished folder, and pushes it.
     """
 
     args: RepairConfig
@@ -76,33 +65,37 @@ class RepairTrainer(Trainer):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: Retriever,
         args: RepairConfig,
-        data_collator: GridCollator,
-        train_dataset: TrainingRows,
-        processing_class: Preprocessor,
+        train_dataset: Pairs,
         eval_dataset: Pairs | None = None,
+        processing_class: ProcessorMixin | Preprocessor | None = None,
         *,
-        eval_pixels: Pixels | None = None,
+        records: Dataset | DatasetDict | None = None,
+        rows: TrainingRows | None = None,
         objective: Objective | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
-        _check(model, args)
-        self.sampler = sampler_of(train_dataset, args)
+        records = check_arguments(args, train_dataset, eval_dataset, records)
+        encoder = open_encoder(model, processing_class, device=args.device)
+        check_trainable(encoder.model, args)
+        rows = rows or grids_of(train_dataset, records, args)
+        if eval_dataset is not None:
+            keep_the_best(args)
+        self.sampler = sampler_of(rows, args)
         self.loop = LoopCallback(self.sampler)
-        self.objective: Objective = objective or objective_of(
-            str(args.negatives), args.grid_weight, args.known_matches
-        )
-        attach(self.objective, model, processes=args.world_size)
-        model.float()  # type: ignore[no-untyped-call]  # the optimizer's weights are float32
+        rule = str(args.negatives), args.grid_weight, args.known_matches
+        self.objective: Objective = objective or objective_of(*rule)
+        attach(self.objective, encoder.model, processes=args.world_size)
+        encoder.model.float()  # the optimizer's weights are float32
         super().__init__(
-            model,
+            encoder.model,
             args,
-            data_collator,
-            train_dataset,
+            collator_of(encoder, train_dataset, rows, args),
+            rows,
             eval_dataset=eval_dataset,
-            processing_class=processing_class,  # type: ignore[arg-type]
+            processing_class=encoder.preprocessor,  # type: ignore[arg-type]
             callbacks=[self.loop, Signature(self), *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
@@ -111,7 +104,8 @@ class RepairTrainer(Trainer):
         self.can_return_loss = True
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, since this process began to train
-        self._eval_pixels = eval_pixels
+        self.pairs, self.records = train_dataset, records
+        self._eval_pixels = None if eval_dataset is None else pixels_of(eval_dataset.images, "image", encoder, args)
         self._before = Spent()  # the cost before a resume
         self._sums: dict[str, Tensor] = {}  # sum and count of each term since the last log
 
@@ -208,6 +202,15 @@ class RepairTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save model and processor. A checkpoint keeps what the objective needs; any other folder holds none of it."""
+        if not _internal_call:
+            detach(self.model)
+            # Leave mixed precision. `Accelerator.unwrap_model` would also strip decorators of transformers' forward.
+            for name in ("forward", "_original_forward"):
+                vars(self.model).pop(name, None)
+        super().save_model(output_dir, _internal_call)
+
     def _load_best_model(self) -> None:
         """Load the best model, unless its checkpoint was damaged since."""
         folder = Path(str(self.state.best_model_checkpoint))
@@ -270,25 +273,3 @@ def run_of(model: PreTrainedModel, rows: TrainingRows, args: RepairConfig) -> di
     report = rows.report()
     data = {"model": model.name_or_path, "captions": digest(rows.captions), "rows": report}
     return args.recorded(has_records="cells" in report) | data
-
-
-def check_model(model: PreTrainedModel) -> None:
-    """Raise an error for a model that has no `logit_scale`."""
-    if "logit_scale" not in dict(model.named_parameters()):
-        raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
-
-
-def _check(model: PreTrainedModel, args: RepairConfig) -> None:
-    """Check what the trainer cannot work with, and freeze SigLIP's bias: a constant on all logits has no effect."""
-    if args.push_to_hub:
-        raise UserError(
-            "`push_to_hub` of the Trainer would upload pickled arguments and no model card. Leave it out and call "
-            "`repair_hf.hub.push.push_model(folder, repo)` after the training."
-        )
-    parameters = dict(model.named_parameters())
-    if "logit_bias" in parameters:
-        parameters["logit_bias"].requires_grad_(False)
-    check_model(model)
-    scale = parameters["logit_scale"].exp().item()
-    if scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
-        logger.warning("The model's logit scale is %.1f; from the first step on it is held at 100 at most.", scale)

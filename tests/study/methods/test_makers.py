@@ -153,9 +153,10 @@ def test_an_interrupted_run_goes_on_where_it_was(made, run, tmp_path):
 def test_a_useless_answer_costs_its_own_sample_only(pairs, made, run, tmp_path):
     """An empty answer, a refusal, the caption itself, one word: no sample, and a reason."""
     words = pairs.captions["caption"][:4]
-    useless = dict(zip(words, ["", "I'm sorry, but I can't help with that.", words[2].upper(), "Circle"], strict=True))
+    said = ["", {"answer": None}, {"answer": words[2].upper()}, {"answer": "Circle"}]
+    useless = dict(zip(words, said, strict=True))
 
-    def script(stage: str, shown: str) -> str | None:
+    def script(stage: str, shown: str) -> str | dict | None:
         return next((said for caption, said in useless.items() if json.dumps(caption) in shown), None)
 
     one = run("laclip", tmp_path, Scripted(script))

@@ -11,7 +11,6 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,14 +20,13 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm import prompts
 from repair_hf.llm.client import AnswerError, ChatModel
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.prompts import draw_instruction
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
 from repair_hf.synthesis.candidates import Candidates, open_image_journal
-from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, clean, usable
+from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usable
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of
@@ -150,7 +148,7 @@ class MakerContext:
         """Return the usable ones of `samples` captions by the LLM. If none is usable, raise AnswerError."""
         self.asked.llm += samples
         answers = await self.chat.ask_many(
-            prompts.chat(prompt, **blanks),
+            self.chat.prompts.chat(prompt, **blanks),
             samples=samples,
             together=False,
             stage=prompt,
@@ -158,7 +156,7 @@ class MakerContext:
             temperature=TEMPERATURE,
             max_tokens=MAX_TOKENS,
             seed=self.seed,
-            read=partial(clean, source=blanks["caption"]),
+            schema=Written,
         )
         return [text for text in usable(answers) if text is not None]
 

@@ -1,0 +1,204 @@
+"""What `repair-hf mine` found: failures to look at, and the counts that say whether a repair is worth its price."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+
+from repair_hf.analysis.charts import COLOURS, NAMES, chart
+from repair_hf.analysis.record_sample import RecordSample, shares
+from repair_hf.analysis.report import Finding
+from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
+from repair_hf.pairs.dataset import Pairs, bare_caption, load_wanted
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
+from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.own_files import intact, read_yaml
+
+FAR = 100  # false positives ahead: the annotation may be wrong
+TIE = 0.01  # of cosine: both answers may be right
+EQUAL = 0.9999  # cosine of two images that show the same pixels
+NEAR = 0.95  # cosine of two images that show nearly the same
+AHEAD = (0, 1, 2, 5, 10, 100)  # lower edges of the classes of `_ahead`
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Mined failures with their pairs."""
+
+    folder: Path
+    failures: Dataset
+    pairs: Pairs
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The failures with `margin`, the cosine of the false positive minus that of the ground truth."""
+        table = self.failures.with_format("arrow")[:].to_pandas()
+        return table.assign(margin=table["fp_score"] - table["gt_score"], ahead=table["fp_rank"] < table["gt_rank"])
+
+
+def is_mined(place: str | Path) -> bool:
+    """Whether a place is a folder of `repair-hf mine`."""
+    return (Path(place) / FILE).is_file()
+
+
+def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
+    """Load a folder of `repair-hf mine`; `pairs` are those of its options by default.
+
+    Raises:
+        UserError: If its pairs are not on record, not where they were, or others.
+    """
+    folder, failures = Path(place), load_failures(place)
+    if pairs is None:
+        options = read_yaml(folder / "config.yaml", remedy=REMEDY) if (folder / "config.yaml").is_file() else {}
+        known = {each.name for each in fields(PairsOptions)}
+        if not options.get("pairs"):
+            raise UserError(f"{folder} does not say which pairs it was mined from; give --pairs.")
+        pairs = load_wanted(PairsOptions(**{name: value for name, value in options.items() if name in known}))
+    mined = Mined(folder, failures, pairs)
+    _check_pairs(mined)
+    return mined
+
+
+def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed: int = 0) -> RecordSample:
+    """Draw failures whose false positive outranks the ground truth; others too only if there is none.
+
+    Raises:
+        UserError: If there is nothing to draw.
+    """
+    table = mined.table
+    table = table[table["ahead"]] if table["ahead"].any() else table
+    wanted = DIRECTIONS if direction is None else (direction,)
+    places = {way: table.index[table["direction"] == way].tolist() for way in wanted}
+    counts = {way: len(found) for way, found in places.items()}
+    if not any(counts.values()):
+        raise UserError(f"Nothing to draw: {mined.folder} holds no failure of {' or '.join(wanted)}.")
+    rng = random.Random(seed)
+    drawn = [place for way, share in shares(counts, n).items() for place in sorted(rng.sample(places[way], share))]
+    retriever = miner_of(mined.folder)
+    rows = [_row(row, mined.pairs) | {"retriever": retriever} for row in table.loc[drawn].to_dict("records")]
+    return RecordSample(rows, counts)
+
+
+def mined_findings(mined: Mined) -> list[Finding]:
+    """Collect what a report on mined failures shows."""
+    return [questions(mined), _outranked(mined), _ahead(mined), _margins(mined)]
+
+
+def questions(mined: Mined) -> Finding:
+    """Count what speaks against a repair: wrong annotations, answers that fit as well, and duplicates."""
+    table, cosine = mined.table, _image_cosines(mined)
+    lost = table["ahead"].to_numpy()
+    texts = [bare_caption(text) for text in mined.pairs.captions["caption"][:]]
+    images = pd.Series(mined.pairs.caption_image).groupby(texts).nunique()  # of each text
+    shared = {text for text, count in images.items() if count > 1}
+    captions = table["q"].where(table["direction"] == "t2i", table["fp"])  # of each failure
+    repeats = np.array([texts[place] in shared for place in captions])
+    asked = {
+        f"Wrong annotations? {FAR} or more answers rank before the ground truth": table["gt_rank"].to_numpy() > FAR,
+        f"Are both right? The two cosines differ by less than {TIE:g}": table["margin"].abs().to_numpy() < TIE,
+        "Equal captions? Other images have the very caption": repeats,
+    }
+    if cosine is not None:
+        asked["Equal images? The wrong image is the right one again"] = cosine >= EQUAL
+        asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
+    rows = [
+        (question, way, int(hits), int(total), hits / total if total else np.nan)
+        for question, is_hit in asked.items()
+        for way in DIRECTIONS
+        for total in [int((lost & (table["direction"] == way)).sum())]
+        for hits in [int((lost & is_hit & (table["direction"] == way)).sum())]
+    ]
+    note = (
+        "Counted among the failures whose false positive outranks the ground truth. A large share means that the data "
+        "should be mended first: the audit drops such failures, and you pay for it."
+    )
+    if cosine is None:
+        note += " Images were not compared: the folder does not hold their vectors."
+    heads = ["question", "direction", "failures", "of", "share"]
+    return Finding("questions", "Is a repair worth it?", note, pd.DataFrame(rows, columns=heads))
+
+
+def _outranked(mined: Mined) -> Finding:
+    rows = []
+    for way, table in mined.table.groupby("direction"):
+        failed = int(table.groupby("q")["ahead"].any().sum())
+        count = table["q"].nunique()
+        rows.append((way, count, failed, failed / count, len(table), int(table["ahead"].sum()), table["ahead"].mean()))
+    heads = ["direction", "queries", "missed", "share", "false positives", "outrank the ground truth", "share of them"]
+    note = "A query is missed if a false positive ranks before its best ground truth."
+    return Finding("outranked", "False positives before the ground truth", note, pd.DataFrame(rows, columns=heads))
+
+
+def _ahead(mined: Mined) -> Finding:
+    """Queries by the number of false positives before their ground truth."""
+    names = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in zip(AHEAD, AHEAD[1:])]  # noqa: B905
+    names.append(f"{AHEAD[-1]} or more")
+    rows = []
+    for way, table in mined.table.groupby("direction"):
+        counts = table.groupby("q")["gt_rank"].first().to_numpy() - 1
+        found = Counter(np.searchsorted(AHEAD, counts, side="right") - 1)
+        rows += [(way, name, found[place], found[place] / len(counts)) for place, name in enumerate(names)]
+    table = pd.DataFrame(rows, columns=["direction", "false positives ahead", "queries", "share"])
+    note = "Few ahead: near misses, which a repair corrects. Many ahead: the model or the annotation is far off."
+    return Finding("ahead", "Queries by their number of false positives", note, table)
+
+
+def _margins(mined: Mined) -> Finding:
+    rows, best = [], {}
+    for way, table in mined.table.groupby("direction"):
+        best[way] = table.loc[table.groupby("q")["fp_rank"].idxmin(), "margin"].to_numpy()
+        quartiles = np.percentile(best[way], [5, 25, 50, 75, 95]).tolist()
+        rows.append((way, len(best[way]), *quartiles, float(np.mean(np.abs(best[way]) < TIE))))
+    heads = ["direction", "queries", "5%", "25%", "median", "75%", "95%", f"within {TIE:g}"]
+    with chart(1.7, columns=len(best)) as (figure, panels):
+        for axes, (way, found) in zip(np.atleast_1d(panels), best.items(), strict=True):
+            axes.hist(found, 40, color=COLOURS[way])
+            axes.axvline(0, color="black", lw=0.9, ls=":")
+            axes.set_title(NAMES[way], loc="left", fontsize=7)
+            axes.set_xlabel("cos(q, fp) − cos(q, gt)", fontsize=7)
+            axes.set_yticks([])
+    note = "Of each query, the cosine of its best false positive minus that of its ground truth; above 0 it is missed."
+    return Finding("margins", "Margins", note, pd.DataFrame(rows, columns=heads), figure, mined.table)
+
+
+def _image_cosines(mined: Mined) -> np.ndarray | None:
+    """Return the cosine of the right image and the wrong one of each failure, (n,); None without stored vectors."""
+    files = sorted((mined.folder / "embeddings").glob("images-*.npy"))
+    if len(files) != 1:
+        return None
+    with intact(files[0], REMEDY):
+        vectors = np.load(files[0], mmap_mode="r")  # (N, D), unit
+    if len(vectors) != len(mined.pairs.images):
+        return None
+    table, owner = mined.table, mined.pairs.caption_image
+    is_t2i = (table["direction"] == "t2i").to_numpy()
+    q, gt, fp = (table[role].to_numpy() for role in SOURCES)
+    right = np.where(is_t2i, gt, q)
+    wrong = np.where(is_t2i, fp, owner[np.where(is_t2i, 0, fp)])
+    return np.einsum("nd,nd->n", vectors[right], vectors[wrong])
+
+
+def _check_pairs(mined: Mined) -> None:
+    ids = {"image": mined.pairs.images["image_id"][:], "text": mined.pairs.captions["caption_id"][:]}
+    for row in mined.failures.select(range(min(len(mined.failures), FAR))).to_list():
+        for role in SOURCES:
+            known, place = ids[MODALITIES[row["direction"]][role]], row[role]
+            if place >= len(known) or row.get(f"{role}_id", known[place]) != known[place]:
+                raise UserError(f"{mined.folder} was mined from other pairs. Give its own --pairs and --split.")
+
+
+def _row(row: dict[str, Any], pairs: Pairs) -> dict[str, Any]:
+    """Return a failure in the columns of a record, with its margin and without an edit."""
+    for role in SOURCES:
+        if MODALITIES[row["direction"]][role] == "text":
+            row[f"{role}_text"] = pairs.captions[row[role]]["caption"]
+        else:
+            row[f"{role}_image"] = pairs.images[row[role]]["image"]
+    return row

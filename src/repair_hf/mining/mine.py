@@ -1,0 +1,118 @@
+"""Mine a retriever's failures in one call: embed the pairs, rank them, keep the best wrong answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+from datasets import Dataset
+from transformers import ProcessorMixin
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.opening import Retriever, open_encoder
+from repair_hf.encoder.pixel_store import pixels_for
+from repair_hf.mining.alike import alike_images
+from repair_hf.mining.faiss_index import Index
+from repair_hf.mining.false_positives import (
+    annotated_positives,
+    mine_approximately,
+    mine_false_positives,
+    sample_queries,
+    summarize,
+    with_ids,
+)
+from repair_hf.mining.options import MiningKeywords, MiningOptions
+from repair_hf.mining.random_failures import at_random
+from repair_hf.mining.reported import Report, score_report
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.processes import processes
+
+
+def mine(
+    model: Retriever, pairs: Pairs, *, processor: ProcessorMixin | None = None, **options: Unpack[MiningKeywords]
+) -> Dataset:
+    """Find the wrong answers that a retriever ranks highest, in both directions.
+
+    Args:
+        model: A `CLIPModel` or another dual encoder of transformers, a Hub id, or a folder.
+        pairs: Images and captions, see `load_pairs` and `Pairs.from_dataset`.
+        processor: The model's processor; by default the one beside the weights.
+        options: Fields of `MiningOptions`, such as `d_i2t=5` or `max_queries=1000`: the options of `repair-hf mine`.
+
+    Returns:
+        A row per false positive, see `mine_false_positives`, with the ids of query, ground truth and false positive.
+
+    Raises:
+        UserError: If an argument is of a wrong type, the model cannot be loaded, or an option is not valid.
+
+    Example:
+        >>> failures = mine("openai/clip-vit-base-patch32", pairs, max_queries=1000)
+        >>> failures.filter(lambda row: row["gt_rank"] > 1)
+    """
+    wanted = MiningOptions(**options)
+    expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+    if len(pairs.images) < 2:
+        raise UserError("`pairs` hold one image, so no caption can find a wrong one. Give more images.")
+    encoder = open_encoder(model, processor, batch_size=wanted.batch_size, precision=wanted.precision)
+    return mine_pairs(encoder, pairs, wanted)[0]
+
+
+def mine_pairs(
+    encoder: DualEncoder,
+    pairs: Pairs,
+    options: MiningOptions,
+    cache_folder: Path | None = None,
+    report: Report | None = None,
+) -> tuple[Dataset, dict[str, Any]]:
+    """Mine with an open encoder, or score reported failures; vectors are kept in `cache_folder`.
+
+    Every process gets all failures.
+
+    Returns:
+        The failures; and their summary: `directions` (see `summarize`), `positives_by_equal_text`,
+        `positives_by_image`, `images_alike`; with an index `search`, `recall` and `ranks`; with a report `reported`
+        and `unmatched`.
+    """
+    captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
+    vectors = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
+    same_image, alike = alike_images(pairs, vectors[0], options.near_duplicates)
+    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions, same_image)
+    if report is None:
+        failures, found = _search(encoder, pairs, vectors, same_image, positives, options)
+    else:
+        matched, unmatched = report
+        failures, answers = score_report(matched, *vectors, positives)
+        unmatched = [*unmatched, *answers]
+        found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}, "unmatched": unmatched}
+    by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
+    summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
+    summary |= {"positives_by_image": positives.doubles - by_text, "images_alike": alike}
+    return with_ids(failures, pairs), summary | found
+
+
+def _search(
+    encoder: DualEncoder,
+    pairs: Pairs,
+    vectors: tuple[np.ndarray, np.ndarray],
+    same_image: Any,
+    positives: Any,
+    options: MiningOptions,
+) -> tuple[Dataset, dict[str, Any]]:
+    """Return the failures, and what the summary says of an index."""
+    of_images, found = pairs.caption_image, {}
+    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
+    sizes |= {"same_text_is_positive": pairs.captions["caption"][:], "same_image_is_positive": same_image}
+    if options.search == "exact":
+        device = encoder.device if encoder.device.type == "cuda" else "cpu"
+        failures = mine_false_positives(*vectors, of_images, device=device, everyone=processes(), **sizes)
+    else:
+        index = Index(options.search, options.search_effort)
+        failures, recall = mine_approximately(*vectors, of_images, index, **sizes)
+        found = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+    if options.max_queries is not None:
+        failures = sample_queries(failures, of_images, options.max_queries, options.seed)
+    if options.false_positives == "random":
+        failures = at_random(failures, *vectors, positives, options.seed)
+    return failures, found

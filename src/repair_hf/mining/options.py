@@ -1,0 +1,66 @@
+"""The options of mining."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from repair_hf.runtime.options import EmbeddingOptions, UserError, opt
+
+
+@dataclass(kw_only=True)
+class MiningOptions(EmbeddingOptions):
+    """How many false positives to keep, and how to find them."""
+
+    k_mine: int = opt(
+        100, "Largest `d_i2t` and `d_t2i`; with an index also the largest rank known for a ground truth.", least=1
+    )
+    d_i2t: int = opt(5, "False positive captions to keep for each image.", least=0)
+    d_t2i: int = opt(1, "False positive images to keep for each caption; each costs an image edit.", least=0)
+    max_queries: int | None = opt(
+        None,
+        "Mine at most so many images, and as many of their own captions, drawn at random, so that both directions "
+        "meet; all by default.",
+        least=1,
+    )
+    false_positives: Literal["best", "random"] = opt(
+        "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
+    )
+    seed: int = opt(0, "Seed of the random draws.")
+    near_duplicates: float | None = opt(
+        None,
+        "Cosine from which two images count as one photograph, as those of equal pixels always do.",
+        above=0,
+        most=1,
+    )
+    search: Literal["exact", "ivf", "hnsw"] = opt(
+        "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
+    )
+    search_effort: float = opt(1.0, "Search effort of an index: more is slower and misses less.", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.search == "exact" and self.search_effort != 1:
+            raise UserError(
+                f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
+                "give `search` ivf or hnsw, or leave it out."
+            )
+
+
+class MiningKeywords(TypedDict, total=False):
+    """The fields of `MiningOptions`, as keywords of `mine`."""
+
+    k_mine: int
+    d_i2t: int
+    d_t2i: int
+    max_queries: int | None
+    false_positives: Literal["best", "random"]
+    seed: int
+    near_duplicates: float | None
+    search: Literal["exact", "ivf", "hnsw"]
+    search_effort: float
+    batch_size: int
+    precision: Literal["fp32", "bf16", "fp16"]
+    cache_images: bool
+    cache_folder: str | None
+    draft_jpegs: bool

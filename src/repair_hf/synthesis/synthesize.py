@@ -1,0 +1,209 @@
+"""Repair failures in one call: from failures to a folder of records, as `repair-hf synthesize` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from datasets import Dataset
+from transformers import ProcessorMixin
+
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.identity import check_retriever
+from repair_hf.encoder.opening import Retriever, open_encoder
+from repair_hf.llm.cost import paid_in
+from repair_hf.llm.journal import RESERVE, open_journal
+from repair_hf.mining.failures import load_failures, miner_of
+from repair_hf.mining.false_positives import FEATURES
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.records.dataset import load_records, save_records, summarize
+from repair_hf.runtime.disk import naming_full_disk
+from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
+from repair_hf.synthesis.models import (
+    EditorOptions,
+    LLMOptions,
+    check_editor,
+    find_usable_editor,
+    find_usable_llm,
+    local_weights,
+    open_chat,
+    open_editor,
+    prompts_of,
+)
+from repair_hf.synthesis.options import RepairOptions
+from repair_hf.synthesis.outcome import reopen, require_records
+from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.sources import SourceImages
+
+NEEDS = ("directions", "llm", "images", "paid", "seconds")  # keys of a summary
+
+
+class View(Protocol):
+    """Shows a synthesis while it runs."""
+
+    def __call__(self, repair: RepairTask) -> None: ...
+
+    def write(self, *, is_done: bool = False) -> None: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be repaired, and how."""
+
+    pairs: Pairs
+    failures: Dataset
+    encoder: DualEncoder
+    llm: LLMOptions
+    editor: EditorOptions
+    options: RepairOptions
+    round: int = 1
+
+    def resolved(self) -> dict[str, Any]:
+        """What decides the result."""
+        options = asdict(self.llm) | asdict(self.editor) | asdict(self.options) | local_weights(self.llm, self.editor)
+        return options | {
+            "model": self.encoder.model.name_or_path or None,
+            "failures_digest": digest(self.failures.select_columns(list(FEATURES)).to_dict()),
+            "pairs_fingerprint": self.pairs.fingerprint,
+            "model_digest": self.encoder.digest,
+            "prompt_digest": prompts_of(self.llm).digest(),
+        }
+
+
+def synthesize(
+    failures: Dataset | str | Path,
+    pairs: Pairs,
+    model: Retriever,
+    *,
+    llm: str,
+    editor: str,
+    output: str | Path,
+    processor: ProcessorMixin | None = None,
+    **options: Any,
+) -> Dataset:
+    """Audit failures and edit their false positives into records, in a folder.
+
+    The same call resumes after an interruption, and pays for no answer twice. A finished folder is returned as it is.
+
+    Args:
+        failures: What `mine` returned, or a folder of `repair-hf mine`.
+        pairs: What the failures were mined from.
+        model: The retriever that failed; it selects among the edits. As in `mine`.
+        llm: Id of the LLM, such as `gemini/gemini-2.5-flash`.
+        editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-9B`.
+        output: Folder for records, journal and candidate images, as `repair-hf synthesize` writes it.
+        processor: The model's processor; by default the one beside the weights.
+        options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
+
+    Returns:
+        The records, see `load_records`.
+
+    Raises:
+        UserError: If an argument is of a wrong type or not valid, or the failures are not of these pairs.
+        RunStopped: If a provider or the budget stopped the run, or no failure became a record.
+
+    Example:
+        >>> records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="runs/records")
+    """
+    expect(failures, (Dataset, str, Path), "failures", "what `mine` returns, or a folder of `repair-hf mine`")
+    expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+    of_llm, of_editor, repair = _options(options | {"llm": llm, "editor": editor})
+    encoder = open_encoder(model, processor)
+    if not isinstance(failures, Dataset):
+        check_retriever(encoder, [miner_of(failures)], f"The failures of {failures}")
+        failures = load_failures(failures)
+    RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
+    work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
+    resolved = work.resolved() | {"output": str(output)}
+    summary = repair_into(Path(output), work, resolved, finished(output, resolved, NEEDS))
+    if processes().is_main:
+        require_records(Path(output), summary, of_llm.answer_attempts)
+    processes().gather(None)
+    return load_records(output)
+
+
+def repair_into(
+    folder: Path,
+    work: Work,
+    resolved: dict[str, Any],
+    summary: dict[str, Any] | None,
+    *,
+    embed_source_images: bool = True,
+    watch: Callable[[Synthesizer], View] | None = None,
+) -> dict[str, Any]:
+    """Repair into a stage's folder, and return its summary, which other processes than the main one lack.
+
+    A finished folder, whose `summary` is not None, is run again only if that can make more of it.
+
+    Raises:
+        UserError, RunStopped: As `synthesize`.
+    """
+    if summary is not None and not reopen(folder, summary, work.llm.answer_attempts):
+        return summary
+    check_models(work.llm, work.editor)
+    open_stage(folder, command="synthesize", options=resolved)
+    with naming_full_disk(folder, lambda: _space_needed(folder, work.options.candidates)):
+        return _repair(folder, work, embed_source_images, watch)
+
+
+def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
+    """Check keys and ids of the models before anything is loaded."""
+    find_usable_llm(llm)
+    find_usable_editor(editor)
+    check_editor(editor)
+
+
+def _options(given: Mapping[str, Any]) -> tuple[LLMOptions, EditorOptions, RepairOptions]:
+    kinds = (LLMOptions, EditorOptions, RepairOptions)
+    known = [{each.name for each in fields(kind)} for kind in kinds]
+    if unknown := set(given) - set().union(*known):
+        raise UserError(f"`synthesize` has no option {sorted(unknown)}; it takes {sorted(set().union(*known))}.")
+    llm, editor, repair = ({name: given[name] for name in given if name in names} for names in known)
+    return LLMOptions(**llm), EditorOptions(**editor), RepairOptions(**repair)
+
+
+def _repair(
+    folder: Path, work: Work, embed_source_images: bool, watch: Callable[[Synthesizer], View] | None
+) -> dict[str, Any]:
+    start, everyone = time.perf_counter(), processes()
+    with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
+        chat, images = open_chat(work.llm, journal), open_editor(work.editor, work.llm)
+        synthesizer = Synthesizer(
+            work.pairs, work.encoder, chat, images, round=work.round, **work.options.as_keywords()
+        )
+        view = watch(synthesizer) if watch is not None and everyone.is_main else None
+        synthesizer.watch = view
+        records, dropped = synthesizer.run(work.failures, folder)
+    if not everyone.is_main:
+        return {}
+    if view is not None:
+        view.write(is_done=True)
+    save_records(folder, records, dropped, embed_source_images=embed_source_images)
+    summary = {
+        "directions": summarize(records, dropped),
+        "llm": _listed(chat.usage),
+        "attempts": chat.attempts,
+        "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
+        "paid": _listed(paid_in(folder)),
+        "seconds": time.perf_counter() - start,
+    }
+    finish_stage(folder, summary)
+    return summary
+
+
+def _space_needed(folder: Path, candidates: int) -> int:
+    """Return the bytes that a run needs at least to go on: its reserve, and the edited images in the records."""
+    made = sum(path.stat().st_size for path in (folder / "candidates").rglob("*.png"))
+    return RESERVE + made // candidates
+
+
+def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:
+    return [
+        {"stage": stage, "direction": direction} | asdict(use) for (stage, direction), use in sorted(usage.items())
+    ]

@@ -1,0 +1,112 @@
+"""Failures are looked at before they are paid for: planted faults are counted, shown and sorted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from repair_hf.analysis.mined import load_mined, mined_findings
+from repair_hf.cli.main import main
+from repair_hf.mining.failures import FILE
+from repair_hf.runtime.options import UserError
+
+
+@pytest.fixture(scope="module")
+def mined(pairs_folder, clip_folder, tmp_path_factory):
+    """A folder of `repair-hf mine`."""
+    folder = tmp_path_factory.mktemp("mined") / "failures"
+    words = ["mine", "--pairs", str(pairs_folder), "--split", "all", "--model", str(clip_folder)]
+    assert main([*words, "--output", str(folder)]) == 0
+    return folder
+
+
+def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined, tmp_path, monkeypatch, capsys):
+    words = ["mine", "--pairs", str(pairs_folder), "--split", "all", "--model"]
+    model = re.search(r"^model: (.+)$", (mined / "config.yaml").read_text(), re.MULTILINE)[1]
+    assert main([*words, model, "--output", str(mined)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: repair-hf show {mined}"
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", str(mined), "--n", "6"]) == 0
+    assert "show   6 of " in capsys.readouterr().out
+    page = (tmp_path / "sheet.html").read_text()
+    cards = re.findall(r'<article class="card" style="--place: (\d+)">(.*?)</article>', page, re.DOTALL)
+    for section in (cards[:3], cards[3:]):
+        margins = {int(place): float(re.search(r"<dd><bdi>([+-][\d.]+), false", card)[1]) for place, card in section}
+        assert [margins[place] for place in range(3)] == sorted(margins.values(), reverse=True)
+    assert all(name in cards[0][1] for name in ("query", "ground truth", "false positive", "cosine"))
+    assert "<script" not in page and "edit" not in cards[0][1]
+    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal images", "Near-identical products"))
+
+
+def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
+    assert main(["analyze", str(mined), "--output", str(tmp_path)]) == 0
+    assert "Wrong annotations?" in capsys.readouterr().out and (tmp_path / "questions.csv").is_file()
+    rows, found = (
+        load_mined(mined).failures.to_list(),
+        {each.name: each.table for each in mined_findings(load_mined(mined))},
+    )
+    for way in ("t2i", "i2t"):
+        own = [row for row in rows if row["direction"] == way]
+        ahead = Counter({row["q"]: row["gt_rank"] - 1 for row in own}.values())
+        table = found["ahead"].set_index(["direction", "false positives ahead"])["queries"][way]
+        assert table["0"] == ahead[0] and table["1"] == ahead[1] and table.sum() == len({row["q"] for row in own})
+        table = found["outranked"].set_index("direction").loc[way]
+        assert table["outrank the ground truth"] == sum(row["fp_rank"] < row["gt_rank"] for row in own)
+        best = [
+            row["fp_score"] - row["gt_score"]
+            for row in own
+            if row["fp_rank"] == min(each["fp_rank"] for each in own if each["q"] == row["q"])
+        ]
+        assert found["margins"].set_index("direction").loc[way, "median"] == pytest.approx(np.median(best))
+
+
+def counts(folder):
+    table = next(each.table for each in mined_findings(load_mined(folder)) if each.name == "questions")
+    return {(row.question.split("?")[0], row.direction): row.failures for row in table.itertuples()}
+
+
+def test_equal_images_and_equal_captions_are_named(clip_folder, pairs_folder, tmp_path):
+    """The same pixels in two files, and the same caption under two images of which only one is its own."""
+    import json
+
+    from PIL import Image
+
+    rows = []
+    for name in ("red_circle", "blue_circle", "red_square", "blue_square"):
+        with Image.open(pairs_folder / f"{name}.png") as image:
+            image.save(tmp_path / f"{name}.png")
+            image.save(tmp_path / f"{name}-again.bmp")
+        rows += [{"image": f"{name}{end}", "captions": [f"{name} {end}"]} for end in (".png", "-again.bmp")]
+    (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ["mine", "--pairs", str(tmp_path), "--split", "all", "--model", str(clip_folder), "--d-t2i", "1"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    table = load_mined(tmp_path / "out")
+    names = [row["image"] for row in rows]
+    twins = sum(
+        names[row["gt"]].split(".")[0].removesuffix("-again") == names[row["fp"]].split(".")[0].removesuffix("-again")
+        for row in table.failures.to_list()
+        if row["direction"] == "t2i" and row["fp_rank"] < row["gt_rank"]
+    )
+    assert counts(tmp_path / "out")["Equal images", "t2i"] == twins > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "--dropped", "no_op"], "`dropped` no_op is for records"),
+        (["show", "--output", "x.png"], "are shown as a page"),
+        (["analyze", "--llm", "world/oracle"], "`llm` is for records"),
+    ],
+)
+def test_what_is_for_records_alone_is_an_error(words, message, mined, capsys):
+    assert main([words[0], str(mined), *words[1:]]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_pairs_are_an_error(mined, tmp_path):
+    (tmp_path / FILE).write_bytes((mined / FILE).read_bytes())
+    with pytest.raises(UserError, match="does not say which pairs"):
+        load_mined(tmp_path)

@@ -1,0 +1,153 @@
+"""The Python functions as people expect them: the ten lines of the README, data in memory, and wrong types."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from datasets import Dataset, DatasetDict, load_dataset
+from hub_server import Client, Hub
+
+import repair_hf
+from repair_hf import DualEncoder, Pairs, RepairConfig, RepairTrainer, load_pairs, load_records, mine, synthesize
+from repair_hf.encoder.shipped import BASE
+from repair_hf.runtime.options import UserError
+from repair_hf.toyworld.corpus import build_world
+
+TOKEN = "hf_goodgoodgoodgoodgood"
+TEN_LINES = """
+from datasets import load_dataset
+from repair_hf import Pairs, RepairConfig, RepairTrainer, mine, synthesize
+
+ds = load_dataset("imagefolder", data_dir="photos")
+pairs, test_pairs = (Pairs.from_dataset(ds[split], caption="captions") for split in ("train", "test"))
+failures = mine(model, pairs, processor=processor)
+records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="out")
+trainer = RepairTrainer(
+    model=model, args=args, train_dataset=pairs, records=records, eval_dataset=test_pairs, processing_class=processor
+)
+trainer.train(); metrics = trainer.evaluate(); pushed = trainer.push_to_hub()
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder `photos` as `imagefolder` reads it: the toy world's pictures with a metadata.jsonl in each split."""
+    home = tmp_path_factory.mktemp("script")
+    world = build_world(home / "world", splits={"train": 8, "validation": 1, "test": 6})
+    lines = {"train": [], "test": []}
+    for row in map(json.loads, (world / "captions.jsonl").read_text().splitlines()):
+        if row["split"] in lines:
+            name = row["image"].removeprefix("images/")
+            place = home / "photos" / row["split"] / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes((world / "images" / name).read_bytes())
+            lines[row["split"]].append(json.dumps({"file_name": name, "captions": row["captions"]}))
+    for split, rows in lines.items():
+        (home / "photos" / split / "metadata.jsonl").write_text("\n".join(rows))
+    return home
+
+
+@pytest.mark.slow
+def test_the_ten_lines(photos, tmp_path):
+    """From photographs to a model on the Hub with our card; the best checkpoint by validation is what is kept."""
+    with Hub({TOKEN: "me"}) as hub:
+        client = Client(hub, tmp_path, TOKEN)
+        found = client.run(
+            f"""
+os.chdir({str(photos)!r})
+from transformers import CLIPModel, CLIPProcessor
+from repair_hf import RepairConfig, load_records
+model, processor = CLIPModel.from_pretrained({str(BASE)!r}), CLIPProcessor.from_pretrained({str(BASE)!r})
+args = RepairConfig("tuned", per_device_train_batch_size=8, num_train_epochs=2, learning_rate=1e-3, use_cpu=True)
+{TEN_LINES}
+logged = [line["eval_t2i_MRR"] for line in trainer.state.log_history if "eval_t2i_MRR" in line]
+result = [len(failures), len(records), len(load_records("out")), logged, metrics["eval_t2i_MRR"], pushed.repo]
+"""
+        )
+        mined, repaired, saved, logged, kept, repo = found
+        assert mined >= repaired == saved > 0
+        assert len(logged) == 3 and kept == logged[-1] == max(logged[:2])
+        assert repo == "me/tuned"
+        sent = hub.files("model", "me/tuned")
+        assert sent["model.safetensors"] == (photos / "tuned" / "model.safetensors").read_bytes()
+        assert "training_args.bin" not in sent
+        card = sent["README.md"].decode()
+        assert "a dataset in memory" in card and f"T2I MRR {kept:.3f}" in card
+        client.close()
+
+
+@pytest.mark.parametrize("what", ["model", "id"])
+def test_mines_with_a_model_or_an_id(what, photos):
+    from transformers import CLIPModel
+
+    pairs = load_pairs(photos / "world")
+    expected = mine(str(BASE), pairs).to_list()
+    assert {"q_id", "gt_id", "fp_id"} <= set(expected[0])
+    assert mine(CLIPModel.from_pretrained(BASE) if what == "model" else "world/base", pairs).to_list() == expected
+
+
+def test_a_dataset_in_memory_is_read_like_its_folder(photos, records_folder):
+    ds = load_dataset("imagefolder", data_dir=str(photos / "photos"))
+
+    def content(pairs):
+        images = [image.tobytes() for image in pairs.images["image"]]
+        return list(zip(pairs.captions["caption"], [images[place] for place in pairs.caption_image], strict=True))
+
+    for split in ("train", "test"):
+        expected = content(load_pairs(photos / "world", split=split))
+        assert content(load_pairs(ds, split=split, caption_column="captions")) == expected
+        assert content(Pairs.from_dataset(ds, caption="captions", split=split)) == expected
+        assert content(Pairs.from_dataset(ds[split].with_format("numpy"), caption="captions")) == expected
+    assert len(Pairs.from_dataset(ds, caption="captions").images) == 14
+    marked = ds["train"].add_column("split", ["train"] * 3 + ["test"] * 5)
+    assert len(load_pairs(marked, split="test", caption_column="captions").images) == 5
+    records = load_records(records_folder)
+    for data in (records, DatasetDict({"train": records})):
+        assert load_records(data).to_list() == records.to_list()
+
+
+def wrong_types(pairs, model, processor):
+    data = Dataset.from_dict({"image": [0]})
+    config = RepairConfig("x", use_cpu=True)
+    kind = type(model)
+    return {
+        "`source` must be a folder, a Hub id, a Dataset": lambda: load_pairs(model),
+        "got the class CLIPModel, not an instance": lambda: load_pairs(kind),
+        "`data` must be a Dataset or a DatasetDict; .* got the text 'photos'": lambda: Pairs.from_dataset("photos"),
+        "`preprocessor` must be the model's processor": lambda: DualEncoder(model, type(processor)),
+        "`model` must be a CLIPModel.*takes an id": lambda: DualEncoder("openai/clip", processor),
+        "`id_or_folder` must be a Hub id or a folder": lambda: DualEncoder.from_pretrained(model),
+        "`model` must be a CLIPModel.*class CLIPModel": lambda: mine(kind, pairs),
+        "`pairs` must be Pairs, .*type Dataset": lambda: mine(model, data),
+        "`processor` is needed": lambda: mine(model, pairs),
+        "`failures` must be what `mine`": lambda: synthesize(pairs, pairs, model, llm="a/b", editor="a/b", output="x"),
+        "has no option .'lllm'": lambda: synthesize(data, pairs, model, llm="", editor="", output="", lllm=1),
+        "`args` must be a RepairConfig": lambda: RepairTrainer(model, "out", pairs),
+        "`train_dataset` must be Pairs.*text 'photos'": lambda: RepairTrainer(model, config, "photos"),
+        "`eval_dataset` must be Pairs": lambda: RepairTrainer(model, config, pairs, data),
+        "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, records="out"),
+        "Records lack the columns": lambda: RepairTrainer(model, config, pairs, records=data),
+        "`path_or_repo` must be a folder": lambda: load_records(model),
+        "has the splits .'a', 'b'.; give one": lambda: load_records(DatasetDict({"a": data, "b": data})),
+    }
+
+
+def test_a_wrong_type_gets_one_sentence_that_names_the_right_one(pairs_folder, clip, clip_processor):
+    clip.name_or_path = ""
+    cases = wrong_types(load_pairs(pairs_folder, split="all"), clip, clip_processor)
+    for message, call in cases.items():
+        with pytest.raises(UserError, match=message) as raised:
+            call()
+        assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in repair_hf.__all__ if not name.startswith("_")])
+def test_every_public_name_is_typed_and_documented(name):
+    value = getattr(repair_hf, name)
+    assert inspect.getdoc(value)
+    call = value.__init__ if inspect.isclass(value) else value
+    if "repair_hf" in call.__module__:
+        parameters = [each for each in inspect.signature(call).parameters.values() if each.name != "self"]
+        assert all(each.annotation is not each.empty for each in parameters), name
