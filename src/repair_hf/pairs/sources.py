@@ -111,7 +111,8 @@ def read_dataset(
     for data without splits.
     """
     if data is not None:
-        parts = {name: part.with_format(None) for name, part in _splits(data).items()}
+        # in one piece: `datasets` cannot add a column where others were added before and are not selected
+        parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
         # the caller has opened these files, or can: paths may lead anywhere
         own, relative_to = [Path(os.path.abspath(os.sep))], Path.cwd()
     else:
@@ -195,6 +196,10 @@ def _load(source: str) -> dict[str, Dataset]:
             "COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
     return _splits(loaded)
+
+
+def _in_one_piece(data: Dataset) -> Dataset:
+    return Dataset(data.with_format("arrow")[:]).cast(data.features)
 
 
 def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:
