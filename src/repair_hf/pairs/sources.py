@@ -110,14 +110,7 @@ def read_dataset(
     of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
     for data without splits.
     """
-    if data is not None:
-        # in one piece: `datasets` cannot add a column where others were added before and are not selected
-        parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
-        # the caller has opened these files, or can: paths may lead anywhere
-        own, relative_to = [Path(os.path.abspath(os.sep))], Path.cwd()
-    else:
-        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
-        own, relative_to = own_folders(source), own_folders(source)[0]
+    parts, own, relative_to = _parts(source, problems, data)
     wanted = parts
     if splits[0] in parts and len(parts) > 1:
         wanted = {name: parts[name] for name in splits if name in parts}
@@ -146,6 +139,18 @@ def read_dataset(
     images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
     folders = [*own, *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
+
+
+def _parts(
+    source: str, problems: Problems, data: Dataset | DatasetDict | None
+) -> tuple[dict[str, Dataset], list[Path], Path]:
+    """Return the splits of a source, the folders where its files may lie, and that which paths are relative to."""
+    if data is None:
+        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source)
+        return parts, own_folders(source), own_folders(source)[0]
+    # in one piece: `datasets` cannot add a column where others were added before and are not selected
+    parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
+    return parts, [Path(os.path.abspath(os.sep))], Path.cwd()  # the caller can open any file of these
 
 
 def _usable(row: Any) -> dict | None:
