@@ -156,22 +156,11 @@ def load_pairs(
         >>> pairs = load_pairs("photos", split="all")
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
-    (source, data), problems, expected = _named(source), Problems(), None
-    if benchmark is not None:
-        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
-    wanted = (split, "restval") if with_restval and split == "train" else (split,)
     folder = None if image_folder is None else Path(image_folder)
     columns = Columns(
         image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
     )
-    listing = read_listing(source, problems, wanted, columns, data)
-    listing = merge_rows(listing, source, by_id_alone=expected is not None)
-    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
-    _report(problems, source, strict, is_empty=not ids)
-    table = _caption_table(ids, captions)
-    if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
+    return _load(source, columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -184,6 +173,23 @@ def bare_caption(caption: str) -> str:
     """Normalize a caption's case, spacing, final punctuation, encoding of accents and form of apostrophes."""
     plain = unicodedata.normalize("NFC", caption).translate(_PLAIN_QUOTES).casefold()
     return " ".join(plain.split()).rstrip(_ENDINGS)
+
+
+def _load(
+    given: Any, columns: Columns, split: str, *, strict: bool, benchmark: str | None, with_restval: bool
+) -> Pairs:
+    (source, data), problems, expected = _named(given), Problems(), None
+    if benchmark is not None:
+        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
+    wanted = (split, "restval") if with_restval and split == "train" else (split,)
+    listing = read_listing(source, problems, wanted, columns, data)
+    listing = merge_rows(listing, source, by_id_alone=expected is not None)
+    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
+    _report(problems, source, strict, is_empty=not ids)
+    table = _caption_table(ids, captions)
+    if expected is not None:
+        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
 
 
 def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:

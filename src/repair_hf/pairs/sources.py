@@ -115,19 +115,12 @@ def read_dataset(
     """Read a table, or a dataset of the Hub, of a folder or in memory (`data`, whose name in messages is `source`).
 
     Texts in the image column are addresses, whose images are downloaded once, or paths, relative to `columns.folder`
-    or else to the data's own folder. A column of ids
-    names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an id for different images, which are then named by
-    split and id. A row without an id is named by its path, or else by split and row. A column `split` gives the splits
-    of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
+    or else to the data's own folder. A column of ids names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an
+    id for different images, which are then named by split and id. A row without an id is named by its path, or else by
+    split and row. A column `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
     for data without splits.
     """
-    if data is not None:
-        parts = {name: part.with_format(None) for name, part in _splits(data).items()}
-        # the caller has opened these files, or can: paths may lead anywhere
-        own, relative_to = [Path(os.path.abspath(os.sep))], Path.cwd()
-    else:
-        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
-        own, relative_to = own_folders(source), own_folders(source)[0]
+    parts, own, relative_to = _parts(source, problems, columns, data)
     wanted = parts
     if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
         wanted = {name: parts[name] for name in splits if name in parts}
@@ -158,6 +151,18 @@ def read_dataset(
         images = with_groups(images, plain_texts(rows, columns.group))
     folders = [*own, fetched_folder(), *([] if columns.folder is None else [columns.folder])]
     return Listing(images, _captions(rows, captions), of_rows, folders)
+
+
+def _parts(
+    source: str, problems: Problems, columns: Columns, data: Dataset | DatasetDict | None
+) -> tuple[dict[str, Dataset], list[Path], Path]:
+    """Return the splits of a source, the folders where its files may lie, and that which paths are relative to."""
+    if data is None:
+        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
+        return parts, own_folders(source), own_folders(source)[0]
+    # in one piece: `datasets` cannot add a column where others were added before and are not selected
+    parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
+    return parts, [Path(os.path.abspath(os.sep))], Path.cwd()  # the caller can open any file of these
 
 
 def _usable(row: Any) -> dict | None:
@@ -221,6 +226,10 @@ def _load(source: str, columns: Columns) -> dict[str, Dataset]:
             "COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
     return _splits(loaded)
+
+
+def _in_one_piece(data: Dataset) -> Dataset:
+    return Dataset(data.with_format("arrow")[:]).cast(data.features)
 
 
 def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:
