@@ -11,6 +11,7 @@ import PIL.JpegImagePlugin
 import pytest
 import torch
 from datasets import Dataset, Features, Image
+from pictures import pictures
 from transformers import AutoConfig, AutoProcessor, Siglip2ImageProcessorPil
 
 from repair_hf.encoder.pixel_store import PixelStore
@@ -217,5 +218,5 @@ def test_captions_of_unknown_tokens_are_reported(folder, caplog):
     preprocessor.report_captions(["a red circle", "赤い丸", "a red circle 丸"[:12], "青い 四角 a"])
     assert "More than half of the tokens of 2 of 4 captions are unknown to the model's tokenizer" in caplog.text
     caplog.clear()
-    preprocessor.report_captions(["a red circle", "two blue squares", "a red circle above a blue square"])
+    preprocessor.report_captions([text for _, texts in pictures() for text in texts])
     assert "unknown" not in caplog.text
