@@ -9,7 +9,8 @@ import PIL.Image
 import pytest
 from datasets import Dataset
 
-from repair_hf.pairs.dataset import Pairs, bare_caption, load_pairs
+from repair_hf.pairs.dataset import Pairs, load_pairs
+from repair_hf.pairs.wording import bare_caption
 from tests.pairs.made_sources import rows_of, write
 
 

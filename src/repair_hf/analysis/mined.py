@@ -16,7 +16,8 @@ from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.record_sample import RecordSample, shares
 from repair_hf.analysis.report import Finding
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
-from repair_hf.pairs.dataset import Pairs, bare_caption, load_wanted
+from repair_hf.pairs.dataset import Pairs, load_wanted
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.own_files import intact, read_yaml

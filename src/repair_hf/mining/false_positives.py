@@ -13,7 +13,8 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.positives import Positives, Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.pairs.dataset import Pairs, bare_caption
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import Processes
 

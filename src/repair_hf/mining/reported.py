@@ -15,9 +15,10 @@ from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranked_pairs import are_answers, rank_pairs
 from repair_hf.mining.scores import quietly
 from repair_hf.pairs.cells import undecoded
-from repair_hf.pairs.dataset import Pairs, bare_caption
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import UserError
 
 COLUMNS = ("query", "right", "wrong")

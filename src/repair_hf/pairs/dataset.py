@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,8 +28,6 @@ from repair_hf.runtime.options import PairsOptions, UserError, expect
 
 logger = logging.getLogger(__name__)
 
-_PLAIN_QUOTES = str.maketrans("‘’“”", "''\"\"")
-_ENDINGS = " .,;:!?…。．，、；：！？؟،؛۔।"  # also Chinese, Japanese, Arabic, Urdu and Hindi ones
 
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
 PARTS = ("train", "validation", "test")  # of a source without splits
@@ -167,12 +164,6 @@ def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
     """Load the pairs that a command's options name; `split` overrides theirs."""
     named = asdict(options) | ({} if split is None else {"split": split})
     return load_pairs(named.pop("pairs"), **named)
-
-
-def bare_caption(caption: str) -> str:
-    """Normalize a caption's case, spacing, final punctuation, encoding of accents and form of apostrophes."""
-    plain = unicodedata.normalize("NFC", caption).translate(_PLAIN_QUOTES).casefold()
-    return " ".join(plain.split()).rstrip(_ENDINGS)
 
 
 def _load(

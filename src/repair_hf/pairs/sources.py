@@ -115,10 +115,10 @@ def read_dataset(
     """Read a table, or a dataset of the Hub, of a folder or in memory (`data`, whose name in messages is `source`).
 
     Texts in the image column are addresses, whose images are downloaded once, or paths, relative to `columns.folder`
-    or else to the data's own folder. A column of ids names the images (`ID_COLUMNS`, `MAYBE_IDS`), unless splits use an
-    id for different images, which are then named by split and id. A row without an id is named by its path, or else by
-    split and row. A column `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits, because `datasets` uses that name
-    for data without splits.
+    or else to the data's own folder. A column of ids (`ID_COLUMNS`, `MAYBE_IDS`) names the images; if splits use an id
+    for different images, split and id do. A row without an id is named by its path, or by split and row. A column
+    `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits: `datasets`
+    uses that name for data without splits.
     """
     parts, own, relative_to = _parts(source, problems, columns, data)
     wanted = parts

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import ahead
-from repair_hf.pairs.dataset import bare_caption
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.synthesis.options import Select
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
 

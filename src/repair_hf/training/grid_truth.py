@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repair_hf.pairs.dataset import bare_caption
+from repair_hf.pairs.wording import bare_caption
 
 
 class Truth:

@@ -16,7 +16,8 @@ from study_runs import PER_SAMPLE
 from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
-from repair_hf.pairs.dataset import Pairs, bare_caption
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
 from repair_hf.study.methods.candidates import image_scores, nearest_captions

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repair_hf.pairs.dataset import bare_caption
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.alia import VARIANTS
 from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
 from repair_hf.study.methods.context import MakerContext, NoSample

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repair_hf.pairs.dataset import bare_caption
+from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.candidates import as_cell
 from repair_hf.study.methods.context import MakerContext, NoSample
 from repair_hf.study.methods.losses import WithNegatives, triplet
