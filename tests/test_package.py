@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from repair_hf import __version__
 from repair_hf.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,15 @@ def test_the_wheel_works_without_a_clone(wheel, tmp_path):
     assert "$ repair-hf mine --config toy/mine.yaml" in printed
 
 
+def test_citation_changelog_and_workflow_are_those_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["preferred-citation"]["title"] in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
+
+
 def test_links_of_the_description_are_absolute_or_gone():
     description = runpy.run_path(str(ROOT / "setup.py"))["description"]
     text = "![a picture](docs/x.png) [a page](docs/x.md#part) [a site](https://x.org) [here](#part)"
@@ -88,7 +98,6 @@ def test_a_recipe_of_ones_own_comes_first_and_a_missing_one_is_an_error(tmp_path
     assert "tyo lacks mine.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_documentation_builds_without_a_warning(tmp_path):
     build = Path(sys.executable).with_name("sphinx-build")
     run(str(build), "-q", "-W", "--keep-going", "docs", str(tmp_path), cwd=ROOT)
