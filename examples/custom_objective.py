@@ -31,20 +31,25 @@ class EditMargin(LocalGrids):
         return terms | {"loss_margin": Term(loss, WEIGHT, present.sum())}
 
 
-# Make pairs and records in the toy world.
-repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
-both = ["--pairs", PAIRS, "--model", MODEL]
-repair_hf(["mine", *both, "--max-queries", "50", "--output", "runs/examples/failures"])
-words = ["--failures", "runs/examples/failures", "--llm", "world/oracle", "--editor", "world"]
-repair_hf(["synthesize", *both, *words, "--output", RECORDS])
+def main() -> None:
+    # Make pairs and records in the toy world.
+    repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
+    both = ["--pairs", PAIRS, "--model", MODEL]
+    repair_hf(["mine", *both, "--max-queries", "50", "--output", "runs/examples/failures"])
+    words = ["--failures", "runs/examples/failures", "--llm", "world/oracle", "--editor", "world"]
+    repair_hf(["synthesize", *both, *words, "--output", RECORDS])
 
-config = RepairConfig(
-    "runs/examples/margin",
-    negatives="grid",  # the rows of a batch hold grids
-    learning_rate=3e-4,
-    per_device_train_batch_size=32,
-    max_steps=20,
-    logging_steps=5,
-)
-summary = train(MODEL, load_pairs(PAIRS), load_records(RECORDS), config, objective=EditMargin())
-print(f"mean loss {summary['loss']:.3f} over {summary['steps']} steps")
+    config = RepairConfig(
+        "runs/examples/margin",
+        negatives="grid",  # the rows of a batch hold grids
+        learning_rate=3e-4,
+        per_device_train_batch_size=32,
+        max_steps=20,
+        logging_steps=5,
+    )
+    summary = train(MODEL, load_pairs(PAIRS), load_records(RECORDS), config, objective=EditMargin())
+    print(f"mean loss {summary['loss']:.3f} over {summary['steps']} steps")
+
+
+if __name__ == "__main__":  # image editing starts a second process, which imports this file
+    main()

@@ -19,31 +19,37 @@ OUTPUT = "runs/examples/repaired"
 # For real data: learning_rate=1e-5, per_device_train_batch_size=128, num_train_epochs=5, and no max_steps.
 TRAINING = {"learning_rate": 3e-4, "per_device_train_batch_size": 32, "max_steps": 20}
 
-# Draw a small toy world.
-repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
 
-pairs, test_pairs = load_pairs(PAIRS), load_pairs(PAIRS, split="test")
-model, processor = AutoModel.from_pretrained(MODEL), AutoProcessor.from_pretrained(MODEL)
+def main() -> None:
+    # Draw a small toy world.
+    repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
 
-# 1. The wrong answers that the model ranks highest.
-failures = mine(model, pairs, processor=processor, max_queries=50)
-print(f"{len(failures):,} false positives")
+    pairs, test_pairs = load_pairs(PAIRS), load_pairs(PAIRS, split="test")
+    model, processor = AutoModel.from_pretrained(MODEL), AutoProcessor.from_pretrained(MODEL)
 
-# 2. Their minimal edits. The same call resumes after an interruption, and pays for no answer twice.
-records = synthesize(
-    failures, pairs, model, llm=LLM, editor=EDITOR, output=f"{OUTPUT}/records", processor=processor, max_usd=5
-)
-print(f"{len(records):,} records, such as: {records[0]['edit_instruction']}")
+    # 1. The wrong answers that the model ranks highest.
+    failures = mine(model, pairs, processor=processor, max_queries=50)
+    print(f"{len(failures):,} false positives")
 
-# 3. Fine-tune on pairs and records.
-trainer = RepairTrainer(
-    model=model, args=RepairConfig(f"{OUTPUT}/retriever", **TRAINING), train_dataset=pairs, records=records,
-    eval_dataset=test_pairs, processing_class=processor,
-)  # fmt: skip
-before = trainer.evaluate()
-trainer.train()
-after = trainer.evaluate()
+    # 2. Their minimal edits. The same call resumes after an interruption, and pays for no answer twice.
+    records = synthesize(
+        failures, pairs, model, llm=LLM, editor=EDITOR, output=f"{OUTPUT}/records", processor=processor, max_usd=5
+    )
+    print(f"{len(records):,} records, such as: {records[0]['edit_instruction']}")
 
-# 4. What changed?
-for metric in ("eval_i2t_R@1", "eval_t2i_R@1"):
-    print(f"{metric}: {before[metric]:.1%} -> {after[metric]:.1%}")
+    # 3. Fine-tune on pairs and records.
+    trainer = RepairTrainer(
+        model=model, args=RepairConfig(f"{OUTPUT}/retriever", **TRAINING), train_dataset=pairs, records=records,
+        eval_dataset=test_pairs, processing_class=processor,
+    )  # fmt: skip
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+
+    # 4. What changed?
+    for metric in ("eval_i2t_R@1", "eval_t2i_R@1"):
+        print(f"{metric}: {before[metric]:.1%} -> {after[metric]:.1%}")
+
+
+if __name__ == "__main__":  # image editing starts a second process, which imports this file
+    main()
