@@ -6,13 +6,17 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test test-slow test-page style quality crosscheck clean
+.PHONY: help demo docs bench test test-slow test-page style quality crosscheck clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 demo: .venv/ready  ## Repair a small retriever end to end; results in runs/demo. No key, GPU or download.
 	$(BIN)/repair-hf demo
+
+docs: .venv/ready  ## Build the documentation into build/docs. Warnings are errors.
+	$(BIN)/python docs/reference.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 test: .venv/ready  ## Run the tests. No network, GPU or key.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

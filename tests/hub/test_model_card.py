@@ -157,8 +157,9 @@ def test_every_variable_of_a_template_is_given_and_used(name, synthesis, hostile
 
 
 def test_every_package_is_in_the_wheel():
-    """The templates lie outside src, so the packages are listed by hand."""
+    """Three packages lie outside src, so all are listed by hand."""
     root = Path(__file__).parents[2]
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {".".join(path.parent.relative_to(root / "src").parts) for path in (root / "src").rglob("__init__.py")}
-    assert sorted(listed) == sorted({*found, "repair_hf.hub_cards"}), "Put new packages into pyproject.toml."
+    outside = {"repair_hf.hub_cards", "repair_hf.metrics", "repair_hf.recipes"}
+    assert sorted(listed) == sorted({*found, *outside}), "Put new packages into pyproject.toml."

@@ -25,9 +25,10 @@ from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
+from repair_hf.runtime.recipes import find_recipe
 
 EPILOG = """examples:
-  repair-hf run recipes/toy --rounds 3
+  repair-hf run toy --rounds 3
   repair-hf run recipes/toy --rounds 3 --split validation --output runs/toy-rounds
   repair-hf run recipes/toy --rounds 3 --dry-run
 
@@ -40,7 +41,7 @@ STAGES = ("mine", "synthesize", "train", "evaluate")
 
 @dataclass
 class RunOptions(Bounded):
-    recipe: str = need("Folder of recipes: mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml.")
+    recipe: str = need("Folder of mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml; or a shipped recipe: toy.")
     output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
     rounds: int = opt(
         1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
@@ -67,7 +68,7 @@ def run(options: RunOptions) -> None:
     folder = Path(str(options.output))
     split = options.split or _read(recipe, "evaluate").split
     rounds = _Rounds(recipe, folder, split, print_command if options.dry_run else run_command)
-    if (recipe / "world.yaml").is_file():
+    if find_recipe(recipe / "world.yaml").is_file():
         rounds.type("world", "build", "--config", str(recipe / "world.yaml"))
     rounds.evaluate(rounds.base, folder / "base")
     if not options.dry_run:
@@ -179,7 +180,7 @@ class _Rounds:
 
 
 def _check(recipe: Path) -> None:
-    if missing := [f"{name}.yaml" for name in STAGES if not (recipe / f"{name}.yaml").is_file()]:
+    if missing := [f"{name}.yaml" for name in STAGES if not find_recipe(recipe / f"{name}.yaml").is_file()]:
         raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
     for name in STAGES:  # report a misspelt key in the last recipe before the first stage runs
         _read(recipe, name)

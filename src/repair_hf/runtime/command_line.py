@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from repair_hf.runtime.flags import Help, add_arguments, default_of, is_needed
 from repair_hf.runtime.options import SEEDS, UserError
+from repair_hf.runtime.recipes import find_recipe
 from repair_hf.runtime.texts import read_yaml
 
 
@@ -145,7 +146,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _read_recipe(path: str) -> dict[str, Any]:
     try:
-        recipe = read_yaml(path)
+        recipe = read_yaml(find_recipe(path))
     except FileNotFoundError as error:
         raise UserError(f"--config names {path}, which does not exist.") from error
     if recipe is None:

@@ -1,0 +1,55 @@
+"""Repair a retriever in Python: mine, synthesize, train, evaluate.
+
+    python examples/repair_end_to_end.py
+
+For your own data, change the names in capitals, and leave out the first step.
+"""
+
+from transformers import AutoModel, AutoProcessor
+
+from repair_hf import RepairConfig, RepairTrainer, load_pairs, mine, synthesize
+from repair_hf.cli.main import main as repair_hf
+from repair_hf.encoder.shipped import locate
+
+PAIRS = "runs/examples/world"  # your folder, table, caption JSON or Hub id
+MODEL = locate("world/base")  # openai/clip-vit-base-patch32, or a folder
+LLM = "world/oracle"  # gemini/gemini-2.5-flash, or Qwen/Qwen2.5-VL-7B-Instruct
+EDITOR = "world"  # black-forest-labs/FLUX.2-klein-9B
+OUTPUT = "runs/examples/repaired"
+# For real data: learning_rate=1e-5, per_device_train_batch_size=128, num_train_epochs=5, and no max_steps.
+TRAINING = {"learning_rate": 3e-4, "per_device_train_batch_size": 32, "max_steps": 20}
+
+
+def main() -> None:
+    # Draw a small toy world.
+    repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
+
+    pairs, test_pairs = load_pairs(PAIRS), load_pairs(PAIRS, split="test")
+    model, processor = AutoModel.from_pretrained(MODEL), AutoProcessor.from_pretrained(MODEL)
+
+    # 1. The wrong answers that the model ranks highest.
+    failures = mine(model, pairs, processor=processor, max_queries=50)
+    print(f"{len(failures):,} false positives")
+
+    # 2. Their minimal edits. The same call resumes after an interruption, and pays for no answer twice.
+    records = synthesize(
+        failures, pairs, model, llm=LLM, editor=EDITOR, output=f"{OUTPUT}/records", processor=processor, max_usd=5
+    )
+    print(f"{len(records):,} records, such as: {records[0]['edit_instruction']}")
+
+    # 3. Fine-tune on pairs and records.
+    trainer = RepairTrainer(
+        model=model, args=RepairConfig(f"{OUTPUT}/retriever", **TRAINING), train_dataset=pairs, records=records,
+        eval_dataset=test_pairs, processing_class=processor,
+    )  # fmt: skip
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+
+    # 4. What changed?
+    for metric in ("eval_i2t_R@1", "eval_t2i_R@1"):
+        print(f"{metric}: {before[metric]:.1%} -> {after[metric]:.1%}")
+
+
+if __name__ == "__main__":  # image editing starts a second process, which imports this file
+    main()

@@ -1,0 +1,1 @@
+"""Modules for `evaluate.load` that are shipped with the package."""

@@ -1,0 +1,1 @@
+"""Recipes that are shipped with the package; `repair_hf.runtime.recipes` finds them."""

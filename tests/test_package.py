@@ -1,0 +1,105 @@
+"""The package builds, the index accepts its description, and it works without a clone; the documentation builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from repair_hf import __version__
+from repair_hf.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+PARTS = "hub_cards metrics recipes src LICENSE README.md pyproject.toml setup.py".split()
+
+
+def run(*words: str, cwd: Path, **env: str) -> str:
+    done = subprocess.run(words, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("build")
+    for name in PARTS:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(
+            ROOT / name,
+            folder / name,
+            **({"ignore": shutil.ignore_patterns("*.egg-info")} if copy is not shutil.copy else {}),
+        )
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=folder)
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, (folder / "dist").iterdir()), cwd=folder)
+    return next((folder / "dist").glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_a_clone(wheel, tmp_path):
+    """It holds the recipes and the metric, and no file that its description links to is missing."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    installed = tmp_path / "installed" / "repair_hf"
+    for path in [*(ROOT / "recipes").glob("*/*.yaml"), *(ROOT / "metrics").glob("*/*.py")]:
+        assert (installed / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    description = next((tmp_path / "installed").glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
+    assert "# repair_hf" in description and not re.findall(r"\]\((?!https?:|#)[^)]*\)", description)
+    (tmp_path / "desk").mkdir()
+    words = (sys.executable, "-m", "repair_hf", "run", "toy", "--dry-run")
+    printed = run(*words, cwd=tmp_path / "desk", PYTHONPATH=str(tmp_path / "installed"))
+    assert "$ repair-hf mine --config toy/mine.yaml" in printed
+
+
+def test_citation_changelog_and_workflow_are_those_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["preferred-citation"]["title"] in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
+
+
+def test_links_of_the_description_are_absolute_or_gone():
+    description = runpy.run_path(str(ROOT / "setup.py"))["description"]
+    text = "![a picture](docs/x.png) [a page](docs/x.md#part) [a site](https://x.org) [here](#part)"
+    assert description(text, None) == " a page [a site](https://x.org) [here](#part)"
+    absolute = description(text, "https://h.org/me/r/")
+    assert (
+        "![a picture](https://h.org/me/r/raw/main/docs/x.png) [a page](https://h.org/me/r/blob/main/docs/x.md#p"
+        in absolute
+    )
+    assert absolute.endswith(" [a site](https://x.org) [here](#part)")
+
+
+@pytest.mark.parametrize("named", ["toy", "recipes/toy", str(ROOT / "recipes" / "toy")])
+def test_a_recipe_is_found_by_path_or_name(named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", named, "--dry-run"]) == 0
+    assert f"$ repair-hf mine --config {named}/mine.yaml --model world/base" in capsys.readouterr().out
+    assert main(["world", "build", "--config", f"{named}/world.yaml", "--train", "0"]) == 2
+    assert "train" in capsys.readouterr().err
+
+
+def test_a_recipe_of_ones_own_comes_first_and_a_missing_one_is_an_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "recipes" / "toy", "toy")
+    Path("toy/mine.yaml").write_text(yaml.safe_dump({"model": "mine", "pairs": "p", "output": "o"}))
+    assert main(["run", "toy", "--dry-run"]) == 0
+    assert "--model mine" in capsys.readouterr().out
+    assert main(["run", "tyo", "--dry-run"]) == 2
+    assert "tyo lacks mine.yaml" in capsys.readouterr().err
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    build = Path(sys.executable).with_name("sphinx-build")
+    run(str(build), "-q", "-W", "--keep-going", "docs", str(tmp_path), cwd=ROOT)
+    pages = {path.stem for path in tmp_path.glob("*.html")}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= pages
