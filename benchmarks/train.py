@@ -122,22 +122,25 @@ def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     from repair_hf.training.collation import GridCollator
     from repair_hf.training.config import RepairConfig
     from repair_hf.training.grids import Grids
-    from repair_hf.training.trainer import RepairTrainer
+    from repair_hf.training.trainer import GridTrainer
 
     model, preprocessor, pairs, records = _setting(load)
     if row == "eager":
         model.set_attn_implementation("eager")
-    grids = Grids(pairs, None if row == "vanilla" else records)
+    grids = Grids(pairs, None if row == "vanilla" else records, grids="paper")
     args = RepairConfig(
         **_arguments(load, folder),
         batches="neighbours" if row == "neighbours" else "random",
         chunk_size=load.chunk_size if row == "chunks" else None,
         torch_compile=row == "compiled",
+        grids="paper",
+        cache_images=False,
     )
     noise = [_noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
     collator_of = _every_slot(GridCollator) if row == "every slot" else GridCollator
     collator = collator_of(preprocessor, noise, grids.captions, chunk_size=args.chunk_size)
-    trainer = RepairTrainer(model, args, collator, grids, preprocessor)
+    trainer = GridTrainer(model, args, pairs, None, preprocessor, rows=grids)
+    trainer.data_collator = collator  # noise in the place of pictures
     some = [batch for _, batch in zip(range(3), trainer.get_train_dataloader(), strict=False)]
     return trainer, [(len(batch["pixels"]), [texts["input_ids"] for texts in batch["texts"]]) for batch in some]
 

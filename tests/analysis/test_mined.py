@@ -38,7 +38,7 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
         assert [margins[place] for place in range(3)] == sorted(margins.values(), reverse=True)
     assert all(name in cards[0][1] for name in ("query", "ground truth", "false positive", "cosine"))
     assert "<script" not in page and "edit" not in cards[0][1]
-    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal images", "Near-identical products"))
+    assert all(f"{word}?" in page for word in ("Wrong annotations", "Equal captions", "Near-identical products"))
 
 
 def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
@@ -68,8 +68,8 @@ def counts(folder):
     return {(row.question.split("?")[0], row.direction): row.failures for row in table.itertuples()}
 
 
-def test_equal_images_and_equal_captions_are_named(clip_folder, pairs_folder, tmp_path):
-    """The same pixels in two files, and the same caption under two images of which only one is its own."""
+def test_near_identical_images_are_named(clip_folder, pairs_folder, tmp_path):
+    """Two files of each picture, which differ in one pixel."""
     import json
 
     from PIL import Image
@@ -78,6 +78,7 @@ def test_equal_images_and_equal_captions_are_named(clip_folder, pairs_folder, tm
     for name in ("red_circle", "blue_circle", "red_square", "blue_square"):
         with Image.open(pairs_folder / f"{name}.png") as image:
             image.save(tmp_path / f"{name}.png")
+            image.putpixel((0, 0), (1, 2, 3))
             image.save(tmp_path / f"{name}-again.bmp")
         rows += [{"image": f"{name}{end}", "captions": [f"{name} {end}"]} for end in (".png", "-again.bmp")]
     (tmp_path / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -90,7 +91,7 @@ def test_equal_images_and_equal_captions_are_named(clip_folder, pairs_folder, tm
         for row in table.failures.to_list()
         if row["direction"] == "t2i" and row["fp_rank"] < row["gt_rank"]
     )
-    assert counts(tmp_path / "out")["Equal images", "t2i"] == twins > 0
+    assert counts(tmp_path / "out")["Near-identical products", "t2i"] >= twins > 0
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, ca
     other = [*flags, "--output", str(tmp_path / "other"), "--dry-run"]
     assert main([*other, "--negatives", "none"]) == 0
     assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
-    assert main([*other, "--known-matches", "negative"]) == 0
+    assert main([*other, "--negatives", "grid", "--known-matches", "negative"]) == 0
     assert "negatives are known to match; kept as negatives" in capsys.readouterr().out
     assert main([*other, "--grids", "paper", "--counterparts", "annotation"]) == 0
     assert "no edit is used; every match is an original annotation" in capsys.readouterr().out
@@ -157,7 +157,10 @@ def test_runs_from_before_both_sides_are_recognised_where_they_mean_the_same(fla
     before = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
     assert main([*flags, "--grids", "paper"]) == 0
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == before
-    assert main(flags) == 2 and "other options: grids (absent -> both)" in capsys.readouterr().err
+    assert (
+        main(flags) == 2
+        and "other options: negatives (grid -> batch), grids (absent -> both)" in capsys.readouterr().err
+    )
 
 
 def test_a_first_look_trains_on_its_edits(tmp_path):

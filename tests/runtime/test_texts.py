@@ -104,7 +104,7 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
     (tmp_path / "captions.jsonl").write_bytes(b"\n".join(lines))
     problems = Problems()
     try:
-        listing = read_folder(tmp_path, problems)
+        listing = read_folder(tmp_path, None, problems)
     except UserError as error:
         assert "is of the form" in str(error)
     else:

@@ -43,7 +43,8 @@ def full_grids(
     pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0
 ) -> Iterator[ExampleGrid]:
     """Yield the grid of a caption if it is full, or each grid that holds two edits."""
-    grids, ids = Grids(pairs, records, seed=seed), pairs.captions["caption_id"][:]
+    ids = pairs.captions["caption_id"][:]
+    grids = Grids(pairs, records, seed=seed, own_failures_share=1.0)  # the anchor beside what it was confused with
     if caption_id is not None and caption_id not in ids:
         raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
     anchors = np.arange(len(grids)) if caption_id is None else np.array([ids.index(caption_id)])

@@ -15,6 +15,7 @@ from datasets import Dataset
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.record_sample import RecordSample, shares
 from repair_hf.analysis.report import Finding
+from repair_hf.analysis.run_data import synthesis_folders
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.wording import bare_caption
@@ -24,7 +25,6 @@ from repair_hf.runtime.own_files import intact, read_yaml
 
 FAR = 100  # false positives ahead: the annotation may be wrong
 TIE = 0.01  # of cosine: both answers may be right
-EQUAL = 0.9999  # cosine of two images that show the same pixels
 NEAR = 0.95  # cosine of two images that show nearly the same
 AHEAD = (0, 1, 2, 5, 10, 100)  # lower edges of the classes of `_ahead`
 
@@ -45,8 +45,8 @@ class Mined:
 
 
 def is_mined(place: str | Path) -> bool:
-    """Whether a place is a folder of `repair-hf mine`."""
-    return (Path(place) / FILE).is_file()
+    """Whether a place is a folder of `repair-hf mine`, and not that of a run with records."""
+    return (Path(place) / FILE).is_file() and not synthesis_folders(Path(place))
 
 
 def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
@@ -107,7 +107,6 @@ def questions(mined: Mined) -> Finding:
         "Equal captions? Other images have the very caption": repeats,
     }
     if cosine is not None:
-        asked["Equal images? The wrong image is the right one again"] = cosine >= EQUAL
         asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
     rows = [
         (question, way, int(hits), int(total), hits / total if total else np.nan)

@@ -134,7 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
             body = parse_json(data)
             body["model"], body["messages"]
         except (ValueError, TypeError, KeyError) as fault:
-            return self._send(error(400, f"{self.path} takes JSON of other fields: {fault!r}"))
+            wanted = "`model` and `messages`" if self.path == ENDPOINT else "other fields"
+            return self._send(error(400, f"{self.path} takes JSON with {wanted}: {fault!r}"))
         self.server.note(body)
         time.sleep(self.server.latency)
         try:
