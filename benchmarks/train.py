@@ -128,14 +128,9 @@ def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     if row == "eager":
         model.set_attn_implementation("eager")
     grids = Grids(pairs, None if row == "vanilla" else records, grids="paper")
-    args = RepairConfig(
-        **_arguments(load, folder),
-        batches="neighbours" if row == "neighbours" else "random",
-        chunk_size=load.chunk_size if row == "chunks" else None,
-        torch_compile=row == "compiled",
-        grids="paper",
-        cache_images=False,
-    )
+    how: dict[str, Any] = {"batches": "neighbours" if row == "neighbours" else "random"}
+    how |= {"chunk_size": load.chunk_size if row == "chunks" else None, "torch_compile": row == "compiled"}
+    args = RepairConfig(**_arguments(load, folder), **how, grids="paper", cache_images=False)
     noise = [_noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
     collator_of = _every_slot(GridCollator) if row == "every slot" else GridCollator
     collator = collator_of(preprocessor, noise, grids.captions, chunk_size=args.chunk_size)

@@ -58,7 +58,8 @@ def runs(pairs_folder, clip_folder, records_folder, tmp_path_factory) -> dict[in
     folder = tmp_path_factory.mktemp("runs")
     (folder / "script.py").write_text(SCRIPT)
     shared = f"train --pairs {pairs_folder} --split all --model {clip_folder} --records {records_folder} --use-cpu"
-    shared += " --own-failures-share 0.5 --negatives grid --slot1 mixed --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1"
+    shared += " --own-failures-share 0.5 --negatives grid --slot1 mixed"
+    shared += " --max-steps 9 --learning-rate 0.5 --optim sgd --logging-steps 1"
     shared += f" --save-strategy steps --save-steps 5 --cache-folder {folder / 'cache'}"
     for processes in (1, 2):
         output = folder / str(processes)
