@@ -13,8 +13,8 @@ from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
 
 TOY = (
-    "The world is a toy: its captions are exact, its LLM knows the truth, and its editor follows every instruction. "
-    "The numbers show whether the methods work as intended. They say nothing about photographs."
+    "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
+    "about photographs."
 )
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 
