@@ -47,10 +47,7 @@ class RepairTrainer(GridTrainer):
         UserError: If an argument is of a wrong type, or the model cannot be trained so.
 
     Example:
-        >>> trainer = RepairTrainer(
-        ...     model=model, args=RepairConfig("tuned"), train_dataset=pairs, records=records,
-        ...     eval_dataset=test_pairs, processing_class=processor,
-        ... )
+        >>> trainer = RepairTrainer(model, RepairConfig("tuned"), pairs, test_pairs, processor, records=records)
         >>> trainer.train()
         >>> trainer.evaluate()
         >>> trainer.push_to_hub()
