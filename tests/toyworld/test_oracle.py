@@ -216,7 +216,7 @@ def left(caption: str, scene: scenes.Scene) -> int:
 def test_one_fact_is_wrong_after_a_mistake(ask, rate):
     assert not any(wrong_facts(ask))
     always = wrong_facts(ask, **{rate: 1.0})
-    assert np.mean([count > 0 for count in always]) > 0.8 and np.median(always) == 1  # a command may hold several
+    assert np.mean([count > 0 for count in always]) > 0.8 and np.median(always) <= 2  # a command may hold several
     some = wrong_facts(ask, **{rate: 0.3})
     assert 0.15 < np.mean([count > 0 for count in some]) < 0.45
     assert all(count in (0, full) for count, full in zip(some, always, strict=True))  # the same mistakes, fewer
