@@ -86,7 +86,9 @@ def mine_pairs(
         failures, answers = score_report(matched, *vectors, positives)
         unmatched = [*unmatched, *answers]
         found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}, "unmatched": unmatched}
-    by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
+    by_text = positives.doubles
+    if any(alike.values()):
+        by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
     summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
     summary |= {"positives_by_image": positives.doubles - by_text, "images_alike": alike}
     return with_ids(failures, pairs), summary | found

@@ -21,7 +21,6 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
 from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
-from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import SampleRows
@@ -140,15 +139,11 @@ def _content_digest(cell: Cell, made: Mapping[str, Product], resolved: dict[str,
     samples = {part: one.data for part, one in made.items() if "text" in one.data.column_names}
     named = {part: digest([some[name][:] for name in ("caption_id", "text")]) for part, some in samples.items()}
     data = {
-        "pairs_fingerprint": _wording(setting.pairs),
-        "held_out_fingerprint": _wording(setting.held_out(cell.split)),
+        "pairs_fingerprint": setting.content_digest(None),
+        "held_out_fingerprint": setting.content_digest(cell.split),
         "products": resolved["products"] | named,
     }
     return digest(resolved | data)
-
-
-def _wording(pairs: Pairs) -> str:
-    return digest([pairs.images["image_id"][:], pairs.captions["caption"][:]])
 
 
 def _folder(cell: Cell, setting: Setting) -> Path:

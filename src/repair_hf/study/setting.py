@@ -15,6 +15,7 @@ from repair_hf.evaluation.compositional import CompositionalOptions, load_benchm
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.words import MODEL as PARSER
 from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.run_folder import digest
 from repair_hf.study.kept import KeptCells
 from repair_hf.study.methods.method import TOY, Method, RepairVariant
 from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
@@ -94,6 +95,12 @@ class Setting:
     @cache  # noqa: B019
     def held_out(self, split: str) -> Pairs:
         return load_wanted(self.pairs_options, split)
+
+    @cache  # noqa: B019
+    def content_digest(self, split: str | None) -> str:
+        """Digest the training pairs (None) or those of a split by ids and captions: the same on any machine."""
+        pairs = self.pairs if split is None else self.held_out(split)
+        return digest([pairs.images["image_id"][:], pairs.captions["caption"][:]])
 
     @cache  # noqa: B019
     def benchmarks(self, split: str) -> list[Cases]:

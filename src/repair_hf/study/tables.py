@@ -133,14 +133,14 @@ def gains(results: Results, differences: Differences) -> Finding:
         if row.cells == row.same_steps:  # plain training itself
             continue
         plain_name = row.same_steps[0].cell.method
-        own_base = [] if plain_name == OTHER_PLAIN else [results.base]
         best = results.rows[plain_name].cells
-        found = [differences.between(row.cells, other) for other in (row.same_steps, row.same_compute, best)]
-        data |= {(name, against): each for against, each in zip(AGAINST, found, strict=True)}
-        over_base = [differences.between(row.cells, own_base)] if own_base else []
-        cells = [[_gain(each[metric]) for metric in R1] for each in (*over_base, *found)]
-        rows[name] = sum([*([] if own_base else [[NONE] * 2]), *cells], [])
-        rows[name].insert(4, f"{row.ratio:g}x")
+        steps, *others = (differences.between(row.cells, other) for other in (row.same_steps, row.same_compute, best))
+        data |= {(name, against): found for against, found in zip(AGAINST, (steps, *others), strict=True)}
+        if plain_name == OTHER_PLAIN:
+            over_base = [NONE] * len(R1)  # the base is not the retriever that was trained
+        else:
+            over_base = _gains([differences.between(row.cells, [results.base])])
+        rows[name] = [*over_base, *_gains([steps]), f"{row.ratio:g}x", *_gains(others)]
     note = (
         "Gain in points of R@1, with the 95% interval over images and seeds (*: excludes 0). Equal steps: as many "
         "steps of plain training. Equal compute: as many steps as encode the method's images or captions, whichever "
@@ -227,6 +227,10 @@ def _cell(cells: Sequence[Measured], name: str) -> str:
     values = [scale * cell.metrics[name] for cell in cells]
     spread = f" ±{statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def _gains(found: Sequence[Mapping[str, Mapping[str, float]]]) -> list[str]:
+    return [_gain(each[metric]) for each in found for metric in R1]
 
 
 def _gain(bounds: Mapping[str, float]) -> str:
