@@ -94,7 +94,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
 def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flags, tmp_path):
     """Each kill comes when another file of a checkpoint appears; every other one by SIGTERM."""
     steps = f"--learning-rate 1e-4 --max-steps {15 * kills} --save-strategy steps --save-steps 7 --logging-steps 5"
-    words = [*flags, "--slot1", "mixed", *steps.split(), *extra.split()]
+    words = [*flags, "--grids", "paper", "--slot1", "mixed", *steps.split(), *extra.split()]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)

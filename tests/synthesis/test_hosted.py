@@ -22,6 +22,7 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import ProviderError, Retries
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
+from repair_hf.llm.prompts import draw_instruction
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
@@ -101,6 +102,17 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
         assert not picture.getexif() and not picture.info
     assert KEY in str(headers) and open_picture(path.read_bytes()).size == (256, 256)
     assert not any(KEY.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+@both_shapes
+def test_draws_from_the_caption_alone(shape, serve, sources, tmp_path):
+    server = serve(lambda n: png())
+    ((path,),), images = make(server, shape, sources, tmp_path, [(0, draw_instruction("two red cats"))], count=1)
+    (where, _, body) = server.asked[0]
+    said = json.loads(body)
+    prompt = said["prompt"] if shape == "openai" else said["contents"][0]["parts"][0]["text"]
+    assert prompt == "two red cats" and "edits" not in where and b"image/" not in body and b"inlineData" not in body
+    assert open_picture(path.read_bytes()).size == (64, 48) and images.usage.dollars == pytest.approx(PRICES[shape])
 
 
 @both_shapes

@@ -11,9 +11,10 @@ from PIL import Image
 from small_world import World
 
 from repair_hf.cli.main import main
+from repair_hf.llm.prompts import draw_instruction
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.images import DiffusersEditor, fit, load_editor
+from repair_hf.synthesis.images import DiffusersEditor, check_pipeline, fit, load_editor
 
 SEEDS = [7, 8, 9]
 
@@ -79,6 +80,25 @@ def test_gives_one_image_per_seed_whatever_else_is_asked(editor, photographs):
     assert near(second, both[0][1])
     ((other,),) = editor.edit(photographs[1:], ["make it blue"], [[5]])
     assert near(other, both[1][0])
+
+
+def test_draws_from_text_alone(flux_folder, photographs):
+    """In a batch and alone, beside edits; what is drawn depends on the caption and the source's size alone."""
+    one, many = (load_editor(str(flux_folder), steps=2, size=64, batch_size=size, device="cpu") for size in (1, 8))
+    words = [draw_instruction("two cats"), "make it red", draw_instruction("a dog")]
+    wide = photographs[0]
+    other = Image.new("RGB", wide.size, "green")
+    rows = [list(editor.edit([wide, wide, other], words, [[1, 2]] * 3)) for editor in (one, many)]
+    for alone, together in zip(*rows, strict=True):
+        assert all(near(*pair) for pair in zip(alone, together, strict=True))
+    ((drawn, _),) = one.edit([other], words[:1], [[1, 2]])
+    assert near(drawn, rows[0][0][0]) and drawn.tobytes() != rows[0][1][0].tobytes()
+
+
+def test_an_editor_that_cannot_draw_is_named_at_once(flux_folder, pix2pix_folder):
+    assert check_pipeline(str(flux_folder), from_text=True) == str(flux_folder)
+    with pytest.raises(UserError, match="InstructPix2PixPipeline: it edits images but cannot draw from text alone"):
+        check_pipeline(str(pix2pix_folder), from_text=True)
 
 
 def test_is_quiet(editor, photographs, caplog):

@@ -97,7 +97,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     if "llm" in means:
         find_usable_llm(setting.llm)
     if "editor" in means:
-        check_editor(setting.editor)
+        check_editor(setting.editor, from_text=any(method.draws for method in methods))
     for model in {setting.model, *map(setting.model_of, methods)}:
         setting.digest(model)
     if not is_drawn:

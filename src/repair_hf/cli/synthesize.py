@@ -44,6 +44,9 @@ class SynthesizeOptions(FilterOptions, RepairOptions):
     earlier_rounds: list[str] | None = opt(
         None, "Folders or Hub ids of records of earlier rounds, whose failures are left out, repaired or dropped."
     )
+    answers_from: list[str] | None = opt(
+        None, "Folders of other runs or of a study's products; what they paid for is not paid again."
+    )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
     image_side: int = opt(1024, "Longest side, in pixels, of images sent to the LLM.", least=64)
 
@@ -101,6 +104,7 @@ def _check(
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import check_stage, digest, finished
     from repair_hf.synthesis.record_builder import RecordBuilder
+    from repair_hf.synthesis.reuse import check_sources
     from repair_hf.synthesis.rounds import EarlierRounds
     from repair_hf.synthesis.sources import SourceImages
     from repair_hf.synthesis.synthesize import NEEDS
@@ -111,6 +115,7 @@ def _check(
     encoder = DualEncoder.from_pretrained(options.model)
     if not options.any_model:
         check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
+    check_sources(options.answers_from or ())
     earlier = EarlierRounds(options.earlier_rounds or ())
     mined, failures = len(failures), earlier.leave_out(failures)
     if earlier.failures and processes().is_main:
@@ -140,7 +145,12 @@ def _synthesize(
     from repair_hf.llm.cost import paid_in
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
+    from repair_hf.synthesis.reuse import inherit
     from repair_hf.synthesis.synthesize import Work, repair_into
+
+    sources = [Path(source) for source in options.answers_from or ()]
+    if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
+        print(f"{folder} starts with the answers and images of {', '.join(map(str, sources))}.")
 
     def watch(synthesizer: Any) -> LiveView:
         spent = lambda: synthesizer.dollars  # noqa: E731

@@ -25,7 +25,7 @@ NAMES = ("audit_i2t", "audit_i2t_grouped", "audit_t2i", "instruct_i2t", "instruc
 
 DASHES = "\n-----\n"  # between the system message and the lines of the user message
 
-DRAW = "Fill this empty canvas with a new image, as natural as a photograph, of:"
+DRAW = "Draw from this text alone:"
 FIT = "Make this true of the image, by as small a change as will do:"
 
 _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
@@ -105,9 +105,9 @@ class Prompts:
         return [{"role": "system", "content": system}, {"role": "user", "content": parts}]
 
     def image(self, edit_instruction: str) -> str:
-        """Return the prompt of an image editing model."""
-        if edit_instruction.startswith(DRAW):
-            return edit_instruction  # an empty canvas holds nothing to preserve
+        """Return the prompt of an image editing model; for a `draw_instruction` it is the caption alone."""
+        if draws(edit_instruction):
+            return json.loads(edit_instruction.removeprefix(DRAW))
         return self.text("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
 
     @property
@@ -124,8 +124,13 @@ SHIPPED = Prompts()
 
 
 def draw_instruction(caption: str) -> str:
-    """Return the instruction that draws a new image on an empty canvas."""
+    """Return the instruction that draws a new image from a caption, without looking at another image."""
     return f"{DRAW} {quote(caption)}"
+
+
+def draws(instruction: str) -> bool:
+    """Return whether an instruction asks for a new image, in place of an edit."""
+    return instruction.startswith(DRAW)
 
 
 def fit_instruction(caption: str) -> str:

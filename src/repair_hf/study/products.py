@@ -186,5 +186,6 @@ def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
 
 def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
     """Digest the prompts for texts and images of a maker."""
-    images = [prompts.image(ask("")) for ask in (draw_instruction, fit_instruction)] if maker.makes_images else []
+    images = [prompts.image(fit_instruction(""))] if maker.edits else []
+    images += [draw_instruction("")] if maker.draws else []
     return digest([prompts.digest(tuple(maker.asks)), images])

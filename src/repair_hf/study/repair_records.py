@@ -106,7 +106,8 @@ class RepairRecords:
         if shares_answers(variant) and not earlier:
             variants = [method for method in load_methods().values() if isinstance(method, RepairVariant)]
             others = {other.product for other in variants if shares_answers(other)} - {variant.product}
-            inherit([self.folder / f"{other}-records" for other in sorted(others)], records)
+            made = [self.folder / f"{other}-records" for other in sorted(others)]
+            inherit([*made, *map(Path, setting.records)], records)
         llm, editor = setting.llm_of(variant), setting.editor_of(variant)
         setting.type_command(
             "synthesize", *pairs, "--failures", str(failures), "--output", str(records),

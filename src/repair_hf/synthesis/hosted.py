@@ -30,7 +30,7 @@ from repair_hf.llm.failures import (
 from repair_hf.llm.journal import Journal, lost
 from repair_hf.llm.limits import Circuit, Limits
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.prompts import SHIPPED, Prompts
+from repair_hf.llm.prompts import SHIPPED, Prompts, draws
 from repair_hf.llm.provider import Reply, find_provider
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.sources import UnreadableImage, open_picture
@@ -87,7 +87,9 @@ class HostedEditor:
     async def edit(
         self, source: bytes, instruction: str, budget: Budget, journal: Journal | None = None
     ) -> Reply | None:
-        """Ask for one edited image. The journal records images that may be billed though they did not arrive.
+        """Ask for one edited image, or for a new one (`draw_instruction`).
+
+        The journal records images that may be billed though they did not arrive.
 
         Returns:
             A reply whose text is the image file in base 64, or empty; `finish` then gives the reason. None if every
@@ -100,7 +102,7 @@ class HostedEditor:
         task: Any = asyncio.current_task()
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
-        image = await asyncio.to_thread(self._resized, source)
+        image = None if draws(instruction) else await asyncio.to_thread(self._resized, source)
         prompt = self.prompts.image(instruction)
         try:
             return await insist(
@@ -133,7 +135,7 @@ class HostedEditor:
         finally:
             self._is_draining = False
 
-    async def _attempt(self, image: bytes, prompt: str, budget: Budget, journal: Journal | None) -> Reply:
+    async def _attempt(self, image: bytes | None, prompt: str, budget: Budget, journal: Journal | None) -> Reply:
         if self._is_draining:  # this would be a retry
             raise asyncio.CancelledError
         try:
@@ -161,18 +163,20 @@ class HostedEditor:
     def _worst_case(self) -> float:
         return max(self.price_bound, self._highest_bill)
 
-    async def _send(self, image: bytes, prompt: str) -> Reply:
+    async def _send(self, image: bytes | None, prompt: str) -> Reply:
         litellm = load_litellm()
         import openai  # LiteLLM's exceptions are this library's
 
         task: Any = asyncio.current_task()
         self._on_wire.add(task)
         task.add_done_callback(self._on_wire.discard)  # when done, its image is on disk
+        # No more arguments: LiteLLM sends those it does not know to the provider. One attempt is its default here.
+        request = {"model": self.model, "prompt": prompt, "api_base": self.base_url, "timeout": self.timeout}
         try:
-            # No more arguments: LiteLLM sends those it does not know to the provider. One attempt is its default here.
-            response = await litellm.aimage_edit(
-                model=self.model, image=image, prompt=prompt, api_base=self.base_url, timeout=self.timeout
-            )
+            if image is None:
+                response = await litellm.aimage_generation(**request)
+            else:
+                response = await litellm.aimage_edit(image=image, **request)
         except openai.APIError as error:
             self._on_wire.discard(task)
             failure = as_failure(error, self.model)

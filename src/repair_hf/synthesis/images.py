@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from PIL import Image
 
-from repair_hf.llm.prompts import SHIPPED, Prompts
+from repair_hf.llm.prompts import SHIPPED, Prompts, draws
 from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
@@ -90,14 +90,15 @@ def load_editor(
     return editor
 
 
-def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = None) -> str:
+def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = None, from_text: bool = False) -> str:
     """Check what can be checked without the weights, and return the pipeline's id or folder.
 
     Raises:
-        UserError: If there is no such pipeline, or it cannot be offloaded here.
+        UserError: If there is no such pipeline, it cannot be offloaded here, or `from_text` is set and it only edits.
     """
     import torch
     from diffusers import DiffusionPipeline
+    from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING
 
     name = id.removeprefix("diffusers:")
     place = torch.device(device) if device else processes().device
@@ -105,7 +106,12 @@ def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = N
         raise UserError(f"`editor_offload` ({offload}) needs a GPU, but this runs on the CPU; leave it out.")
     settle_hub(name)
     with _explained(name), warnings.catch_warnings(action="ignore"):
-        DiffusionPipeline.load_config(name)
+        kind = DiffusionPipeline.load_config(name)["_class_name"]
+    if from_text and kind not in {pipeline.__name__ for pipeline in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values()}:
+        raise UserError(
+            f"--editor {id} is a {kind}: it edits images but cannot draw from text alone, as the methods stablerep "
+            "and tripletclip do. Use black-forest-labs/FLUX.2-klein-4B, or leave these methods out."
+        )
     return name
 
 
@@ -174,15 +180,19 @@ class DiffusersEditor:
     def edit(
         self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
     ) -> Iterator[list[Image.Image | None]]:
-        """Edit each source alone, or in groups of one size. Blacked-out and very narrow images give None."""
-        kinds = [(_size(source, self.size), len(row)) for source, row in zip(sources, seeds, strict=True)]
+        """Edit each source alone, or in groups of one size. Blacked-out and very narrow images give None.
+
+        An instruction that draws takes the size of its source alone.
+        """
+        asked = zip(sources, instructions, seeds, strict=True)
+        kinds = [(_size(source, self.size), draws(instruction), len(row)) for source, instruction, row in asked]
         edited: dict[int, list[Image.Image | None]] = {}
-        for place, (size, count) in enumerate(kinds):
+        for place, (size, is_drawn, count) in enumerate(kinds):
             if size is None:
                 logger.warning("An image of %d x %d is too narrow to edit; it is left out.", *sources[place].size)
                 edited[place] = [None] * count
             elif place not in edited:
-                alike = [at for at, kind in enumerate(kinds) if kind == (size, count)]
+                alike = [at for at, kind in enumerate(kinds) if kind == (size, is_drawn, count)]
                 group = alike if self._can_pair else [place]
                 images = [sources[at].resize(size, Image.Resampling.LANCZOS) for at in group]
                 rows = self._edit_alike(images, [instructions[at] for at in group], [seeds[at] for at in group])
@@ -201,10 +211,11 @@ class DiffusersEditor:
         prompts, count = [self.prompts.image(instruction) for instruction in instructions], len(seeds[0])
         # on the CPU, so that the draws are the same on any device
         generators = [torch.Generator("cpu").manual_seed(seed) for row in seeds for seed in row]
+        pairs = self._pairs(images, prompts, count)
+        if draws(instructions[0]):
+            del pairs["image"]
         try:
-            output = self.pipeline(
-                **self._pairs(images, prompts, count), **self._settings(images[0].size), generator=generators
-            )
+            output = self.pipeline(**pairs, **self._settings(images[0].size), generator=generators)
         except torch.OutOfMemoryError as error:
             raise RunStopped(
                 f"The image editor ran out of memory ({len(generators)} images of {images[0].size} at once). "

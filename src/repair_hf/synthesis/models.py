@@ -132,8 +132,8 @@ def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
     return place, name
 
 
-def check_editor(options: EditorOptions) -> None:
-    """Check what can be checked of the image editor without loading it.
+def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
+    """Check what can be checked of the image editor without loading it; `from_text` if it is to draw as well.
 
     Raises:
         UserError: If there is no such model, or it cannot do what the options ask.
@@ -142,7 +142,7 @@ def check_editor(options: EditorOptions) -> None:
     if place == "diffusers":
         from repair_hf.synthesis.images import check_pipeline
 
-        check_pipeline(name, offload=options.editor_offload)
+        check_pipeline(name, offload=options.editor_offload, from_text=from_text)
 
 
 def prompts_of(options: LLMOptions) -> Prompts:

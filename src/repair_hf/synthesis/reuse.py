@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from repair_hf.llm.journal import shards
+from repair_hf.runtime.locks import LOCK
+from repair_hf.runtime.options import UserError
 
 INHERITED = "-inherited-"  # in the name of a journal copied from another folder
 
@@ -15,24 +17,37 @@ INHERITED = "-inherited-"  # in the name of a journal copied from another folder
 def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bool:
     """Start a new folder with copies of others' journals and candidate images; False if there is nothing to do.
 
-    Sources without a journal are skipped, and what they inherited themselves is not copied again. A folder that exists
-    is left alone.
+    Sources without a journal are skipped, and what they inherited themselves is not copied again. A folder that a
+    stage has written to is left alone; one whose copying was interrupted is copied again.
     """
     sources = [source for source in sources if any(not is_inherited(path) for path in shards(source))]
-    if not sources or folder.exists():
+    if not sources or _is_begun(folder):
         return False
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sources if images else ():
+        if (source / "candidates").is_dir():
+            shutil.copytree(source / "candidates", folder / "candidates", copy_function=_link, dirs_exist_ok=True)
     for kind in ("journal", "images") if images else ("journal",):
         paths = [path for source in sources for path in shards(source, kind) if not is_inherited(path)]
         for number, path in enumerate(paths):
-            shutil.copyfile(path, draft / f"{kind}{INHERITED}{number}.jsonl")
-    for source in sources if images else ():
-        if (source / "candidates").is_dir():
-            shutil.copytree(source / "candidates", draft / "candidates", copy_function=_link, dirs_exist_ok=True)
-    draft.rename(folder)
+            _copy(path, folder / f"{kind}{INHERITED}{number}.jsonl")
     return True
+
+
+def _is_begun(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    return any(path.name not in (LOCK, "candidates") and not is_inherited(path) for path in folder.iterdir())
+
+
+def check_sources(folders: Iterable[str | Path]) -> None:
+    """Raise a UserError if a folder holds no paid answers."""
+    for folder in folders:
+        if not any(shards(Path(folder))):
+            raise UserError(
+                f"`answers_from` names {folder}, which holds no paid answers (journal.jsonl). Give the --output of "
+                "`repair-hf synthesize`, or a folder of a study's products."
+            )
 
 
 def is_inherited(journal: Path) -> bool:
@@ -46,4 +61,11 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:  # another disk, or a file system without hard links
-        shutil.copyfile(source, target)
+        _copy(source, target)
+
+
+def _copy(source: str | Path, target: str | Path) -> None:
+    """Copy under a temporary name that counts as inherited, then rename: a copy is whole or absent."""
+    draft = f"{target}{INHERITED}.tmp"
+    shutil.copyfile(source, draft)
+    os.replace(draft, target)

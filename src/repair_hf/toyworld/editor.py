@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from PIL import Image, ImageChops, ImageFilter
 
-from repair_hf.llm.prompts import DRAW, FIT
+from repair_hf.llm.prompts import DRAW, FIT, draws
 from repair_hf.toyworld import captions, mistakes, renderer, variations
 from repair_hf.toyworld.errors import ALIKE, EDITORS, errors_of, name_of
 from repair_hf.toyworld.instructions import apply_image_instruction
@@ -44,7 +44,7 @@ class WorldEditor:
         ]
 
     def _draw(self, picture: Image.Image, instruction: str, seed: int) -> Image.Image:
-        if instruction.startswith(DRAW):
+        if draws(instruction):
             return self._imagine(picture, instruction, seed)
         before = renderer.read_scene(picture)
         if instruction.startswith(FIT):

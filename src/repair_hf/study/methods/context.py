@@ -174,7 +174,7 @@ class MakerContext:
         return changed
 
     async def draw(self, caption: str) -> Path:
-        """Let the editor edit an empty canvas to fit a caption. If it gives no image, raise NoSample."""
+        """Let the editor draw a caption, without another image. If it gives none, raise NoSample."""
         assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
         path = (await self._canvas.make(0, draw_instruction(caption)))[0]
@@ -189,7 +189,7 @@ class MakerContext:
 
 
 def _canvas_like(images: Dataset) -> Dataset:
-    """One white image of the size of the pairs' first."""
+    """One image of the size that is to be drawn, which is that of the pairs' first; its pixels are not looked at."""
     file = io.BytesIO()
     Image.new("RGB", images[0]["image"].size, "white").save(file, "PNG")
     row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}

@@ -60,6 +60,10 @@ class Baseline:
     def means(self) -> frozenset[str]:
         return frozenset().union(*(maker.means for maker in self.parts.values()))
 
+    @property
+    def draws(self) -> bool:
+        return any(maker.draws for maker in self.parts.values())
+
 
 @dataclass(frozen=True)
 class RepairVariant:
@@ -80,6 +84,8 @@ class RepairVariant:
     masks_scenes: bool = False  # mask what is true by the toy world's scenes out of the loss
     # the method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one choice only
     tuned_as: str = "repair"
+
+    draws: ClassVar[bool] = False
 
     @property
     def product(self) -> str:
