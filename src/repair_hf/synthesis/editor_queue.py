@@ -11,6 +11,7 @@ import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -129,6 +130,9 @@ def start_executor(editor: ImageEditor) -> Executor:
     """Start the process or the thread in which an editor works."""
     if not editor.own_process:
         return ThreadPoolExecutor(1, thread_name_prefix="image-editor")
+    # Python's tracker of semaphores frees those of a killed process, and would warn of them; it inherits this option.
+    if (quiet := "ignore:resource_tracker:UserWarning") not in sys.warnoptions:
+        sys.warnoptions.append(quiet)
     # A copy of a process that has only imported this module: a copy of this process would lack its threads.
     can_fork = "forkserver" in multiprocessing.get_all_start_methods()  # not on Windows
     context = multiprocessing.get_context("forkserver" if can_fork else "spawn")
