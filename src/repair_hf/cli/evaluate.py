@@ -33,17 +33,20 @@ class EvaluateOptions(EmbeddingOptions):
     model: list[str] = need(
         "Retrievers: Hub id or folder of a dual encoder, or world/base. Several are compared with the first."
     )
-    resamples: int = opt(2000, "Bootstrap resamples of the images for the 95% intervals.", least=1)
+    resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
 
 
 @dataclass
 class TestPairsOptions(PairsOptions):
     """Which images and captions are ranked."""
 
-    split: str = opt("test", "Split to use; `all` takes every split.")
+    split: str = opt("test", "Split to use; `all` uses every split.")
 
 
 OPTIONS = (EvaluateOptions, TestPairsOptions, StageOptions, CompositionalOptions)
+BRIEF = (
+    "model pairs image_folder split output compositional resamples batch_size precision cache_images dry_run".split()
+)
 
 
 @dataclass(frozen=True)

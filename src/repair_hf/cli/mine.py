@@ -33,7 +33,8 @@ class MineOptions(MiningOptions):
 
     model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
     reported: str | None = opt(
-        None, "Table of failures to take in place of mining: columns query, right, wrong; ids, paths or caption texts."
+        None,
+        "Table of known failures to use instead of mining: columns query, right, wrong; ids, paths or caption texts.",
     )
 
     def __post_init__(self) -> None:
@@ -48,6 +49,10 @@ class MineOptions(MiningOptions):
 UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
+BRIEF = (
+    "pairs image_folder image_column caption_column group split model output max_queries d_i2t d_t2i reported search "
+    "batch_size precision cache_images dry_run"
+).split()
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> None:

@@ -29,7 +29,7 @@ class PushOptions:
     repo: str = need("Id on the Hub, such as me/x-repair; created if missing.")
     private: bool = opt(False, "Make the repository private.")
     tag: str | None = opt(None, "Tag of this revision, such as round-1.")
-    license: str | None = opt(None, "Licence of the upload, by the Hub's identifier, such as cc-by-4.0.")
+    license: str | None = opt(None, "License of the upload, as the Hub's identifier, such as cc-by-4.0.")
     dry_run: bool = opt(False, "Print the files, their sizes and the card, and upload nothing.")
 
 

@@ -41,14 +41,16 @@ STAGES = ("mine", "synthesize", "train", "evaluate")
 
 @dataclass
 class RunOptions(Bounded):
-    recipe: str = need("Folder of mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml; or a shipped recipe: toy.")
-    output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
+    recipe: str = need(
+        "Folder with mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml, or a shipped recipe: toy."
+    )
+    output: str | None = opt(None, "Folder of all rounds. Default: runs/RECIPE-rounds.")
     rounds: int = opt(
-        1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
+        1, "Most rounds to run; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
     )
     min_gain: float = opt(0.1, "Stop after a round that gains fewer points of R@1, mean of both directions.")
     split: str | None = opt(
-        None, "Split to evaluate rounds on; that of evaluate.yaml by default. Prefer validation over test."
+        None, "Split to evaluate rounds on; prefer validation over test. Default: that of evaluate.yaml."
     )
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 

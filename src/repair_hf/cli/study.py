@@ -42,6 +42,10 @@ and the last to finish prints the whole table."""
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
+BRIEF = (
+    "list pairs model records methods output dry_run size seeds tune learning_rates epochs test_split "
+    "validation_split llm editor max_usd compositional"
+).split()
 
 
 def run(

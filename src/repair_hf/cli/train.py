@@ -27,19 +27,22 @@ EPILOG = """examples:
 
 Without --records it fine-tunes on the pairs alone. With --save-strategy steps, the same command resumes a stopped run
 from its newest checkpoint, with the same loss curve. --eval-strategy epoch measures retrieval on --validation-split
-after each epoch. transformers' other TrainingArguments, such as --bf16, are options too: see --help-all."""
+after each epoch. All TrainingArguments of transformers are options too: see --help-all.
+
+A grid is a matrix of up to 3 images and 3 captions around one training pair, its anchor: see docs/how-it-works.md."""
 
 
 @dataclass
 class TrainOptions:
-    model: str = need("Retriever: Hub id or folder of a dual encoder.")
+    model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder.")
     records: list[str] | None = opt(
-        None, "Folders of `repair-hf synthesize` or Hub ids of records; none by default: train on the pairs alone."
+        None,
+        "Records from `repair-hf synthesize`: folders or Hub ids. Default: none, which trains on the pairs alone.",
     )
     records_revision: str | None = opt(
-        None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
+        None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
     )
-    any_model: bool = opt(False, "Go on with a --model other than the one that the records were made with.")
+    any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.")
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.")
 
 
@@ -47,7 +50,11 @@ PUSHED = "pushed.json"  # file that names the repository and revision to which a
 
 NO_EDIT = "no edit is used; every match is an original annotation"
 
-BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
+BRIEF = (
+    "pairs image_folder model records output learning_rate num_train_epochs per_device_train_batch_size grids "
+    "chunk_size bf16 eval_strategy save_strategy push_to_hub dry_run"
+).split()
+OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
 
 
 def __getattr__(name: str) -> tuple[type, ...]:
