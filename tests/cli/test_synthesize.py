@@ -80,7 +80,7 @@ def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, cap
     assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
-    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
+    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is reached" in shown.err
 
 
 def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output), "--dry-run") == 0
     shown = capsys.readouterr().out
     answers = len((output / "journal.jsonl").read_text().splitlines())
-    assert "as measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
+    assert "measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
@@ -165,7 +165,7 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
     ("words", "complaint"),
     [
         (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
-        (["--llm", "world/oracle?drift=0.1"], "'drift' is no rate of this model; it has keeps_bad, rejects_good,"),
+        (["--llm", "world/oracle?drift=0.1"], "'drift' is not a rate of this model; it has keeps_bad, rejects_good,"),
         (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
         (["--split", "test"], "they were mined from other pairs"),

@@ -224,7 +224,7 @@ def test_refuses_what_a_benchmark_does_not_have(tmp_path, options, message):
 
 
 def test_a_source_without_splits_is_no_benchmark(pairs_folder):
-    with pytest.raises(UserError, match="has no splits, and `flickr30k` is a split"):
+    with pytest.raises(UserError, match="has no splits, but `flickr30k` needs one"):
         load_pairs(pairs_folder, benchmark="flickr30k")
 
 

@@ -133,7 +133,11 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("empty", {}, "it is empty"),
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
-        ("other form", {}, r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"'),
+        (
+            "other form",
+            {},
+            r'Write lines such as {"image": .*`captions` must be a list, even for one.* is .{"image": "0.png"',
+        ),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
         ("good/captions.jsonl", {}, r"no column `caption`; it has \['image', 'captions'\]"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost
 
-ESTIMATE_HEADS = ("", "", "triplets", "LLM calls", "images", "K tokens in", "K out", "dollars")
+ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
 PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
 STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")

@@ -248,6 +248,6 @@ def _compare(
     Console().print(differences_table(gains, reference))
     Console().print(changes_table(counts))
     print(
-        "*: the interval excludes 0. repaired: first now and not before; broken: the reverse; the others by rank, "
-        f"against {reference}."
+        f"*: the interval excludes 0. Queries compared with {reference}: repaired ones are ranked first only now, "
+        "broken ones only before; the others changed in rank."
     )

@@ -17,8 +17,8 @@ EPILOG = """examples:
   repair-hf push records runs/records --repo me/photos-repair --private --tag round-1
   repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate/base runs/evaluate/repair
 
-Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, the old revision stays, and the same
-command resumes."""
+Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, nothing changes on the Hub. Rerun to
+resume."""
 
 
 @dataclass

@@ -169,7 +169,7 @@ def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> N
     print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
     if count := unusable(summary, attempts):
-        print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
+        print(f"{count:,} failures were dropped without a usable answer. Rerun the command to ask again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

@@ -164,7 +164,7 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
 
     if config.output_dir not in (RepairConfig().output_dir, stage.output):
         raise UserError(
-            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` alone."
+            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` only."
         )
     config.output_dir = stage.output
 
@@ -195,9 +195,7 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
         and note.is_file()
         and read_json(note, needs=["repo"], remedy="Delete it, and run the command again")["repo"] == repo
     ):
-        print(
-            f"push    {repo} has it since the training; `repair-hf push model {folder} --repo {repo}` pushes it again"
-        )
+        print(f"push    already in {repo}; `repair-hf push model {folder} --repo {repo}` pushes it again")
         return
     pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
     write_atomically(note, json.dumps({"repo": repo, "revision": pushed.revision}) + "\n")
@@ -207,18 +205,18 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
 def _setup(config: RepairConfig) -> str:
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     precision = {"no": "float32"}.get(config.mixed_precision, f"mixed precision {config.mixed_precision}")
-    return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs a step"
+    return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
 def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
     _print_grids(summary["grids"], config)
     if reach := summary.get("edits_reachable"):
         used = summary["samples_encoded"]
-        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} were encoded)" for way, share in reach.items())
-        print(f"edits   can train: {parts}")
+        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} used in this run)" for way, share in reach.items())
+        print(f"edits   usable in training: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
-        f"{1000 * summary['seconds_per_step']:.0f} ms a step   {summary['waiting']:.1%} waiting for data   "
+        f"{1000 * summary['seconds_per_step']:.0f} ms per step   {summary['waiting']:.1%} waiting for data   "
         f"loss {summary['loss']:.4f}"
     )
     if "eval_i2t_R@1" in summary:
@@ -233,10 +231,10 @@ def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
     for item, kind in (("image", "images"), ("caption", "captions")) if config.negatives != "alone" else ():
         found = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
         if total := sum(found.values()):
-            of_anchor, others, annotations = (f"{count / total:.0%}" for count in found.values())
-            mix = f"{of_anchor} edits made from the anchor, {others} other edits, {annotations} original annotations"
+            own, others, annotations = (f"{count / total:.0%}" for count in found.values())
+            mix = f"{own} edits made from the same pair, {others} other edits, {annotations} original annotations"
             print(f"        matching {kind}: {mix if found['annotation'] < total else NO_EDIT}")
     if config.negatives == "batch":  # there other matches are masked than in a grid
         return
     known = "masked out" if config.known_matches == "masked" else "kept as negatives"
-    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known to match; {known}")
+    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known true pairs; {known}")

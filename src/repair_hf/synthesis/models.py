@@ -294,7 +294,7 @@ def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | Non
         return "here", id
     if id.partition("/")[0] == "world":
         kind = "LLM" if library == "transformers" else "image editor"
-        raise UserError(f"`{id}` is no folder, and no {kind} of the toy world, which has {' and '.join(toys)}.")
+        raise UserError(f"`{id}` is neither a folder nor an {kind} of the toy world, which has {' and '.join(toys)}.")
     from repair_hf.llm.loading import load_litellm
 
     first, slash, _ = id.partition("/")
