@@ -93,7 +93,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
     assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
     assert rows["all", "20"][1:4] == ["20", "104", "16"]
-    assert "at least 10 min, by 10 requests a minute" in shown
+    assert "at least 10 min, at 10 requests per minute" in shown
     assert "come to 355K and 180K" in shown
     assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
