@@ -41,17 +41,13 @@ class LLMOptions(Bounded):
         "LLM: LiteLLM id (gemini/gemini-2.5-flash), vision LLM of transformers, or world/oracle. Prefix "
         "`litellm:` or `transformers:` if ambiguous."
     )
-    llm_base_url: str | None = opt(None, "URL of your own server, which must use the protocol of --llm's provider.")
+    llm_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --llm's provider.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
         None, "How much the LLM thinks before it answers; thinking is billed. Default: the provider's."
     )
     concurrency: int = opt(16, "LLM requests to send at once; the batch size of a local model.", least=1)
-    requests_per_minute: int | None = opt(
-        None, "Requests per minute that your provider allows. Default: no limit.", least=1
-    )
-    tokens_per_minute: int | None = opt(
-        None, "Tokens per minute that your provider allows, in prompts and answers. Default: no limit.", least=1
-    )
+    requests_per_minute: int | None = opt(None, "Your provider's limit of requests. Default: none.", least=1)
+    tokens_per_minute: int | None = opt(None, "Your provider's limit of tokens, in and out. Default: none.", least=1)
     timeout: float = opt(
         300.0, "Seconds to wait for an answer or image; a request that times out counts at its highest price.", above=0
     )
@@ -64,13 +60,9 @@ class LLMOptions(Bounded):
     answer_attempts: int = opt(
         3, "Attempts per question until an answer is usable: up to two in the first run, one per later run.", least=1
     )
-    max_usd: float | None = opt(
-        None, "Most US dollars that this folder may cost, LLM and image editor together.", least=0
-    )
+    max_usd: float | None = opt(None, "Most US dollars to spend in this folder, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0)
-    prompts: str | None = opt(
-        None, "Folder of your own prompts; each file, such as audit_t2i.md, replaces ours of that name."
-    )
+    prompts: str | None = opt(None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).")
     domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
     batch: bool = opt(False, "Use the provider's batch API at half the price: submit now, and rerun later to collect.")
 
@@ -85,9 +77,7 @@ class EditorOptions(Bounded):
         "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`. "
         "Prefix `diffusers:` or `litellm:` if ambiguous."
     )
-    editor_base_url: str | None = opt(
-        None, "URL of your own server, which must use the protocol of --editor's provider."
-    )
+    editor_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --editor's provider.")
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
     editor_size: int = opt(
         512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT

@@ -41,10 +41,10 @@ IDLE_WITHOUT_RECORDS = ("grids", "own_failures_share")
 class RepairConfig(Hyperparameters, TrainingArguments):
     """Arguments of training: those of [`~transformers.TrainingArguments`] and a few of ours.
 
-    Some defaults differ from `TrainingArguments`. `learning_rate`, `weight_decay`, `warmup_steps` and
-    `lr_scheduler_type` are the paper's. `num_train_epochs` and `per_device_train_batch_size` are within its range.
-    `save_strategy` is `no`, and the final model is always saved. `hub_strategy` is `end`. `logging_steps` gives twenty
-    points per run. `logging_nan_inf_filter` is off, so that a loss that is not a number is visible.
+    Some defaults differ from `TrainingArguments`. The paper's are `learning_rate`, `weight_decay`, `warmup_steps` and
+    `lr_scheduler_type`. Within its range are `num_train_epochs` and `per_device_train_batch_size`. No checkpoints are
+    written (`save_strategy`), but the final model is always saved. A run logs twenty losses (`logging_steps`), and
+    nan or inf is visible in them (`logging_nan_inf_filter`). The Hub gets one commit at the end (`hub_strategy`).
 
     Raises:
         UserError: If a value is out of range, has no effect, or contradicts another.
