@@ -118,7 +118,7 @@ def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, t
     saved, of = (float(word.strip("$;")) for word in shown.split("Saved: ")[1].split()[:3:2])
     assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
     assert "6 of 20 failures: `limit` leaves out 14" in shown and len(rehearsals) == 2  # one for each command
-    assert "if every failure were repaired: 100% i2t, 100% t2i." in shown
+    assert "if every failure is repaired: 100% i2t, 100% t2i." in shown
     assert synthesize(*words, "--max-score", "-1") == 2
     assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
         (["--llm", "world/oracle?drift=0.1"], "'drift' is not a rate of this model; it has keeps_bad, rejects_good,"),
         (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
-        (["--split", "test"], "they were mined from other pairs"),
+        (["--split", "test"], "were mined from other pairs"),
     ],
 )
 def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):

@@ -97,7 +97,7 @@ def test_compositional_results_stand_on_the_card_where_they_were_measured(traine
 def test_a_model_of_unknown_making_says_so(clip_folder):
     card = model_card(clip_folder, "me/clip")
     assert "A dual encoder of unknown base" in card and "Not measured: no evaluation was given" in card
-    assert "| steps | not on record |" in card and "Not on record." in card
+    assert "| steps | unknown |" in card and "Unknown." in card
     assert "model-index" not in card and "base_model" not in card
 
 

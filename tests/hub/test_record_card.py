@@ -94,13 +94,13 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
     card = card_of(tmp_path / "bare", bare, none).text
     for text in (
         "Tokens and cost are unknown",
-        "has different prompts from those that made these records",
+        "has other prompts than those that made these records",
         "stated no license",
-        "Image-caption pairs: not on record.",
-        "The command and its options are not on record.",
-        "The versions of the software are not on record.",
-        "The versions of the models that answered are not on record.",
-        "| t2i | 3 | not on record |",
+        "Image-caption pairs: unknown.",
+        "The command and its options are unknown.",
+        "The versions of the software are unknown.",
+        "The versions of the models that answered are unknown.",
+        "| t2i | 3 | unknown |",
         "there is no config `dropped`",
         "No error type is known for these records",
     ):

@@ -92,9 +92,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkey
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
     monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
     assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
-    with pytest.raises(
-        UserError, match="`me/photos` holds no usable image.*2 images outside the folder of their data"
-    ):
+    with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images outside the data's folder"):
         load_pairs("me/photos", split="all")
 
 

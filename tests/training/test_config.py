@@ -83,7 +83,7 @@ def test_of_several_gpus_a_process_takes_one(config, caplog):
     made = config()
     made._n_gpu = 8
     made._take_one_gpu()
-    assert made.n_gpu == 1 and made.train_batch_size == 4 and "of 8 GPUs here" in caplog.text
+    assert made.n_gpu == 1 and made.train_batch_size == 4 and "8 GPUs are visible" in caplog.text
 
 
 def test_a_token_is_in_no_file_of_the_arguments(config, tmp_path):
