@@ -141,7 +141,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFo
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required:
             return f"{action.help} (required)"
-        is_silent = action.default is None or action.default is False  # then the help text says what the default does
+        is_silent = action.default is None or action.default is False or action.default == []  # its help explains it
         return action.help if is_silent else super()._get_help_string(action)
 
     def add_argument(self, action: argparse.Action) -> None:

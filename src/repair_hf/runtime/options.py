@@ -99,7 +99,7 @@ class PairsOptions:
         "Column with the same value in all rows of an image. Default: image_id, filename, cocoid or id, if suitable.",
     )
     group: str | None = opt(
-        None, "Column of groups, such as a product id. Rows of a group share a split and are never negatives."
+        None, "Column of groups, such as a product id: rows share a split and are never each other's negatives."
     )
     pairs_config: str | None = opt(None, "Configuration (subset) of the Hub dataset.")
     pairs_revision: str | None = opt(None, "Branch, tag or commit of the Hub dataset. Default: the newest.")
