@@ -35,7 +35,9 @@ def command_line() -> str:
     from repair_hf.cli.main import COMMANDS
     from repair_hf.cli.subcommands import load_command
 
-    parts = [f"# Command line\n\n{NOTE}\n\nEvery command with its options, as `--help` prints them.\n"]
+    intro = "Every command with all its options, as `--help-all` prints them. `--help` prints those that matter first."
+    also = "`train` takes all `TrainingArguments` of `transformers` too; they are left out here."
+    parts = [f"# Command line\n\n{NOTE}\n\n{intro} {also}\n"]
     parts.append(_fenced(_help()))
     for name in COMMANDS:
         actions = vars(load_command(name)).get("ACTIONS", {})
@@ -45,16 +47,17 @@ def command_line() -> str:
 
 
 def _help(*words: str) -> str:
-    """Return what `repair-hf ... --help` prints."""
+    """Return what `repair-hf ... --help-all` prints, without transformers' own arguments."""
     from repair_hf.cli.main import main as run
 
     before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), WIDTH
     try:
         with redirect_stdout(StringIO()) as shown, suppress(SystemExit):
-            run([*words, "--help"])
+            run([*words, "--help-all"])
     finally:
         os.environ.pop("COLUMNS") if before is None else os.environ.update(COLUMNS=before)
-    return "\n".join(line.rstrip() for line in shown.getvalue().strip().splitlines())
+    text = re.sub(r"^TrainingArguments:.*?(?=^every command:)", "", shown.getvalue().strip(), flags=re.M | re.S)
+    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def _fenced(text: str) -> str:

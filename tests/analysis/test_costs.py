@@ -48,12 +48,12 @@ def test_the_papers_own_counting_stands_beside_ours():
 def test_time_at_the_given_limits():
     estimate = estimate_cost(1000, 0, model=FLASH)  # 5,000 calls, 2.47 M tokens
     limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}
-    text = "Time of the LLM: 5 min per second of latency, with 16 in flight."
+    text = "Time of the LLM: about 5 min per second of latency, 16 requests at a time."
     assert costs.time_at_limits(estimate, **limits) == text
     limits["requests_per_minute"] = 500
-    assert "at least 10 min, by 500 requests a minute" in costs.time_at_limits(estimate, **limits)
+    assert "at least 10 min, at 500 requests per minute" in costs.time_at_limits(estimate, **limits)
     limits["tokens_per_minute"] = 10_000
-    assert "at least 4.1 h, by 10,000 tokens a minute" in costs.time_at_limits(estimate, **limits)
+    assert "at least 4.1 h, at 10,000 tokens per minute" in costs.time_at_limits(estimate, **limits)
 
 
 def test_small_amounts_keep_their_digits():

@@ -58,7 +58,7 @@ def test_rounds(tmp_path):
         {"round": number, "records": {"i2t": 3, "t2i": 4}, "metrics": {"i2t_R@1": 0.5 + number / 100, "t2i_R@1": 0.4}}
         for number in range(3)
     ]
-    content = {"rounds": rounds, "split": "validation", "stopped": "all 2 rounds are done"}
+    content = {"rounds": rounds, "split": "validation", "stopped": "after 2 rounds, as requested"}
     (tmp_path / "rounds.json").write_text(json.dumps(content))
     found = round_finding(tmp_path)
     assert found.table["I2T R@1"].tolist() == ["50.00", "51.00", "52.00"] and found.figure is not None

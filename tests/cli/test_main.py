@@ -1,5 +1,6 @@
 import ast
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -7,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import make_dataclass
+from dataclasses import fields, make_dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 import repair_hf
 from repair_hf.cli import main as cli
@@ -21,6 +23,7 @@ from repair_hf.cli.subcommands import load_command, suggest
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.training.hyperparameters import Hyperparameters
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -209,17 +212,45 @@ def test_what_is_not_used_is_not_loaded():
     assert done.returncode == 0, done.stderr
 
 
-def test_help_of_training_shows_our_flags_and_help_all_those_of_transformers_too(capsys):
-    shown = {}
-    for word in ("--help", "--help-all"):
-        with pytest.raises(SystemExit):
-            cli.main(["train", word])
-        shown[word] = capsys.readouterr().out
-    assert "--grid-weight" in shown["--help"] and "--bf16 " not in shown["--help"].partition("examples")[0]
-    everything = shown["--help-all"]
+FLAG = re.compile(r"^  (--\S+)", re.MULTILINE)
+TRANSFORMERS = {each.name for each in fields(TrainingArguments)} - {each.name for each in fields(Hyperparameters)}
+
+
+def helped(capsys, *words: str) -> str:
+    """Return what a help prints."""
+    with contextlib.suppress(SystemExit):
+        cli.main(list(words))
+    return capsys.readouterr().out
+
+
+def options() -> dict[tuple[str, ...], tuple[type, ...]]:
+    """Return the dataclasses of each command and action, by its words."""
+    modules = {name: load_command(name) for name in cli.COMMANDS}
+    acting = {name: vars(module)["ACTIONS"] for name, module in modules.items() if "ACTIONS" in vars(module)}
+    found = {(name, action): types for name, actions in acting.items() for action, (types, _) in actions.items()}
+    return found | {(name,): module.OPTIONS for name, module in modules.items() if name not in acting}
+
+
+@pytest.mark.parametrize("words, types", options().items(), ids=lambda value: " ".join(map(str, value))[:20])
+def test_a_help_is_short_and_so_is_the_line_of_each_option(words, types, capsys):
+    brief, everything = (helped(capsys, *words, word) for word in ("--help", "--help-all"))
+    shown, every = (FLAG.findall(text.partition("every command:")[0]) for text in (brief, everything))
+    assert len(shown) <= 21 and ("--help-all" in brief) == (len(shown) < len(every))
+    for each in (each for owner in types for each in fields(owner) if each.name not in TRANSFORMERS):
+        assert 1 <= len(each.metadata["help"].split()) <= 20, each.name
+
+
+def test_help_of_training_shows_what_a_newcomer_sets_and_help_all_what_transformers_has_too(capsys):
+    brief, everything = helped(capsys, "train", "--help"), helped(capsys, "train", "--help-all")
+    first = ["--pairs", "--image-folder", "--model", "--records", "--output", "--learning-rate"]
+    assert FLAG.findall(brief)[1:7] == first and "TrainingArguments:" not in brief
     assert (
         everything.index("--grid-weight") < everything.index("TrainingArguments:") < everything.index("--adam-beta1")
     )
+
+
+def test_faults_of_the_toy_world_are_no_option_of_a_synthesis(capsys):
+    assert not re.search(r"world/erring|\?", helped(capsys, "synthesize", "--help-all"))
 
 
 def test_python_dash_m_is_the_same_command():

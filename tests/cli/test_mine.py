@@ -54,7 +54,7 @@ def test_a_finished_result_of_other_pairs_stays(flags, pairs_folder, tmp_path, c
     lines = (data / "captions.jsonl").read_text().splitlines()
     (data / "captions.jsonl").write_text("\n".join(lines[1:]))
     assert main(flags) == 2
-    assert "finished result of other options: pairs_fingerprint" in capsys.readouterr().err
+    assert "finished result with other options: pairs_fingerprint" in capsys.readouterr().err
 
 
 def test_draws_queries(flags, tmp_path):
@@ -103,7 +103,7 @@ def test_images_of_equal_pixels_or_of_one_group_are_no_false_positives_of_each_o
     assert mined == {("t2i", caption, two) for one, two in wrong for caption in names[one]} | {
         ("i2t", one, caption) for one, two in wrong for caption in names[two]
     }
-    said = "excluded: 15 pairs by images that are alike (2 by equal pixels, 3 by group)"  # 2 + 1 and 3 x 2 x 2
+    said = "excluded: 15 pairs of near-duplicate images (2 by equal pixels, 3 by group)"  # 2 + 1 and 3 x 2 x 2
     assert said in capsys.readouterr().out
 
 
@@ -117,11 +117,11 @@ REPORT = [  # query, right, wrong -> direction, q, gt, fp; or why not
         "a cow",
         "red_circle.png",
         "blue_circle.png",
-        "`query` 'a cow' is no caption or image of the pairs",
+        "`query` 'a cow' is not an image or caption of the pairs",
     ),
-    ("red_circle.png#0", "cow.png", "blue_circle.png", "`right` 'cow.png' is no image of the pairs"),
-    ("red_circle.png", "red_circle.png#0", "a cow", "`wrong` 'a cow' is no caption of the pairs"),
-    ("red_circle.png", "red_circle.png#0", "", "`wrong` '' is no caption of the pairs"),
+    ("red_circle.png#0", "cow.png", "blue_circle.png", "`right` 'cow.png' is not an image of the pairs"),
+    ("red_circle.png", "red_circle.png#0", "a cow", "`wrong` 'a cow' is not a caption of the pairs"),
+    ("red_circle.png", "red_circle.png#0", "", "`wrong` '' is not a caption of the pairs"),
     ("red_circle.png#0", "red_circle.png", "red_circle.png", "`right` and `wrong` are the same"),
 ]
 
@@ -136,7 +136,7 @@ def test_reported_failures_are_scored_and_ranked_in_place_of_mining(
     assert main([*flags, "--dry-run"]) == 0
     assert "reported failures: 4 matched, 6 not" in capsys.readouterr().out
     assert main(flags) == 0
-    assert f"not used, with reasons: {tmp_path / 'out' / 'unmatched.jsonl'}" in capsys.readouterr().out
+    assert f"cannot be used, with reasons: {tmp_path / 'out' / 'unmatched.jsonl'}" in capsys.readouterr().out
     pairs = load_pairs(pairs_folder, split="all")
     images, texts = DualEncoder.from_pretrained(str(clip_folder)).embed_pairs(pairs)
     scores, found = images.astype(np.float64) @ texts.T.astype(np.float64), rows(tmp_path / "out")
@@ -156,7 +156,7 @@ def test_reported_failures_are_scored_and_ranked_in_place_of_mining(
     [
         ("query,right,wrong\na,b,c\n", [], "No row of"),
         ("query,right\na,b\n", [], "lacks the columns ['wrong']"),
-        ("query,right,wrong\na,b,c\n", ["--d-t2i", "2"], "`reported` takes the place of mining, so leave out"),
+        ("query,right,wrong\na,b,c\n", ["--d-t2i", "2"], "`reported` replaces mining, so leave out"),
         (None, [], "`reported` must be a table (.csv, .tsv, .jsonl, .parquet) with the columns"),
     ],
 )
@@ -180,7 +180,9 @@ def test_an_index_says_what_share_it_found(flags, tmp_path, capsys):
     printed, summary = capsys.readouterr().out, json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["search"] == "hnsw" and summary["ranks"] == "lower bounds"
     assert summary["recall"] == {"i2t": 1.0, "t2i": 1.0}  # of so few it misses none
-    assert "hnsw found 100.0% (i2t), 100.0% (t2i) of the true false positives; ranks are lower bounds" in printed
+    assert (
+        "hnsw found 100.0% (i2t), 100.0% (t2i) of the false positives of an exact search. Ranks are lower" in printed
+    )
     assert main([*flags[:-1], str(tmp_path / "exact")]) == 0
     assert "recall" not in json.loads((tmp_path / "exact" / "summary.json").read_text())
     assert [row["fp"] for row in rows(tmp_path / "out")] == [row["fp"] for row in rows(tmp_path / "exact")]

@@ -27,7 +27,7 @@ STUDY = "study --output $out"
         (f"{MINE} --cache-folder x", "`cache_folder` x is for the file of `cache_images`; give both, or neither"),
         (f"{MINE} --draft-jpegs", "`draft_jpegs` is for the file of `cache_images`; give both, or neither"),
         (f"{TRAIN} --records /nowhere", "holds no records"),
-        (f"{TRAIN} --output-dir elsewhere", "mean the same; give `output` alone"),
+        (f"{TRAIN} --output-dir elsewhere", "mean the same; give `output` only"),
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
         (f"{TRAIN} --fp16", "`fp16` needs a GPU"),
         ("run $empty", "lacks mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml"),

@@ -96,7 +96,7 @@ AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
         (SYNTHESIZE, "mined/failures.parquet", b"", AGAIN),
         (SYNTHESIZE, "mined/failures.parquet", column("fp_score"), "Failures lack ['fp_score']; they have"),
         (SYNTHESIZE, "mined/failures.parquet", column("q", "x"), "Failures have a column of another type"),
-        (SYNTHESIZE, "mined/failures.parquet", column("q", -1), "they were mined from other pairs"),
+        (SYNTHESIZE, "mined/failures.parquet", column("q", -1), "were mined from other pairs"),
         (SYNTHESIZE, "mined/failures.parquet", column("direction", "t3i"), "have a `direction` of ['t3i']"),
         (SYNTHESIZE.replace(" --any-model", ""), "mined/config.yaml", b"{", AGAIN),
         *((words, "records/records", b"PAR1" * 9, "is damaged") for words in (f"{TRAIN} --records {{records}}", SHOW)),
@@ -152,7 +152,9 @@ def made_with_base(names) -> None:
 @pytest.mark.parametrize("words", [SYNTHESIZE.replace(" --any-model", ""), f"{TRAIN} --records {{records}}"])
 def test_another_model_than_the_inputs_is_refused_unless_asked_for(words, names, capsys):
     said = complaint(words, names, capsys)
-    assert "were made with " in said and f"--model is {names['clip'].name}@" in said and "--any-model to go on" in said
+    assert (
+        "were made with " in said and f"--model is {names['clip'].name}@" in said and "--any-model to continue" in said
+    )
     for more in ("--any-model", "--model world/base"):
         assert main(f"{words} --dry-run {more}".format(**names).split()) == 0, capsys.readouterr().err
 

@@ -76,7 +76,7 @@ def test_goes_on_after_a_kill_and_makes_nothing_again(done, words, capsys):
     again = {path for path, when in stamps(out).items() if first.get(path) != when}
     assert again == {out / "rounds.json"}
     assert shown.count("next:") == 1 and shown.splitlines()[-1].startswith("next: repair-hf show ")
-    assert "all 2 rounds are done" in shown and "evaluated on the split `validation`" in shown
+    assert "stopped after 2 rounds, as requested" in shown and "evaluated on the split `validation`" in shown
 
 
 def test_a_later_round_takes_up_nothing_that_an_earlier_one_holds(done):
@@ -107,7 +107,7 @@ def test_trains_the_newest_checkpoint_on_all_records_and_reports_what_the_stages
 def test_stops_when_a_round_gains_too_little(done, words, capsys):
     assert main([*words, "--min-gain", "100"]) == 0
     shown = capsys.readouterr().out
-    assert "stopped: round 1 gained" in shown and "fewer than --min-gain 100" in shown and "round-2" not in shown
+    assert "stopped because round 1 gained" in shown and "less than --min-gain 100" in shown and "round-2" not in shown
 
 
 def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recipe, tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp
         words += ["--llm-base-url", server.base_url, "--spacy-model", "world", "--max-usd"]
         assert main([*words, "0.02"]) == 1
         says = capsys.readouterr().err
-        assert "A ceiling of the study is reached at `sugarcrepe`" in says and "`max_usd`" in says
+        assert "The study's limit is reached at `sugarcrepe`" in says and "`max_usd`" in says
         first, answers = paid([*(out / "products").iterdir()])
         assert 0.01 < first <= 0.02 and f"{answers:,} LLM answers" in says
         assert main([*words, "1"]) == 0

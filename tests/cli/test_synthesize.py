@@ -80,7 +80,7 @@ def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, cap
     assert synthesize(*inputs, *WORLD, "--output", str(tmp_path / "r"), "--max-calls", "6") == 1
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
-    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is spent" in shown.err
+    assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is reached" in shown.err
 
 
 def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
     assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
     assert rows["all", "20"][1:4] == ["20", "104", "16"]
-    assert "at least 10 min, by 10 requests a minute" in shown
+    assert "at least 10 min, at 10 requests per minute" in shown
     assert "come to 355K and 180K" in shown
     assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, t
     saved, of = (float(word.strip("$;")) for word in shown.split("Saved: ")[1].split()[:3:2])
     assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
     assert "6 of 20 failures: `limit` leaves out 14" in shown and len(rehearsals) == 2  # one for each command
-    assert "if every failure were repaired: 100% i2t, 100% t2i." in shown
+    assert "if every failure is repaired: 100% i2t, 100% t2i." in shown
     assert synthesize(*words, "--max-score", "-1") == 2
     assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err
 
@@ -128,7 +128,7 @@ def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output), "--dry-run") == 0
     shown = capsys.readouterr().out
     answers = len((output / "journal.jsonl").read_text().splitlines())
-    assert "as measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
+    assert "measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
@@ -165,10 +165,10 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
     ("words", "complaint"),
     [
         (["--failures", "nowhere"], "--failures nowhere: nowhere does not exist. Make it with `repair-hf mine`."),
-        (["--llm", "world/oracle?drift=0.1"], "'drift' is no rate of this model; it has keeps_bad, rejects_good,"),
+        (["--llm", "world/oracle?drift=0.1"], "'drift' is not a rate of this model; it has keeps_bad, rejects_good,"),
         (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
-        (["--split", "test"], "they were mined from other pairs"),
+        (["--split", "test"], "were mined from other pairs"),
     ],
 )
 def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):

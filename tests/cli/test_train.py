@@ -36,14 +36,17 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     full, some = (found["grids"][f"grids_{n}"] for n in (3, 2))
     assert f"{full + some} of 24 captions have a grid ({full} full)" in printed
     assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0}
-    assert f"edits   can train: 100% i2t ({found['samples_encoded']['i2t']} were encoded), 100% t2i" in printed
+    assert (
+        f"edits   usable in training: 100% i2t ({found['samples_encoded']['i2t']} used in this run), 100% t2i"
+        in printed
+    )
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(flags) == 0  # nothing is trained again
     assert (weights.stat().st_mtime_ns, capsys.readouterr().out) == (before, printed)
     assert main([*flags, "--grid-weight", "2"]) == 2
-    assert "finished result of other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "finished result with other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "clip"
 
 
@@ -83,7 +86,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
-    assert "an interrupted run of other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "an interrupted run with other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
     assert summary(tmp_path / "out")["steps"] == 4
@@ -140,11 +143,11 @@ def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, ca
     assert main([*other, "--negatives", "none"]) == 0
     assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
     assert main([*other, "--negatives", "grid", "--known-matches", "negative"]) == 0
-    assert "negatives are known to match; kept as negatives" in capsys.readouterr().out
+    assert "negatives are known true pairs; kept as negatives" in capsys.readouterr().out
     assert main([*other, "--grids", "paper", "--counterparts", "annotation"]) == 0
     assert "no edit is used; every match is an original annotation" in capsys.readouterr().out
-    assert "Few of the edits can train: 0% i2t, 0% t2i. Without --grids paper --counterparts annotation" in caplog.text
-    assert "it would be 100% i2t, 100% t2i" in caplog.text
+    few = "Training can use few of the edits: 0% i2t, 0% t2i. Without --grids paper --counterparts annotation"
+    assert few in caplog.text and ": 100% i2t, 100% t2i" in caplog.text
 
 
 def test_runs_from_before_both_sides_are_recognised_where_they_mean_the_same(flags, tmp_path, capsys):

@@ -89,7 +89,7 @@ def launch(script: Path, argument: str, proof: Path) -> None:
     )
     # Not the exit code: gloo's threads sometimes abort the interpreter at exit, after everything is saved.
     assert proof.is_file(), done.stderr[-4000:]
-    assert done.stdout.count("world size 2   cpu   float32   8 pairs a step") == 3, done.stdout
+    assert done.stdout.count("world size 2   cpu   float32   8 pairs per step") == 3, done.stdout
 
 
 def test_two_processes_make_the_model_of_one(runs):
@@ -170,7 +170,7 @@ def test_one_process_is_refused_where_several_were_asked_for(monkeypatch, cpu, c
 
 def test_processes_that_do_not_know_of_one_another_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")  # as of torchrun; the libraries look for LOCAL_RANK too
-    with pytest.raises(UserError, match="The launcher started 2 processes, and they run as 1"):
+    with pytest.raises(UserError, match="The launcher started 2 processes, but they see 1"):
         check_launch(1)
 
 

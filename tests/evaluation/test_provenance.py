@@ -33,8 +33,8 @@ def test_the_sentence_holds_all_of_it_and_every_model(found):
     one = found[1] | {"commit": "0123456789abcdef+", "n_images": 5000, "n_texts": 25000}
     two = one | {"model": "runs/b", "model_digest": "ffff", "commit": None}
     text = describe({"a": one, "b": two})
-    assert text.startswith("photos (under no benchmark's name), split all, fingerprint ")
-    assert "5,000 images, 25,000 texts. a is me/clip, digest 0123abcd; b is runs/b, digest ffff." in text
+    assert text.startswith("photos (not a standard benchmark), split all, fingerprint ")
+    assert "5,000 images, 25,000 texts. a: weights 0123abcd; b: weights ffff." in text
     version = repair_hf.__version__
     assert text.endswith(f"Measured by repair_hf {version} (0123456789ab+changes) and repair_hf {version}.")
 
@@ -42,5 +42,5 @@ def test_the_sentence_holds_all_of_it_and_every_model(found):
 @pytest.mark.parametrize("texts, other", [(25_000, "25,010"), (25_010, "25,000")])
 def test_of_two_forms_of_a_split_the_other_is_named(found, texts, other):
     one = found[1] | {"benchmark": "coco", "split": "test", "n_texts": texts}
-    assert f"{texts:,} texts (the split also goes about with {other})." in describe({"a": one})
+    assert f"{texts:,} texts (another version of this split has {other})." in describe({"a": one})
     assert describe({"a": one}).startswith("coco, split test,")

@@ -151,9 +151,9 @@ COCO_FILES: dict[str, tuple[Damage, str]] = {
     "brackets": (whole("coco.json", DEEP), "nested more than 100 deep"),
     "nested": (whole("coco.json", b'{"images":' * 99_999), "is not JSON"),
     "garbage": (whole("coco.json", b"\x00\xff\x00"), "is not JSON"),
-    "list": (whole("coco.json", b"[]"), "is no caption file"),
+    "list": (whole("coco.json", b"[]"), "is not a caption JSON"),
     "cut short": (whole("coco.json", b'{"images": ['), "is not JSON"),
-    "other lists": (whole("coco.json", b'{"images": [1], "annotations": {}}'), "is no caption file"),
+    "other lists": (whole("coco.json", b'{"images": [1], "annotations": {}}'), "is not a caption JSON"),
 }
 RECIPES: dict[str, tuple[bytes | None, str]] = {
     "brackets": (DEEP[:400] + b"]" * 400, "nested more than 100 deep"),

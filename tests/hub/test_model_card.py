@@ -55,7 +55,7 @@ def results(trained, stage_folder, tmp_path) -> list[Path]:
 def test_the_model_card_tells_it_all(trained, results):
     card = model_card(trained, "me/clip-repair", results=results, license="mit")
     data = ModelCard(card).data
-    assert "| edits that can train, I2T | 97.0% |" in card and "| edits that can train, T2I | 98.5% |" in card
+    assert "| edits that training can use, I2T | 97.0% |" in card and "can use, T2I | 98.5% |" in card
     assert "| `grids` | `paper` | `both` |" in card  # on record before there was another rule
     assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
     assert data.library_name == "transformers" and data.license == "mit"
@@ -96,8 +96,8 @@ def test_compositional_results_stand_on_the_card_where_they_were_measured(traine
 
 def test_a_model_of_unknown_making_says_so(clip_folder):
     card = model_card(clip_folder, "me/clip")
-    assert "whose base is not on record" in card and "Not measured: no evaluation was given" in card
-    assert "| steps | not on record |" in card and "Not on record." in card
+    assert "A dual encoder of unknown base" in card and "Not measured: no evaluation was given" in card
+    assert "| steps | unknown |" in card and "Unknown." in card
     assert "model-index" not in card and "base_model" not in card
 
 

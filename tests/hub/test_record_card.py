@@ -71,9 +71,7 @@ def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropp
 def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, dropped):
     card = card_of(synthesis, hostile, dropped)
     assert card.text.count("| query | ground truth | false positive | edit |") == 3
-    assert (
-        "With the default options of `repair-hf train`, 100% (i2t) and 100% (t2i) of the edits can train." in card.text
-    )
+    assert "With its default options, `repair-hf train` can use 100% (i2t) and 100% (t2i) of the edits." in card.text
     assert card.text.count("**t2i**") == 2 and card.text.count("**i2t**") == 1
     assert set(card.pictures) == {"samples/1-edit.png", "samples/3-edit.png"}  # the fixture has no other images
     assert all(f"]({name})" in card.text for name in card.pictures)
@@ -95,14 +93,14 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
     save_records(tmp_path / "bare", bare, none)
     card = card_of(tmp_path / "bare", bare, none).text
     for text in (
-        "Tokens and cost are not on record",
-        "has different prompts from those that made these records",
+        "Tokens and cost are unknown",
+        "has other prompts than those that made these records",
         "stated no license",
-        "Image-caption pairs: not on record.",
-        "The command and its options are not on record.",
-        "The versions of the software are not on record.",
-        "The versions of the models that answered are not on record.",
-        "| t2i | 3 | not on record |",
+        "Image-caption pairs: unknown.",
+        "The command and its options are unknown.",
+        "The versions of the software are unknown.",
+        "The versions of the models that answered are unknown.",
+        "| t2i | 3 | unknown |",
         "there is no config `dropped`",
         "No error type is known for these records",
     ):

@@ -60,9 +60,9 @@ def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run):
         assert kinds(outcomes) == {Deferred}
         budget = Budget(max_usd=1.0, max_calls=1)
         run(server, [], budget)
-    with pytest.raises(BudgetSpent, match="max-calls 1 is spent"):
+    with pytest.raises(BudgetSpent, match="max-calls 1 is reached"):
         budget.commit(0.0)
-    with pytest.raises(BudgetSpent, match="max-usd 1 is spent"):
+    with pytest.raises(BudgetSpent, match="max-usd 1 is reached"):
         budget.commit(1.0, calls=0)
 
 

@@ -58,13 +58,13 @@ def test_earlier_runs_count():
     budget.count(0.5, 8)
     assert served(spend_all(budget, [(0.1, 0.1)] * 20)) == 2
     with pytest.raises(
-        BudgetSpent, match=r"--max-calls 10 is spent: 10 answers are paid.*higher ceiling.*same command"
+        BudgetSpent, match=r"--max-calls 10 is reached: 10 answers are paid.*higher ceiling.*same command"
     ):
         raise next(outcome for outcome in spend_all(budget, [(0.0, 0.0)]) if outcome)
     dear = Budget(max_usd=1.0)
     dear.count(0.95)
     with pytest.raises(
-        BudgetSpent, match=r"--max-usd 1 is spent: \$0.9500 are paid, and the next request may cost \$0.1000"
+        BudgetSpent, match=r"--max-usd 1 is reached: \$0.9500 are paid, and the next request may cost \$0.1000"
     ):
         raise spend_all(dear, [(0.1, 0.1)])[0]
 

@@ -92,9 +92,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkey
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
     monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
     assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
-    with pytest.raises(
-        UserError, match="`me/photos` holds no usable image.*2 images outside the folder of their data"
-    ):
+    with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images outside the data's folder"):
         load_pairs("me/photos", split="all")
 
 
@@ -133,7 +131,11 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     [
         ("empty", {}, "it is empty"),
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
-        ("other form", {}, r'no line of .* is of the form {"image": "x.jpg", .*; the first is .{"image": "0.png"'),
+        (
+            "other form",
+            {},
+            r'Write lines such as {"image": .*`captions` must be a list, even for one.* is .{"image": "0.png"',
+        ),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
         ("good/captions.jsonl", {}, r"no column `caption`; it has \['image', 'captions'\]"),

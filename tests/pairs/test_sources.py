@@ -166,9 +166,12 @@ def test_every_layout_gives_the_same_images_captions_and_splits(pairs_folder, tm
     for split in ("all", "train", "validation", "test"):
         given = content(load_pairs(source, split=split, strict=True, **options))
         assert given == content(load_pairs(pairs_folder, split=split)) != {}
-    line = f"{source}: no split column: 9 / 2 / 1 images (train / validation / test); --split all takes all."
+    line = (
+        f"{source} has no split column; split by image: 9 / 2 / 1 (train / validation / test). "
+        "--split all uses all images."
+    )
     assert caplog.messages.count(line) == 3  # not for `all`
-    said = f"{source}: 24 rows are 12 images, each with all of its captions."
+    said = f"{source}: merged 24 rows into 12 images; each keeps all of its captions."
     assert (said in caplog.messages) == (layout in ("CSV", "TSV", "image folder", "saved, a row per caption"))
 
 

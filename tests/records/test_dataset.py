@@ -167,7 +167,7 @@ def test_source_images_can_be_left_out_and_joined_back(out, records, dropped, pa
         for cell in ("q_image", "gt_image", "fp_image", "edit_image"):
             assert (row[cell] is None) == (other[cell] is None)
             assert row[cell] is None or same(row[cell], other[cell])
-    with pytest.raises(UserError, match="which `pairs` do not have"):
+    with pytest.raises(UserError, match="which is not in `pairs`"):
         load_records(folder, pairs=Pairs(pairs.images.select([5]), pairs.captions))
 
 

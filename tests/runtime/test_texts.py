@@ -106,7 +106,7 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
     try:
         listing = read_folder(tmp_path, None, problems)
     except UserError as error:
-        assert "is of the form" in str(error)
+        assert "can be used. Write lines such as" in str(error)
     else:
         n_lines = sum(bool(line.strip()) for line in b"\n".join(lines).split(b"\n"))
         assert len(listing.captions) + sum(problem.count for problem in problems.found()) == n_lines
@@ -135,7 +135,7 @@ def test_a_caption_with_half_a_pair_is_a_bad_row_of_its_file(tmp_path):
     problems = Problems()
     assert read_annotations(tmp_path / "x.json", tmp_path, problems).captions == [["good"]]
     assert [str(each) for each in problems.found()] == [
-        "2 rows that are not of the source's format ('images[1]', 'annotations[1]')"
+        "2 rows in another format than the source's ('images[1]', 'annotations[1]')"
     ]
 
 

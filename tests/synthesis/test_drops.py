@@ -84,7 +84,7 @@ def test_a_broken_image_costs_its_own_rows_only(world, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (lambda row: row | {"fp": 10_000}, "1 of 2 failures name a fp that these pairs do not have"),
+        (lambda row: row | {"fp": 10_000}, "1 of 2 failures were mined from other pairs: the `fp` of row"),
         (lambda row: row | {"q_id": "another.png"}, "name a q .*mined from other pairs"),
         (None, r"lack \['gt_rank'\]"),
     ],

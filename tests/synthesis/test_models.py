@@ -120,7 +120,7 @@ def test_options_reach_the_editor():
         ({"reasoning_effort": "none", "llm": "world/oracle"}, "needs a provider, and --llm world/oracle has none"),
         (
             {"llm": "world/oracel"},
-            "`world/oracel` is no folder, and no LLM of the toy world, which has",
+            "`world/oracel` is neither a folder nor an LLM of the toy world, which has",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
         ("litellm:recraft/recraftv3", ": recraft sends the address of an image"),
         ("litellm:fal_ai/flux-lora-depth", ": fal_ai sends the address of an image"),
         ("litellm:nobody/knows-it", "'nobody/knows-it' names no provider"),
-        ("world/editor", "`world/editor` is no folder, and no image editor of the toy world"),
+        ("world/editor", "`world/editor` is neither a folder nor an image editor of the toy world"),
     ],
 )
 def test_an_editor_that_cannot_be_opened_is_the_users_mistake(editor, complaint):

@@ -171,5 +171,5 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
 
 @pytest.mark.parametrize("path", ["/dev/zero", "http://127.0.0.1:9/a.png"])
 def test_a_path_that_never_ends_is_not_read_and_an_address_not_fetched(path):
-    with pytest.raises(UnreadableImage, match="no image file"):
+    with pytest.raises(UnreadableImage, match="not an image file"):
         sources_of(path).file(0)

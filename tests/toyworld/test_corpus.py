@@ -57,7 +57,7 @@ def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs
     photographs = shutil.copytree(pairs_folder, tmp_path / "photographs")
     for folder in (build_world(tmp_path / "world", splits=SMALL), photographs):
         before = (folder / "captions.jsonl").read_text()
-        says = "holds captions already, and not those of this world .6 train.*seed 1.*another --output"
+        says = "already holds other captions than those of this world .6 train.*seed 1.*another --output"
         with pytest.raises(UserError, match=says):
             build_world(folder, splits=SMALL, seed=1)
         assert (folder / "captions.jsonl").read_text() == before

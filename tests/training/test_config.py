@@ -31,7 +31,7 @@ IDLE = {
         (dict(chunk_size=0), "`chunk_size` must be at least 1, got 0"),
         (dict(grid_weight=-1.0), "`grid_weight` must be at least 0, got -1"),
         (dict(data_seed=-1), "`data_seed` must be from 0 to 4294967295, got -1"),
-        (dict(slot1="mixed"), "`slot1` mixed needs the anchor's own failures"),
+        (dict(slot1="mixed"), "`slot1` mixed needs grids with own failures"),
         (dict(own_failures_share=0.5, slot1="mixed"), "`slot1` mixed changes nothing with `negatives` batch"),
         (dict(negatives="alone", counterparts="annotation"), "`counterparts` annotation changes .* `negatives` alone"),
         (dict(negatives="none", batches="neighbours"), "`batches` neighbours changes nothing with `negatives` none"),
@@ -47,8 +47,8 @@ IDLE = {
         (dict(save_strategy="steps", save_only_model=True), "cannot be resumed from.*`save_total_limit`"),
         (dict(neftune_noise_alpha=5.0), "`neftune_noise_alpha` is for language models"),
         (dict(ignore_data_skip=True), "`ignore_data_skip` would restart the epoch after a resume"),
-        (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] would change nothing"),
-        *(({name: value}, f"`{name}` {value} would change nothing") for name, value in IDLE.items()),
+        (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] has no effect"),
+        *(({name: value}, f"`{name}` {value} has no effect") for name, value in IDLE.items()),
         (dict(fsdp="full_shard"), "`fsdp` shards the model"),
         (dict(report_to=["no_tracker"]), "`report_to` no_tracker is no tracker; known: .*wandb"),
         (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` shards the model"),
@@ -83,7 +83,7 @@ def test_of_several_gpus_a_process_takes_one(config, caplog):
     made = config()
     made._n_gpu = 8
     made._take_one_gpu()
-    assert made.n_gpu == 1 and made.train_batch_size == 4 and "of 8 GPUs here" in caplog.text
+    assert made.n_gpu == 1 and made.train_batch_size == 4 and "8 GPUs are visible" in caplog.text
 
 
 def test_a_token_is_in_no_file_of_the_arguments(config, tmp_path):

@@ -120,7 +120,7 @@ def test_the_best_model_comes_with_its_own_metrics(encoder, pairs, config, tmp_p
     ("named", "message"),
     [
         (dict(resume_from_checkpoint="nowhere"), "`resume_from_checkpoint` names nowhere, which is not a whole"),
-        (dict(batches="neighbours"), "along the records' failures, and there are none"),
+        (dict(batches="neighbours"), "together with their false positives, which only records name"),
         (dict(gradient_accumulation_steps=4), "step of 16 pairs needs as many different images, and there are 12"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost
 
-ESTIMATE_HEADS = ("", "", "triplets", "LLM calls", "images", "K tokens in", "K out", "dollars")
+ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
 PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
 STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")
@@ -53,11 +53,12 @@ def time_at_limits(
     if tokens_per_minute is not None:
         tokens = estimate.prompt_tokens + estimate.completion_tokens
         minutes[f"{tokens_per_minute:,} tokens"] = tokens / tokens_per_minute
-    each = f"{span(estimate.llm_calls / concurrency / 60)} per second of latency, with {concurrency:,} in flight"
+    at_once = f"{concurrency:,} requests at a time"
+    each = f"about {span(estimate.llm_calls / concurrency / 60)} per second of latency, {at_once}"
     if not minutes:
         return f"Time of the LLM: {each}."
     limit = max(minutes, key=minutes.__getitem__)
-    return f"Time of the LLM: at least {span(minutes[limit])}, by {limit} a minute; and {each}."
+    return f"Time of the LLM: at least {span(minutes[limit])}, at {limit} per minute; and {each}."
 
 
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:

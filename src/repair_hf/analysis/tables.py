@@ -132,7 +132,7 @@ def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], re
     """
     names = list(dict.fromkeys(name for one in found.values() for name in one))
     rows = {label(name): [_difference(name, one.get(name)) for one in found.values()] for name in names}
-    return _intervals([f"less {reference}", *found], rows)
+    return _intervals([f"change from {reference}", *found], rows)
 
 
 def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:

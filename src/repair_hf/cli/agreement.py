@@ -21,7 +21,7 @@ class AgreementOptions:
     run: list[str] = need(
         "Folders of `repair-hf demo`, `run` or `synthesize`; several are shown together and by dataset."
     )
-    output: str | None = opt(None, "Folder for the tables as CSV and for their charts.")
+    output: str | None = opt(None, "Folder for the tables, as CSV, and their charts.")
 
 
 OPTIONS = (AgreementOptions,)

@@ -27,10 +27,10 @@ ANSWER_TOKENS = 20  # tokens of a label, for the estimate
 
 @dataclass
 class AnalyzeOptions(Bounded):
-    run: str = need("Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or a Hub dataset of records.")
-    output: str | None = opt(None, "Folder of the report; `report` in the run's folder by default.")
+    run: str = need("Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or records on the Hub.")
+    output: str | None = opt(None, "Folder of the report. Default: `report` in the run's folder.")
     watch: int | None = opt(None, "Rewrite the report every so many seconds, until interrupted.", least=1)
-    dry_run: bool = opt(False, "Print how many calls labelling would make and what they would cost, then stop.")
+    dry_run: bool = opt(False, "Print how many LLM calls --llm would make and what they would cost, then stop.")
     seed: int = opt(0, "Seed of the sample of records shown.")
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class LabelOptions(LLMOptions):
     """The LLM that labels image instructions; none by default."""
 
     llm: str | None = opt(  # type: ignore[assignment]
-        None, "LLM that labels image instructions by error type: an id as for `repair-hf synthesize`."
+        None, "LLM that labels each image instruction with an error type; ids as for `repair-hf synthesize`."
     )
 
     def __post_init__(self) -> None:
@@ -54,6 +54,7 @@ class LabelOptions(LLMOptions):
 
 
 OPTIONS = (AnalyzeOptions, LabelOptions, SourceOptions)
+BRIEF = "run output watch pairs image_folder llm max_usd dry_run".split()
 
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:

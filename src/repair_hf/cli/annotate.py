@@ -28,7 +28,7 @@ class AnnotateOptions(Bounded):
         200, "Sample size: accepted failures and as many rejected ones, or records of each direction.", least=1
     )
     seed: int = opt(0, "Seed of the sample.")
-    host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everybody who can reach this machine.")
+    host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everyone who can reach this machine.")
     port: int = opt(7860, "Port to listen on.", least=0, most=65535)
     space: str | None = opt(None, "Upload the page to this private Space of the Hub instead of serving it here.")
     dry_run: bool = opt(False, "Draw the sample, then stop.")

@@ -33,17 +33,20 @@ class EvaluateOptions(EmbeddingOptions):
     model: list[str] = need(
         "Retrievers: Hub id or folder of a dual encoder, or world/base. Several are compared with the first."
     )
-    resamples: int = opt(2000, "Bootstrap resamples of the images for the 95% intervals.", least=1)
+    resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
 
 
 @dataclass
 class TestPairsOptions(PairsOptions):
     """Which images and captions are ranked."""
 
-    split: str = opt("test", "Split to use; `all` takes every split.")
+    split: str = opt("test", "Split to use; `all` uses every split.")
 
 
 OPTIONS = (EvaluateOptions, TestPairsOptions, StageOptions, CompositionalOptions)
+BRIEF = (
+    "model pairs image_folder split output compositional resamples batch_size precision cache_images dry_run".split()
+)
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,6 @@ def _compare(
     Console().print(differences_table(gains, reference))
     Console().print(changes_table(counts))
     print(
-        "*: the interval excludes 0. repaired: first now and not before; broken: the reverse; the others by rank, "
-        f"against {reference}."
+        f"*: the interval excludes 0. Queries compared with {reference}: repaired ones are ranked first only now, "
+        "broken ones only before; the others changed in rank."
     )

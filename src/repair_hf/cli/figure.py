@@ -23,7 +23,7 @@ class FigureOptions:
     _is_shared = True  # a file
     run: str = need("Folder of a run, or folder or Hub id of records.")
     output: str = opt("figure.svg", "Figure to write: .svg or .png.")
-    seed: int = opt(0, "Seed of the sample if no record is named.")
+    seed: int = opt(0, "Seed of the random record.")
 
     def __post_init__(self) -> None:
         if Path(self.output).suffix.lower() not in (".svg", ".png"):
@@ -32,8 +32,8 @@ class FigureOptions:
 
 @dataclass
 class CaseOptions:
-    record: str | None = opt(None, "Its record_id; a random one by default.")
-    direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the record if none is named.")
+    record: str | None = opt(None, "record_id of the record to draw. Default: a random one.")
+    direction: Literal["t2i", "i2t"] | None = opt(None, "Direction of the random record.")
 
 
 @dataclass
@@ -46,12 +46,14 @@ class RetrieverOptions:
 
 @dataclass
 class GridOptions:
-    anchor: str | None = opt(None, "caption_id of the grid's anchor; the first full grid by default.")
+    anchor: str | None = opt(
+        None, "caption_id of the training pair (the anchor) whose grid is drawn. Default: the first full grid."
+    )
 
 
 @dataclass
 class MarginOptions(Bounded):
-    n: int = opt(1000, "How many records to draw, the same share of both directions.", least=1)
+    n: int = opt(1000, "Records to draw, half of each direction.", least=1)
 
 
 def draw_case(options: FigureOptions, case: CaseOptions, source: SourceOptions) -> None:

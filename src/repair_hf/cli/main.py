@@ -2,7 +2,7 @@
 
 A command is a module of this folder with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG` (examples), or with
 `ACTIONS: dict[str, (OPTIONS, run)]` where a second word selects one of several. It is imported only when it is used. A
-command whose `OPTIONS` are slow to load and long to read has `BRIEF`, which `--help` shows; `--help-all` shows all.
+command of many `OPTIONS` has `BRIEF`, the names that `--help` shows; `--help-all` shows all.
 
 Exit codes: 0 done; 1 stopped from outside, and the same command resumes; 2 a mistake of the user; 130, 143 or 129
 ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
@@ -22,23 +22,24 @@ from typing import Any, TextIO
 
 COMMANDS = {
     "demo": "Repair a small retriever end to end in a toy world: no key, GPU or download.",
-    "world": "Draw the toy world, train its base retriever, serve its oracle.",
+    "world": "Draw the toy world, train its base retriever, serve its scripted LLM.",
     "mine": "Find the retriever's false positives in both directions.",
-    "synthesize": "Audit the failures and edit the false positives into records.",
+    "synthesize": "Check the failures and edit their false positives into records.",
     "train": "Fine-tune the retriever on pairs and records.",
-    "evaluate": "Measure recall@K and MRR in both directions.",
+    "evaluate": "Measure recall@K and MRR in both directions, and compare models.",
     "run": "Run all stages of a recipe folder, for one or more rounds.",
     "study": "Compare repair with other methods in one table.",
     "show": "Draw records as a page or picture: query, ground truth, false positive, edit.",
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
-    "figure": "Draw a record, a 3x3 grid or margins for a paper or a card.",
+    "figure": "Draw a record, a training grid or margins for a paper.",
     "annotate": "Let people judge failures or edits on a web page.",
-    "agreement": "Summarize people's judgements and how well they agree.",
+    "agreement": "Summarize people's judgements, and how well they agree.",
     "export": "Write a retriever in the format of open_clip, which CLIP_benchmark reads too.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
-    "completion": "Print a shell's completion script for this program.",
+    "completion": "Print a script that completes commands and options in your shell.",
     "env": "Print versions and devices for a bug report.",
 }
+HELP = ("-h", "--help", "--help-all")
 # Errors of the system about a path that the user gave; other OSErrors keep their traceback.
 _DENIED = "may not be read or written by you; give another path, or change its permissions"
 _FULL = "does not fit on its disk, which is full; free some space, and the same command resumes from here"
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         print(_overview())
         return 0
     if words[0] == "--version":
@@ -145,17 +146,18 @@ def _run(words: list[str]) -> None:
     name, rest = words[0], words[1:]
     description = COMMANDS[_known(name, COMMANDS, "command")]
     module, prog = load_command(name), f"repair-hf {name}"
+    help = next((word for word in rest if word in HELP), None)
+    only = vars(module).get("BRIEF", ()) if help and help != "--help-all" else ()
     if "ACTIONS" in vars(module):
-        if not rest or rest[0] in ("-h", "--help"):
+        if not rest or rest[0] in HELP:
             print(_actions(prog, description, module))
             return
         options, run = module.ACTIONS[_known(rest[0], module.ACTIONS, f"word for `{prog}`")]
         prog, rest, description = f"{prog} {rest[0]}", rest[1:], first_line(run)
     else:
-        is_brief = rest[:1] in (["-h"], ["--help"]) and "BRIEF" in vars(module)
-        options, run = (module.BRIEF if is_brief else module.OPTIONS), module.run
-    rest = ["--help"] if rest == ["--help-all"] else rest
-    filled = parse(options, rest, prog, description=description, epilog=module.EPILOG)
+        options, run = (only and vars(module).get("OWN_OPTIONS")) or module.OPTIONS, module.run
+    argv = ["--help"] if help else rest
+    filled = parse(options, argv, prog, description=description, epilog=module.EPILOG, only=only)
     from transformers.utils import logging as transformers_logging  # here, because `--help` ends in `parse`
 
     transformers_logging.disable_progress_bar()  # for loading and saving models; downloads keep theirs

@@ -33,7 +33,8 @@ class MineOptions(MiningOptions):
 
     model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
     reported: str | None = opt(
-        None, "Table of failures to take in place of mining: columns query, right, wrong; ids, paths or caption texts."
+        None,
+        "Table of known failures to use instead of mining: columns query, right, wrong; ids, paths or caption texts.",
     )
 
     def __post_init__(self) -> None:
@@ -42,12 +43,16 @@ class MineOptions(MiningOptions):
             defaults = {each.name: each.default for each in fields(self)}
             chosen = ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
             if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
-                raise UserError(f"`reported` takes the place of mining, so leave out {others}.")
+                raise UserError(f"`reported` replaces mining, so leave out {others}.")
 
 
 UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
+BRIEF = (
+    "pairs image_folder image_column caption_column group split model output max_queries d_i2t d_t2i reported search "
+    "batch_size precision cache_images dry_run"
+).split()
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) -> None:
@@ -67,11 +72,11 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
         return
     _print_summary(summary)
     if summary.get("reported", {}).get("unmatched"):
-        print(f"not used, with reasons: {Path(stage.output) / UNMATCHED}")
+        print(f"reported failures that cannot be used, with reasons: {Path(stage.output) / UNMATCHED}")
     print(f"-> {stage.output}")
     words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
-    print("look at the failures before you pay for their repair:")
+    print("Look at the failures before you pay for their repair:")
     suggest("show", stage.output)
 
 
@@ -145,12 +150,15 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"reported failures: {reported['matched']:,} matched, {reported['unmatched']:,} not")
     if recall := summary.get("recall"):
         shares = ", ".join(f"{share:.1%} ({direction})" for direction, share in recall.items())
-        print(f"{summary['search']} found {shares} of the true false positives; ranks are lower bounds")
+        print(
+            f"{summary['search']} found {shares} of the false positives of an exact search. Ranks are lower bounds: "
+            "candidates that the index missed are not counted."
+        )
     print(
         "missed: a false positive ranks above, or ties with, every annotated answer\n"
         "gap: cosine of a query's best false positive minus that of its best answer\n"
-        f"excluded: {summary['positives_by_equal_text']:,} pairs of an image and a caption that equals one of its own"
+        f"excluded: {summary['positives_by_equal_text']:,} pairs of an image and a caption equal to one of its own"
     )
     if any((alike := summary.get("images_alike", {})).values()):
         named = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in alike.items() if count)
-        print(f"excluded: {summary['positives_by_image']:,} pairs by images that are alike ({named})")
+        print(f"excluded: {summary['positives_by_image']:,} pairs of near-duplicate images ({named})")

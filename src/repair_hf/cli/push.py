@@ -17,8 +17,8 @@ EPILOG = """examples:
   repair-hf push records runs/records --repo me/photos-repair --private --tag round-1
   repair-hf push model runs/train --repo me/clip-repair --results runs/evaluate/base runs/evaluate/repair
 
-Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, the old revision stays, and the same
-command resumes."""
+Log in with `hf auth login`, or set HF_TOKEN. A push is one commit: if it fails, nothing changes on the Hub. Rerun to
+resume."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class PushOptions:
     repo: str = need("Id on the Hub, such as me/x-repair; created if missing.")
     private: bool = opt(False, "Make the repository private.")
     tag: str | None = opt(None, "Tag of this revision, such as round-1.")
-    license: str | None = opt(None, "Licence of the upload, by the Hub's identifier, such as cc-by-4.0.")
+    license: str | None = opt(None, "License of the upload, as the Hub's identifier, such as cc-by-4.0.")
     dry_run: bool = opt(False, "Print the files, their sizes and the card, and upload nothing.")
 
 

@@ -41,14 +41,16 @@ STAGES = ("mine", "synthesize", "train", "evaluate")
 
 @dataclass
 class RunOptions(Bounded):
-    recipe: str = need("Folder of mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml; or a shipped recipe: toy.")
-    output: str | None = opt(None, "Folder of all rounds; runs/<name of the recipe's folder>-rounds by default.")
+    recipe: str = need(
+        "Folder with mine.yaml, synthesize.yaml, train.yaml and evaluate.yaml, or a shipped recipe: toy."
+    )
+    output: str | None = opt(None, "Folder of all rounds. Default: runs/RECIPE-rounds.")
     rounds: int = opt(
-        1, "Rounds at most; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
+        1, "Most rounds to run; `max_usd` and `max_calls` in synthesize.yaml hold for all rounds together.", least=1
     )
     min_gain: float = opt(0.1, "Stop after a round that gains fewer points of R@1, mean of both directions.")
     split: str | None = opt(
-        None, "Split to evaluate rounds on; that of evaluate.yaml by default. Prefer validation over test."
+        None, "Split to evaluate rounds on; prefer validation over test. Default: that of evaluate.yaml."
     )
     dry_run: bool = opt(False, "Print the commands that would run, then stop.")
 
@@ -86,39 +88,39 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.synthesis.rounds import mean_gain, paid_by, round_rows
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
-    done, why = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})], f"all {options.rounds} rounds are done"
+    done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]
+    why = f"after {options.rounds} round{'s' if options.rounds > 1 else ''}, as requested"
     alone, first = Path(_read(rounds.recipe, "synthesize").output), rounds.place(1) / "records"
     if inherit([alone], first):  # paid for when the recipe was run by itself
-        print(f"{first} starts with the answers and images of {alone}.")
+        print(f"{first} reuses the answers and images of {alone}.")
     for number in range(1, options.rounds + 1):
         try:
             rounds.repair(number)
         except BudgetSpent as error:
             dollars, calls = paid_by(folder.glob(ALL_RECORDS))
             raise RunStopped(
-                f"A ceiling of {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
-                "paid, all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there, and the same "
-                "command resumes."
+                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
+                "paid in all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there and rerun."
             ) from error
         except NothingRepaired:
             if number == 1:
                 raise
         new = rounds.new_records(number)
         if not sum(new.values()):
-            why = f"round {number} made no new record"
+            why = f"because round {number} made no new record"
             break
         rounds.train(number)
         done.append(_measured(rounds.place(number) / "evaluate", number, new))
         gain = done[-1]["gain"] = mean_gain(done[-2]["metrics"], done[-1]["metrics"])
         if gain < options.min_gain:
-            why = f"round {number} gained {gain:+.2f} points, fewer than --min-gain {options.min_gain:g}"
+            why = f"because round {number} gained {gain:+.2f} points, less than --min-gain {options.min_gain:g}"
             break
     table = {"recipe": options.recipe, "split": rounds.split, "min_gain": options.min_gain, "stopped": why}
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
     heads, rows = round_rows(done)
     print()
     print_table([head.replace(" ", "\n", 1) for head in heads], rows)
-    print(f"evaluated on the split `{rounds.split}`; stopped: {why}   -> {folder}")
+    print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test":
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
     suggest("show", str(first))

@@ -27,9 +27,11 @@ EPILOG = """examples:
 class ShowOptions(Bounded):
     _is_shared = True  # a file
     records: str = need("Folder or Hub id of records, or a folder of `repair-hf mine`.")
-    n: int = opt(12, "How many to draw; both directions get the same share.", least=1)
+    n: int = opt(12, "Records to draw, half of each direction.", least=1)
     direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")
-    error_type: str | None = opt(None, "Draw only records whose instruction names this error type, such as Count.")
+    error_type: str | None = opt(
+        None, "Draw only records whose edit instruction names this error type, such as Count."
+    )
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
     seed: int = opt(0, "Seed of the sample.")
     output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")

@@ -42,6 +42,10 @@ and the last to finish prints the whole table."""
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
+BRIEF = (
+    "list pairs model records methods output dry_run size seeds tune learning_rates epochs test_split "
+    "validation_split llm editor max_usd compositional"
+).split()
 
 
 def run(
@@ -176,8 +180,8 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
         for name, each in needs.items()
     ]  # fmt: skip
     footer = (
-        f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every mined triplet passed the "
-        "audit, for each method alone; all together counts shared calls once. Dollars: list prices; local models cost "
+        f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every failure passed the audit, "
+        "for each method alone; all together counts shared calls once. Dollars: list prices; local models cost "
         "time only."
     )
     heads = ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"]

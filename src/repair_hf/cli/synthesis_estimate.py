@@ -68,7 +68,7 @@ def print_estimate(
     table = table.rename(columns={"q": "q_id", "fp": "fp_id"})
     reach = edits_reachable(table.assign(has_edit=True, record_id=""))
     shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
-    print(f"Edits that `repair-hf train` could encode if every failure were repaired: {shares or 'none'}.")
+    print(f"Edits that training can use, if every failure is repaired: {shares or 'none'}.")
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
         print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
@@ -76,14 +76,14 @@ def print_estimate(
 
 def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:
     """Say what the estimate goes by."""
-    repaired = "at most, as if every triplet passed the audit"
+    repaired = "at most, as if every failure passed the audit"
     if not audited:
-        repaired = "every triplet is repaired, because none is audited"
+        repaired = "every failure is repaired, because none is audited"
     elif is_measured:
         repaired = "as many as pass the audit in this folder"
     return (
-        f"Tokens: {'as measured in this folder, elsewhere ' if is_measured else ''}counted on a sample of your "
-        "failures, images by the rule of the model's provider. A reasoning model writes several times as much "
+        f"Tokens: {'measured in this folder where possible, else ' if is_measured else ''}counted on a sample of your "
+        "failures; images by the provider's rule. A reasoning model writes several times as much "
         "(--reasoning-effort).\n"
         f"Calls: {repaired}; unusable answers are requested once more.\n"
         "Dollars: list prices" + (", those of the batch API." if batch else ".")

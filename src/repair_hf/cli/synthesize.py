@@ -38,11 +38,11 @@ You can stop it at any time: the same command resumes and pays for no answer twi
 class SynthesizeOptions(FilterOptions, RepairOptions):
     """What to repair, and how."""
 
-    failures: str = need("Folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("Retriever that failed; it selects among the candidates: Hub id, folder, or world/base.")
-    any_model: bool = opt(False, "Go on with a --model other than the one that mined the failures.")
+    failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
+    model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
+    any_model: bool = opt(False, "Accept a --model other than the one that was mined.")
     earlier_rounds: list[str] | None = opt(
-        None, "Folders or Hub ids of records of earlier rounds, whose failures are left out, repaired or dropped."
+        None, "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped."
     )
     answers_from: list[str] | None = opt(
         None, "Folders of other runs or of a study's products; what they paid for is not paid again."
@@ -52,6 +52,10 @@ class SynthesizeOptions(FilterOptions, RepairOptions):
 
 
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
+BRIEF = (
+    "pairs image_folder failures model llm editor output dry_run limit failures_only max_usd candidates batch "
+    "concurrency reasoning_effort llm_base_url editor_base_url domain_notes earlier_rounds"
+).split()
 
 
 def run(
@@ -175,7 +179,7 @@ def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> N
     print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
     if count := unusable(summary, attempts):
-        print(f"{count:,} failures were dropped for lack of a usable answer; the same command asks again.")
+        print(f"{count:,} failures were dropped without a usable answer. Rerun the command to ask again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

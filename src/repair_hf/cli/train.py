@@ -27,19 +27,22 @@ EPILOG = """examples:
 
 Without --records it fine-tunes on the pairs alone. With --save-strategy steps, the same command resumes a stopped run
 from its newest checkpoint, with the same loss curve. --eval-strategy epoch measures retrieval on --validation-split
-after each epoch. transformers' other TrainingArguments, such as --bf16, are options too: see --help-all."""
+after each epoch. All TrainingArguments of transformers are options too: see --help-all.
+
+A grid is a matrix of up to 3 images and 3 captions around one training pair, its anchor: see docs/how-it-works.md."""
 
 
 @dataclass
 class TrainOptions:
-    model: str = need("Retriever: Hub id or folder of a dual encoder.")
+    model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder.")
     records: list[str] | None = opt(
-        None, "Folders of `repair-hf synthesize` or Hub ids of records; none by default: train on the pairs alone."
+        None,
+        "Records from `repair-hf synthesize`: folders or Hub ids. Default: none, which trains on the pairs alone.",
     )
     records_revision: str | None = opt(
-        None, "Tag, branch or commit of records on the Hub, such as round-1; the newest by default."
+        None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
     )
-    any_model: bool = opt(False, "Go on with a --model other than the one that the records were made with.")
+    any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.")
     validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.")
 
 
@@ -47,7 +50,11 @@ PUSHED = "pushed.json"  # file that names the repository and revision to which a
 
 NO_EDIT = "no edit is used; every match is an original annotation"
 
-BRIEF = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)
+BRIEF = (
+    "pairs image_folder model records output learning_rate num_train_epochs per_device_train_batch_size grids "
+    "chunk_size bf16 eval_strategy save_strategy push_to_hub dry_run"
+).split()
+OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
 
 
 def __getattr__(name: str) -> tuple[type, ...]:
@@ -157,7 +164,7 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
 
     if config.output_dir not in (RepairConfig().output_dir, stage.output):
         raise UserError(
-            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` alone."
+            f"`output_dir` ({config.output_dir}) and `output` ({stage.output}) mean the same; give `output` only."
         )
     config.output_dir = stage.output
 
@@ -188,9 +195,7 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
         and note.is_file()
         and read_json(note, needs=["repo"], remedy="Delete it, and run the command again")["repo"] == repo
     ):
-        print(
-            f"push    {repo} has it since the training; `repair-hf push model {folder} --repo {repo}` pushes it again"
-        )
+        print(f"push    already in {repo}; `repair-hf push model {folder} --repo {repo}` pushes it again")
         return
     pushed = push_model(folder, repo, private=bool(config.hub_private_repo))
     write_atomically(note, json.dumps({"repo": repo, "revision": pushed.revision}) + "\n")
@@ -200,18 +205,18 @@ def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None
 def _setup(config: RepairConfig) -> str:
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     precision = {"no": "float32"}.get(config.mixed_precision, f"mixed precision {config.mixed_precision}")
-    return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs a step"
+    return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
 def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
     _print_grids(summary["grids"], config)
     if reach := summary.get("edits_reachable"):
         used = summary["samples_encoded"]
-        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} were encoded)" for way, share in reach.items())
-        print(f"edits   can train: {parts}")
+        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} used in this run)" for way, share in reach.items())
+        print(f"edits   usable in training: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
-        f"{1000 * summary['seconds_per_step']:.0f} ms a step   {summary['waiting']:.1%} waiting for data   "
+        f"{1000 * summary['seconds_per_step']:.0f} ms per step   {summary['waiting']:.1%} waiting for data   "
         f"loss {summary['loss']:.4f}"
     )
     if "eval_i2t_R@1" in summary:
@@ -226,10 +231,10 @@ def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
     for item, kind in (("image", "images"), ("caption", "captions")) if config.negatives != "alone" else ():
         found = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
         if total := sum(found.values()):
-            of_anchor, others, annotations = (f"{count / total:.0%}" for count in found.values())
-            mix = f"{of_anchor} edits made from the anchor, {others} other edits, {annotations} original annotations"
+            own, others, annotations = (f"{count / total:.0%}" for count in found.values())
+            mix = f"{own} edits made from the same pair, {others} other edits, {annotations} original annotations"
             print(f"        matching {kind}: {mix if found['annotation'] < total else NO_EDIT}")
     if config.negatives == "batch":  # there other matches are masked than in a grid
         return
     known = "masked out" if config.known_matches == "masked" else "kept as negatives"
-    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known to match; {known}")
+    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known true pairs; {known}")

@@ -24,8 +24,8 @@ def check_retriever(encoder: DualEncoder, made_with: Iterable[str | None], what:
     if None in names or not names or any(_is(encoder, str(name)) for name in names):
         return
     raise UserError(
-        f"{what} were made with {', '.join(sorted(map(str, names)))}, and --model is {encoder.name}. Give the same "
-        "model, or --any-model to go on with this one."
+        f"{what} were made with {', '.join(sorted(map(str, names)))}, but --model is {encoder.name}. Give the same "
+        "model, or add --any-model to continue with this one."
     )
 
 

@@ -17,5 +17,5 @@ def locate(model: str | Path) -> str:
     """Return the folder of a shipped retriever, and any other id or folder unchanged."""
     model = str(model)
     if model.startswith("world/") and model not in RETRIEVERS and not Path(model).exists():
-        raise UserError(f"`{model}` is no folder, and the toy world's retrievers are {', '.join(RETRIEVERS)}.")
+        raise UserError(f"`{model}` is neither a folder nor a retriever of the toy world: {', '.join(RETRIEVERS)}.")
     return str(RETRIEVERS.get(model, model))

@@ -33,14 +33,14 @@ class CompositionalOptions:
 
     compositional: list[str] = opt(
         [],
-        "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER; winoground, vg_relation, vg_attribution, from the Hub or "
-        f"NAME=FOLDER; made from the pairs: order (order=PARSER, by default {MODEL}, or order=world) and world.",
+        "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER, winoground, vg_relation, vg_attribution, order "
+        "(or order=PARSER), world. See docs/evaluation.md.",
     )
-    compositional_images: list[str] = opt([], "Folders of these benchmarks' photographs, such as COCO's val2017.")
+    compositional_images: list[str] = opt([], "Folders of the benchmarks' photographs, such as COCO's val2017.")
     compositional_subset: bool = opt(
-        False, "Evaluate only the cases whose photographs are found, under the name NAME_subset."
+        False, "Evaluate only cases whose photographs are found, under the name NAME_subset."
     )
-    order_seeds: list[int] = opt([1], "Seeds of order's shuffles; ARO's authors average over five.")
+    order_seeds: list[int] = opt([1], "Seeds of the shuffled captions of `order`; ARO's authors average over five.")
 
     def __post_init__(self) -> None:
         named, seeds = self.sources(), self.order_seeds

@@ -37,12 +37,12 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
 def describe(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """Describe the provenance of several models' metrics on the same pairs, by short name, in a sentence."""
     one = next(iter(measured.values()))
-    data = one["benchmark"] or f"{one['pairs']} (under no benchmark's name)"
+    data = one["benchmark"] or f"{one['pairs']} (not a standard benchmark)"
     published = () if one["benchmark"] is None else SIZES[one["benchmark"]][one["split"]].captions
     others = [count for count in published if count != one["n_texts"]]  # a split may exist in two sizes
-    form = f" (the split also goes about with {others[0]:,})" if others else ""
+    form = f" (another version of this split has {others[0]:,})" if others else ""
     codes = {_code(each): None for each in measured.values()}
-    models = "; ".join(f"{name} is {each['model']}, digest {each['model_digest']}" for name, each in measured.items())
+    models = "; ".join(f"{name}: weights {each['model_digest']}" for name, each in measured.items())
     return (
         f"{data}, split {one['split']}, fingerprint {one['pairs_fingerprint']}: {one['n_images']:,} images, "
         f"{one['n_texts']:,} texts{form}. {models}. Measured by {' and '.join(codes)}."

@@ -130,7 +130,7 @@ def _comparisons(runs: Mapping[str, Stage]) -> list[str]:
 
 def _training_of(other: Stage, own_steps: int | None) -> str:
     if "steps" not in other.summary:
-        return "its training is not on record"
+        return "its training is unknown"
     steps = other.summary["steps"]
     length = f"the same number of steps, {steps:,}" if steps == own_steps else f"{steps:,} steps"
     is_plain = other.options.get("records") is None or other.options.get("negatives") == "none"

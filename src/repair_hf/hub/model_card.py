@@ -68,7 +68,7 @@ def model_card(
     values = {
         "title": repo.split("/")[-1],
         "repo": repo,
-        "base": stage.name_of("model") if options else "A dual encoder whose base is not on record",
+        "base": stage.name_of("model") if options else "A dual encoder of unknown base",
         "base_digest": options.get("model_digest"),
         "has_records": has_records,
         "is_toy": str(options.get("model", "")).startswith("world/"),
@@ -77,9 +77,9 @@ def model_card(
         "sentence_transformers": SENTENCE_TRANSFORMERS.format(repo=repo),
         "open_clip": OPEN_CLIP.format(repo=repo) if has_open_clip else "",
         "hyperparameters": _hyperparameters(options),
-        "no_hyperparameters": "None." if options else "Not on record.",
+        "no_hyperparameters": "None." if options else "Unknown.",
         "curve": _curve(stage.folder / "trainer_state.json"),
-        "seed": options.get("seed", "not on record"),
+        "seed": options.get("seed", "unknown"),
         "licence": license,
     }
     values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(_defaults())
@@ -102,22 +102,24 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
 def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     """Values of the template that describe the training."""
     summary, report = stage.summary, stage.summary.get("grids", {})
-    records = "none" if stage.options else "not on record"
+    records = "none" if stage.options else "unknown"
     if has_records:
         records = f"{stage.name_of('records')}, digest {code(stage.options.get('records_digest'))}"
-    steps = "not on record"
+    steps = "unknown"
     if "steps" in summary:
         processes = f"{summary['processes']} process{'es' if summary['processes'] > 1 else ''}"
         steps = f"{summary['steps']:,}, on {processes}"
     rows = [(what, report[name]) for name, what in GRIDS.items()] if report else []
     reach = summary.get("edits_reachable", {})
-    rows += [(f"edits that can train, {label}", f"{reach[way]:.1%}") for way, label in SIDES.items() if way in reach]
+    rows += [
+        (f"edits that training can use, {label}", f"{reach[way]:.1%}") for way, label in SIDES.items() if way in reach
+    ]
     return {
         "pairs": stage.pairs(),
         "records": records,
         "steps": steps,
-        "time": f"{summary['seconds']:,.0f} s" if "seconds" in summary else "not on record",
-        "loss": f"{summary['loss']:.4f}" if "loss" in summary else "not on record",
+        "time": f"{summary['seconds']:,.0f} s" if "seconds" in summary else "unknown",
+        "loss": f"{summary['loss']:.4f}" if "loss" in summary else "unknown",
         "grids": table(("grids", ""), rows) if has_records and rows else "",
         "validation": _validation(summary),
     }

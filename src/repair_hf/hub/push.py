@@ -205,7 +205,7 @@ def _insist(act: Callable[[], Answer]) -> Answer:
 @contextmanager
 def _one_line_errors(repo: str) -> Iterator[None]:
     """Turn errors of the Hub into one line that says what to do."""
-    again = "The old revision is unchanged; the same command resumes and does not send uploaded files again."
+    again = "Nothing changed on the Hub. Rerun to resume."
     try:
         yield
     except HfHubHTTPError as error:
@@ -238,7 +238,7 @@ def _refusal(repo: str, error: HfHubHTTPError, again: str) -> Exception:
     if status in (409, 412):
         return RunStopped(f"{repo} was changed by another push in the meantime ({status}: {reason}) {again}")
     if status in PASSING:
-        return RunStopped(f"The Hub fails ({status}: {reason}) {again}")
+        return RunStopped(f"The Hub failed ({status}: {reason}) {again}")
     return UserError(f"The Hub rejects the push to {repo} ({status}: {reason})")
 
 

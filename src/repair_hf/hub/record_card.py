@@ -141,7 +141,7 @@ def _description(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _number(value: float | None) -> str:
-    return "not on record" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+    return "unknown" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _picture(image: Any) -> bytes:
@@ -195,7 +195,7 @@ def _similarities(records: Dataset) -> str:
         if not len(of_way):
             continue
         if np.isnan(of_way).any():
-            rows.append((way, len(of_way), *["not on record"] * 5))
+            rows.append((way, len(of_way), *["unknown"] * 5))
             continue
         rows.append((way, len(of_way), *map(float, np.quantile(of_way, (0, 0.25, 0.5, 0.75))), float(of_way.mean())))
     return table(("", "records", "min", "25%", "median", "75%", "mean"), rows)
@@ -206,7 +206,7 @@ def _made_by(records: Dataset) -> str:
     rows = []
     for column, what in (named | {"seed": "seed", "round": "round"}).items():
         for value, count in Counter(records[column]).most_common():
-            shown = code(without_folders(value)) if value is not None else "not on record"
+            shown = code(without_folders(value)) if value is not None else "unknown"
             rows.append((what, shown, count))
     return table(("", "", "records"), rows, labels=2)
 
@@ -215,7 +215,7 @@ def _answered_by(folder: Path) -> str:
     """The model versions that answered, as the provider reports them: an id such as gpt-4o changes its meaning."""
     found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if not entry.is_lost)
     if not found:
-        return "The versions of the models that answered are not on record."
+        return "The versions of the models that answered are unknown."
     answers = "; ".join(
         f"{code(asked)} was answered by {code(by)} {count:,} times" for (asked, by), count in found.most_common()
     )

@@ -62,7 +62,7 @@ class Stage:
             link.format(code(value), value) if self._is_on_hub(value) else code(without_folders(value))
             for value in self._values(option)
         ]
-        return ", ".join(names) or "not on record"
+        return ", ".join(names) or "unknown"
 
     def pairs(self) -> str:
         """The pairs in Markdown, with their split and fingerprint."""

@@ -116,14 +116,14 @@ class Budget:
             if self._held.dollars + dollars > left:
                 paid = self._earlier.dollars + self._paid.dollars
                 return (
-                    f"--max-usd {self.max_usd:g}{share} is spent: ${paid:.4f} are paid, "
+                    f"--max-usd {self.max_usd:g}{share} is reached: ${paid:.4f} are paid, "
                     f"and the next request may cost ${dollars:.4f}."
                 )
         if self.max_calls is not None:
             left = (self.max_calls - self._earlier.calls) // self.processes - self._paid.calls
             if self._held.calls + calls > left:
                 made = self._earlier.calls + self._paid.calls
-                return f"--max-calls {self.max_calls}{share} is spent: {made} answers are paid."
+                return f"--max-calls {self.max_calls}{share} is reached: {made} answers are paid."
         return None
 
 

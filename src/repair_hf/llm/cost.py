@@ -174,9 +174,9 @@ def estimate_cost(
 ) -> Estimate:
     """Estimate calls, tokens and dollars of a synthesis run.
 
-    Every mined triplet is audited; the other stages cost only for triplets that pass. Without `kept_*` every triplet
-    counts as kept, as in the paper, which counts retained samples (5 LLM calls per I2T sample; 2 LLM calls and 3
-    images per T2I sample).
+    A triplet is a mined failure: query, ground truth and false positive. Every triplet is audited; the other stages
+    cost only for triplets that pass. Without `kept_*` every triplet counts as kept, as in the paper, which counts
+    retained samples (5 LLM calls per I2T sample; 2 LLM calls and 3 images per T2I sample).
 
     Args:
         i2t: Mined triplets whose query is an image.

@@ -91,7 +91,7 @@ class LiteLLM:
                 reply, self._form = await self._send(request), "schema"
             except RejectedRequest:
                 reply = await self._send(self.fitted(request))
-                logger.info("%s rejects requests for structured output; it is asked without.", request["model"])
+                logger.info("%s rejects structured output; requests are sent without it.", request["model"])
             self._may_try_schema = False
             return reply
         finally:
@@ -161,7 +161,7 @@ def check_key(model: str, base_url: str | None) -> None:
     begins = (provider[:5].upper(), *(name[:5] for name in named))
     found = [name for name in os.environ if name.startswith(begins) and name.endswith(("KEY", "TOKEN"))]
     if named == sorted(missing) and named and not found and litellm.api_key is None:
-        raise UserError(f"{model} needs an API key: set {' or '.join(named)}.")
+        raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
     for name in found:
         if not os.environ[name].isprintable() or not os.environ[name].strip():
             raise UserError(f"{name} is empty or holds a line break, so {model} cannot be asked; set it anew.")

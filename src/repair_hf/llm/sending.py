@@ -63,8 +63,8 @@ class Sender:
     ) -> None:
         if budget.max_usd is not None and price is None:
             raise UserError(
-                f"`max_usd` cannot be kept: no list price is known for {model!r}. "
-                "Set `max_calls` instead, which counts the LLM's answers, but no images."
+                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+                "Use `max_calls` instead, which limits LLM answers, not images."
             )
         window = max(WINDOW, WINDOW_PER_PLACE * options.limits.concurrency)
         self.circuit = Circuit(options.max_error_rate, window=window)

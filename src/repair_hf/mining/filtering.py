@@ -19,12 +19,15 @@ class FilterOptions(Bounded):
     For a query with several positives that takes the worst-scored one, and mined failures name the best-scored one.
     """
 
-    failures_only: bool = opt(False, "Only false positives that rank before the ground truth.")
-    max_score: float | None = opt(None, "Leave out false positives with a higher cosine to the query.")
+    failures_only: bool = opt(False, "Repair only false positives that rank before the ground truth.")
+    max_score: float | None = opt(None, "Skip false positives whose cosine to the query is higher than this.")
     relative_margin: float | None = opt(
-        None, "Leave out false positives with a cosine to the query above (1 - relative_margin) x the ground truth's."
+        None,
+        "Skip false positives whose cosine to the query exceeds (1 - relative_margin) x that of the ground truth.",
     )
-    limit: int | None = opt(None, "At most so many failures of each direction, drawn at random: for a trial.", least=1)
+    limit: int | None = opt(
+        None, "Repair at most this many failures of each direction, drawn at random: for a trial.", least=1
+    )
 
 
 def filter_failures(failures: Dataset, options: FilterOptions, seed: int = 0) -> tuple[Dataset, Mapping[str, int]]:

@@ -13,30 +13,31 @@ class MiningOptions(EmbeddingOptions):
     """How many false positives to keep, and how to find them."""
 
     k_mine: int = opt(
-        100, "Largest `d_i2t` and `d_t2i`; with an index also the largest rank known for a ground truth.", least=1
+        100,
+        "Most false positives to keep per query; with an index also the largest known rank of a ground truth.",
+        least=1,
     )
-    d_i2t: int = opt(5, "False positive captions to keep for each image.", least=0)
-    d_t2i: int = opt(1, "False positive images to keep for each caption; each costs an image edit.", least=0)
+    d_i2t: int = opt(5, "False positive captions to keep per image.", least=0)
+    d_t2i: int = opt(1, "False positive images to keep per caption; each costs an image edit.", least=0)
     max_queries: int | None = opt(
         None,
-        "Mine at most so many images, and as many of their own captions, drawn at random, so that both directions "
-        "meet; all by default.",
+        "Mine at most this many images, and as many of their captions, drawn at random. Default: all.",
         least=1,
     )
     false_positives: Literal["best", "random"] = opt(
-        "best", "Keep the best-scored wrong answers, or as many random ones, as an ablation."
+        "best", "Keep the best-scored false positives, or as many random ones, as an ablation."
     )
     seed: int = opt(0, "Seed of the random draws.")
     near_duplicates: float | None = opt(
         None,
-        "Cosine from which two images count as one photograph, as those of equal pixels always do.",
+        "Cosine from which two images count as the same photograph. Default: only images of equal pixels do.",
         above=0,
         most=1,
     )
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
     )
-    search_effort: float = opt(1.0, "Search effort of an index: more is slower and misses less.", above=0)
+    search_effort: float = opt(1.0, "Effort of the index: higher is slower and misses less.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -129,7 +129,7 @@ class _Names:
             q = self._image("query", query)
             both = [(role, name, self._captions(name)) for role, name in (("right", right), ("wrong", wrong))]
             if lost := [f"`{role}` {ascii(name)}" for role, name, found in both if not found]:
-                raise Unmatched(f"{lost[0]} is no caption of the pairs")
+                raise Unmatched(f"{lost[0]} is not a caption of the pairs")
             gt, fp = (self._of_image(found, q) for _, _, found in both)
             found = {"direction": "i2t", "q": q, "gt": gt, "fp": fp}
         if gt == fp:
@@ -144,8 +144,8 @@ class _Names:
         keys = (name, os.path.abspath(name), os.path.basename(name))
         found = next((rows[key] for rows, key in zip(self.images, keys, strict=True) if key in rows), [])
         if len(found) != 1:
-            kinds = "caption or image" if role == "query" else "image"
-            what = f"the file name of {len(found)} images" if found else f"no {kinds} of the pairs"
+            kinds = "image or caption" if role == "query" else "image"
+            what = f"the file name of {len(found)} images" if found else f"not an {kinds} of the pairs"
             raise Unmatched(f"`{role}` {ascii(name)} is {what}")
         return found[0]
 

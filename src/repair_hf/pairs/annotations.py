@@ -22,7 +22,7 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
         case {"images": [{"sentences": list()}, *_] as images}:
             return _karpathy(images, image_folder, problems)
     raise UserError(
-        f"{file} is no caption file; it needs the lists `images` and `annotations` (COCO), or `images` with "
+        f"{file} is not a caption JSON: it needs the lists `images` and `annotations` (COCO), or `images` with "
         "`sentences` and `split` (Karpathy)."
     )
 

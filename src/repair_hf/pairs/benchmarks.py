@@ -66,21 +66,21 @@ class BenchmarkSplit:
         """Check the numbers of images and captions that the source lists, before any is drawn or left out."""
         size = SIZES["coco" if self.is_drawn else self.benchmark][self.split]
         listed = f"`{self.source}` lists {images:,} images with {captions:,} captions as {self.split}"
-        remedy = "Give Karpathy's splits, or leave out `benchmark` to use the data under no name."
+        remedy = "Give Karpathy's splits, or leave out `benchmark` to use the data as they are."
         if images != size.images:
             expected = f"{size.images:,} images"
         elif size.captions and captions not in size.captions:
             expected = f"{' or '.join(f'{n:,}' for n in size.captions)} captions"
         else:
             return
-        raise UserError(f"{listed}, and so is not `{self.benchmark}`: that has {expected} there. {remedy}")
+        raise UserError(f"{listed}, but `{self.benchmark}` has {expected} there. {remedy}")
 
     def check_captions(self, unusable: int) -> None:
         """Check that no caption is empty or not a text."""
         if unusable:
             raise UserError(
-                f"`{self.source}` has {unusable:,} captions of `{self.benchmark}` {self.split} that are empty or no "
-                "text. Repair them, or leave out `benchmark` to use the rest under no name."
+                f"`{self.source}` has {unusable:,} captions of `{self.benchmark}` {self.split} that are empty or not "
+                "text. Repair them, or leave out `benchmark` to use the rest."
             )
 
     def check_images(self, wanted: Sequence[str], usable: Sequence[str]) -> None:
@@ -103,7 +103,7 @@ def rows_of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str]
     """
     if listing.splits is None:
         raise UserError(
-            f"`{expected.source}` has no splits, and `{expected.benchmark}` is a split. Give Karpathy's JSON or a "
+            f"`{expected.source}` has no splits, but `{expected.benchmark}` needs one. Give Karpathy's JSON or a "
             "dataset with its splits, or leave out `benchmark`."
         )
     expected.check_listed(len(rows), sum(len(listing.captions[row]) for row in rows))

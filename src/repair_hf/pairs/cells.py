@@ -47,7 +47,7 @@ def file_within(name: str, folders: Iterable[str | Path]) -> Path:
         try:
             leads_to = Path(os.path.realpath(path))
         except ValueError as error:  # a name with a null byte, or with half of a surrogate pair
-            raise FileNotFoundError(f"{ascii(name)} is no file name") from error
+            raise FileNotFoundError(f"{ascii(name)} is not a file name") from error
         if leads_to.is_relative_to(os.path.realpath(folder)):
             is_inside = True
             if os.path.isfile(path):

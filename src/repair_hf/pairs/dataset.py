@@ -238,7 +238,12 @@ def _parts(images: Dataset, source: str) -> Sequence[str | None]:
     parts = [{8: "validation", 9: "test"}.get(tenth, "train") for tenth in tenths]
     counts = Counter(parts)
     sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
-    logger.info("%s: no split column: %s images (%s); --split all takes all.", source, sizes, " / ".join(PARTS))
+    logger.info(
+        "%s has no split column; split by image: %s (%s). --split all uses all images.",
+        source,
+        sizes,
+        " / ".join(PARTS),
+    )
     return parts
 
 

@@ -173,7 +173,7 @@ def read_cell(cell: dict) -> bytes:
     if cell["bytes"] is not None:
         return cell["bytes"]
     if not os.path.isfile(cell["path"] or ""):  # a device or a pipe may never end
-        raise FileNotFoundError(f"{ascii(cell['path'])} is no image file of this machine")
+        raise FileNotFoundError(f"{ascii(cell['path'])} is not an image file on this machine")
     if (size := os.path.getsize(cell["path"])) > MAX_BYTES:
         raise TooLarge(f"{cell['path']} has {size:,} bytes; at most {MAX_BYTES:,} are read")
     return Path(cell["path"]).read_bytes()

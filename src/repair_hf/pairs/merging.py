@@ -43,7 +43,7 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
         images = images.select(list(rows.values()))
         splits = None if splits is None else [splits[row] for row in rows.values()]
         named = (source, f"{len(ids):,}", f"{len(rows):,}")
-        logger.info("%s: %s rows are %s images, each with all of its captions.", *named)
+        logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
     if "group" in images.features and splits is not None:
         _check_groups(source, images["group"][:], splits)
     return Listing(images, list(captions.values()), splits, listing.folders)

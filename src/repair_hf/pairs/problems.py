@@ -9,15 +9,15 @@ EXAMPLES = 3
 
 # Kind -> singular and plural description.
 KINDS = {
-    "malformed_row": ("row that is not of the source's format", "rows that are not of the source's format"),
+    "malformed_row": ("row in another format than the source's", "rows in another format than the source's"),
     "no_split": (
-        "image without a split, in a source whose others have one",
-        "images without a split, in a source whose others have one",
+        "image without a split, while others have one",
+        "images without a split, while others have one",
     ),
     "duplicate_id": ("row with the id of an earlier one", "rows with the id of an earlier one"),
     "outside_folder": (
-        "image outside the folder of its data (a path or a link that leads out)",
-        "images outside the folder of their data (paths or links that lead out)",
+        "image outside the data's folder (its path or a link leads out)",
+        "images outside the data's folder (their paths or links lead out)",
     ),
     "unknown_image": (
         "caption of an image that the source does not list",
@@ -29,8 +29,8 @@ KINDS = {
     ),
     "missing_image": ("image that does not exist", "images that do not exist"),
     "too_large_image": (
-        "image beyond 64 MiB, 89 million pixels or sides of 1 to 100",
-        "images beyond 64 MiB, 89 million pixels or sides of 1 to 100",
+        "image above 64 MiB, 89 million pixels or an aspect ratio of 100",
+        "images above 64 MiB, 89 million pixels or an aspect ratio of 100",
     ),
     "corrupt_image": ("image that cannot be decoded", "images that cannot be decoded"),
     "empty_caption": ("caption without text", "captions without text"),

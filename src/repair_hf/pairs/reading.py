@@ -30,7 +30,8 @@ def read_listing(
     is_folder, is_json = (path / "captions.jsonl").is_file(), path.suffix == ".json"
     if columns.folder is not None and is_folder:
         raise UserError(
-            f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, and `{source}` is none."
+            f"`image_folder` {columns.folder} is for a caption JSON, a table or a dataset, but `{source}` is none of "
+            "these. Leave it out."
         )
     others = replace(columns, folder=None, group=None if is_folder else columns.group)
     if (is_folder or is_json) and others != COLUMNS:
@@ -38,7 +39,7 @@ def read_listing(
         named |= {"group": others.group, "pairs_config": others.config, "pairs_revision": others.revision}
         named |= {"private_urls": "on" if others.private_urls else None}
         given = " and ".join(f"`{option}` {value}" for option, value in named.items() if value is not None)
-        raise UserError(f"{given} are for a table or a dataset, and `{source}` is none; leave them out.")
+        raise UserError(f"{given} are for a table or a dataset, but `{source}` is neither; leave them out.")
     if is_folder:
         return read_folder(path, columns.group, problems)
     if not is_json:

@@ -80,8 +80,8 @@ def read_folder(folder: Path, group: str | None, problems: Problems) -> Listing:
     if parsed and all(row is None for _, row in parsed):
         first = file.read_bytes().split(b"\n")[parsed[0][0] - 1][:100].decode("utf-8", "replace")
         raise UserError(
-            f"no line of {file} is of the form {FORM}, where `captions` is a list and `split` "
-            f"may be left out; the first is {ascii(first)}."
+            f"No line of {file} can be used. Write lines such as {FORM}. `captions` must be a list, even for one "
+            f"caption; `split` is optional. The first line is {ascii(first)}."
         )
     rows = []
     for number, row in parsed:

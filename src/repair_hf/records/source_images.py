@@ -29,7 +29,7 @@ def restore_images(records: Dataset, pairs: Pairs) -> Dataset:
     def image_of(name: str) -> Any:
         if name not in rows:
             raise UserError(
-                f"The records name the image {name!r}, which `pairs` do not have; give the pairs of the records."
+                f"The records use the image {name!r}, which is not in `pairs`. Give the pairs they were made from."
             )
         return sources[rows[name]]["image"]
 

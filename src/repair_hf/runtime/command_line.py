@@ -12,24 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any, NoReturn
 
-from repair_hf.runtime.flags import Help, add_arguments, default_of, is_needed
+from repair_hf.runtime.flags import Help, add_arguments, add_main_arguments, default_of, is_needed
 from repair_hf.runtime.options import SEEDS, UserError
 from repair_hf.runtime.recipes import find_recipe
 from repair_hf.runtime.texts import read_yaml
 
 
 def parse(
-    types: Sequence[type], argv: Sequence[str], prog: str, *, description: str | None = None, epilog: str | None = None
+    types: Sequence[type],
+    argv: Sequence[str],
+    prog: str,
+    *,
+    description: str | None = None,
+    epilog: str | None = None,
+    only: Sequence[str] = (),
 ) -> tuple:
     """Fill each dataclass of `types` from the command line `argv`.
 
     `argv` holds the words after `prog`, such as `repair-hf mine`. A first word without a flag is the value of the
-    first option without a default: `show runs/records` is `show --records runs/records`.
+    first option without a default: `show runs/records` is `show --records runs/records`. With `only` there are no
+    options but these, in this order: for a short help.
 
     Raises:
         UserError: If a key, flag or value is unknown or invalid, or a required one is missing.
     """
-    parser = _Parser(types, prog=prog, description=description, epilog=epilog)
+    parser = _Parser(types, only, prog=prog, description=description, epilog=epilog)
     if argv and not argv[0].startswith("-") and parser.first_needed is not None:
         argv = [f"--{parser.first_needed}", *argv]
     config, argv = _take_config(list(argv))
@@ -76,11 +83,16 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 class _Parser(argparse.ArgumentParser):
     """A parser of dataclasses that raises `UserError` instead of exiting, and reads recipes."""
 
-    def __init__(self, types: Sequence[type], *, prog: str, description: str | None, epilog: str | None) -> None:
-        epilog = _EVERY_COMMAND if epilog is None else f"{_EVERY_COMMAND}\n\n{epilog}"
+    def __init__(
+        self, types: Sequence[type], only: Sequence[str], *, prog: str, description: str | None, epilog: str | None
+    ) -> None:
+        epilog = f"{_EVERY_COMMAND}{_HELP_ALL if only else ''}\n\n{epilog or ''}"
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
         self.types = types
-        actions = [action for each in types for action in add_arguments(self, each)]
+        if only:
+            actions = add_main_arguments(self, types, only)
+        else:
+            actions = [action for each in types for action in add_arguments(self, each)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
         self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f.init}
         self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)
@@ -140,7 +152,7 @@ class _Parser(argparse.ArgumentParser):
         near = {key: difflib.get_close_matches(key, self.known, n=1) for key in keys}
         hints = [f"`{names[0]}` for `{key}`" for key, names in near.items() if names]
         meant = f"Did you mean {', '.join(hints)}? " if hints else ""
-        known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help`"
+        known = ", ".join(sorted(self.known)) if len(self.known) <= 40 else f"see `{self.prog} --help-all`"
         return f"{meant}Known: {known}."
 
 
@@ -158,5 +170,6 @@ def _read_recipe(path: str) -> dict[str, Any]:
 
 # Text, not flags of the parser: both are taken off before it sees the line, and TrainingArguments has its own `debug`.
 _EVERY_COMMAND = """every command:
-  --config FILE.yaml      recipe of `key: value` lines; a key is an option's name with underscores, flags override it
+  --config FILE.yaml      read options from a YAML file of `key: value` lines, such as `max_usd: 20`; flags override it
   --debug                 show the full traceback of an error"""
+_HELP_ALL = "\n  --help-all              show all options"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from types import NoneType, UnionType
@@ -36,19 +37,33 @@ def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.
     The help groups fields by the class that declares them, a class before its bases. `MineOptions` has the heading
     `mine`; a class may set another as `_argument_group_name`. A field that no word can express gets no flag.
     """
-    hints = get_type_hints(type)
     headings = dict.fromkeys(_heading(owner) for owner in type.__mro__)
     groups = {heading: parser.add_argument_group(heading) for heading in headings}
-    actions = []
+    hints, actions = get_type_hints(type), []
     for field in fields(type):
-        if not field.init or (keywords := _keywords(field, hints[field.name])) is None:
-            continue
         owner = next(base for base in type.__mro__ if field.name in vars(base).get("__annotations__", {}))
-        group = groups[_heading(owner)]
-        actions.append(group.add_argument(*_spellings("", field.name), **keywords))
-        if keywords["default"] is True:
-            off: dict[str, Any] = {"action": "store_const", "const": False, "default": True, "dest": field.name}
-            actions.append(group.add_argument(*_spellings("no_", field.name), **off))
+        actions += _add_flags(groups[_heading(owner)], field, hints[field.name])
+    return actions
+
+
+def add_main_arguments(
+    parser: argparse.ArgumentParser, types: Sequence[type], names: Sequence[str]
+) -> list[argparse.Action]:
+    """Give a parser the flags of the fields `names` alone, in this order and under one heading."""
+    group = parser.add_argument_group("main options")
+    owners = {field.name: (owner, field) for owner in types for field in fields(owner)}
+    found = [(field, get_type_hints(owner)[field.name]) for owner, field in map(owners.__getitem__, names)]
+    return [action for field, hint in found for action in _add_flags(group, field, hint)]
+
+
+def _add_flags(group: Any, field: Field, hint: Any) -> list[argparse.Action]:
+    """Add a field's flag, and for a switch that is on by default the flag that turns it off; return the actions."""
+    if not field.init or (keywords := _keywords(field, hint)) is None:
+        return []
+    actions = [group.add_argument(*_spellings("", field.name), **keywords)]
+    if keywords["default"] is True:
+        off: dict[str, Any] = {"action": "store_const", "const": False, "default": True, "dest": field.name}
+        actions.append(group.add_argument(*_spellings("no_", field.name), **off))
     return actions
 
 
@@ -126,7 +141,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFo
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.required:
             return f"{action.help} (required)"
-        is_silent = action.default is None or action.default is False  # then the help text says what the default does
+        is_silent = action.default is None or action.default is False or action.default == []  # its help explains it
         return action.help if is_silent else super()._get_help_string(action)
 
     def add_argument(self, action: argparse.Action) -> None:

@@ -11,7 +11,7 @@ from operator import ge, gt, le
 from typing import Any, Literal
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
-DRAFT_JPEGS = "Decode large JPEGs smaller, twice as fast: 99.9% of values change by up to 7 of 255, others up to 16."
+DRAFT_JPEGS = "Decode large JPEGs at lower resolution: twice as fast; 99.9% of values change by at most 7 of 255."
 BOUNDS = "bounds"  # key of a field's metadata
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
@@ -89,27 +89,30 @@ class PairsOptions:
     _argument_group_name = "pairs"
 
     pairs: str = need(
-        "Folder with captions.jsonl, table (.csv, .tsv, .jsonl, .parquet), COCO or Karpathy JSON, Hub id, or folder."
+        "Images and captions: folder with captions.jsonl, table, COCO or Karpathy JSON, or dataset (Hub id or folder)."
     )
-    image_folder: str | None = opt(None, "Folder of the images that a caption JSON or a table of paths names.")
-    image_column: str = opt("image", "Column with the image, its path or, in a table, its address.")
-    caption_column: str = opt("caption", "Column with the caption or a list of captions; or several: `a,b`.")
+    image_folder: str | None = opt(None, "Folder of the images named in the caption JSON or table.")
+    image_column: str = opt("image", "Column of images: the image itself, its path or, in a table, its URL.")
+    caption_column: str = opt("caption", "Column with a caption or a list of captions; `a,b` reads both columns.")
     image_id_column: str | None = opt(
-        None, "Column whose rows of one value are one image; by default image_id, filename, cocoid or id, if it fits."
+        None,
+        "Column with the same value in all rows of an image. Default: image_id, filename, cocoid or id, if suitable.",
     )
     group: str | None = opt(
-        None, "Column whose rows of one value (a product) stay in one split and are no negatives of each other."
+        None, "Column of groups, such as a product id: rows share a split and are never each other's negatives."
     )
-    pairs_config: str | None = opt(None, "Configuration of a dataset of the Hub.")
-    pairs_revision: str | None = opt(None, "Branch, tag or commit of a dataset of the Hub; the newest by default.")
-    private_urls: bool = opt(False, "Let a table name images by addresses of private networks and of this machine.")
-    split: str = opt("train", "Split to use; `all` takes every split.")
-    strict: bool = opt(False, "Raise an error at the first bad row instead of leaving bad rows out.")
+    pairs_config: str | None = opt(None, "Configuration (subset) of the Hub dataset.")
+    pairs_revision: str | None = opt(None, "Branch, tag or commit of the Hub dataset. Default: the newest.")
+    private_urls: bool = opt(False, "Allow image URLs on private networks and on this machine.")
+    split: str = opt("train", "Split to use; `all` uses every split.")
+    strict: bool = opt(False, "Raise an error at the first bad row instead of skipping bad rows.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(
         None, "Raise an error unless the split has this benchmark's size; coco30k also draws its training images."
     )
     with_restval: bool = opt(
-        False, "Count Karpathy's COCO split `restval` as part of `train`: 113,287 images instead of 82,783."
+        False,
+        "Add COCO's extra training images, which Karpathy's JSON calls `restval`, to `train`: 113,287 images "
+        "instead of 82,783.",
     )
 
 
@@ -118,7 +121,7 @@ class SourceOptions(PairsOptions):
     """The pairs that records were made from; commands that read records can often do without."""
 
     pairs: str | None = opt(  # type: ignore[assignment]
-        None, "Pairs of the records, if the run does not name them: folder, caption JSON or Hub dataset id."
+        None, "Images and captions of the records, if the run does not name them. Formats: as for `repair-hf mine`."
     )
 
 
@@ -126,14 +129,12 @@ class SourceOptions(PairsOptions):
 class EmbeddingOptions(Bounded):
     """How images and captions are embedded; a base of the commands' own options."""
 
-    batch_size: int = opt(256, "Items to encode at once.", least=1)
+    batch_size: int = opt(256, "Images or captions to encode at once.", least=1)
     precision: Literal["fp32", "bf16", "fp16"] = opt(
-        "fp32", "Precision in which the encoder computes; embeddings are float32 in any case. fp16 needs a GPU."
+        "fp32", "Precision of the encoder; embeddings are always float32. fp16 needs a GPU."
     )
-    cache_images: bool = opt(
-        False, "Keep decoded and resized images in a memory-mapped file, which other stages reuse."
-    )
-    cache_folder: str | None = opt(None, "Folder of that file; Hugging Face's assets cache by default.")
+    cache_images: bool = opt(False, "Keep resized images in a memory-mapped file, which other stages reuse.")
+    cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     def __post_init__(self) -> None:
@@ -150,5 +151,5 @@ class EmbeddingOptions(Bounded):
 class StageOptions:
     """Where a stage writes."""
 
-    output: str = need("Folder for the result of this stage.")
+    output: str = need("Folder to write the result to.")
     dry_run: bool = opt(False, "Print what would be done and what it would cost, then stop.")

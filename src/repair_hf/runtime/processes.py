@@ -79,7 +79,7 @@ def check_launch(count: int) -> None:
     """
     started = _started()
     if started != count:
-        raise UserError(f"The launcher started {started} processes, and they run as {count}. {_REMEDY}")
+        raise UserError(f"The launcher started {started} processes, but they see {count}. {_REMEDY}")
     # `accelerate launch --cpu --num_processes 2` sets a meeting point, and starts one process that meets nobody.
     is_accelerate, has_meeting_point = "ACCELERATE_MIXED_PRECISION" in os.environ, "MASTER_PORT" in os.environ
     if count == 1 and is_accelerate and has_meeting_point and "WORLD_SIZE" not in os.environ:

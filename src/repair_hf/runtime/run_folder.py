@@ -210,13 +210,13 @@ def _refuse_other_results(folder: Path, command: str, wanted: dict[str, Any], is
         return
     if (folder / "summary.json").is_file():
         raise UserError(
-            f"{folder} holds the finished result of other options: {changes}. "
+            f"{folder} holds a finished result with other options: {changes}. "
             "Give another --output, or delete the folder."
         )
     if is_bound:
         raise UserError(
-            f"{folder} holds an interrupted run of other options: {changes}. Give its own options, another --output, "
-            "or one of its checkpoints as --resume-from-checkpoint; or delete the folder."
+            f"{folder} holds an interrupted run with other options: {changes}. Give the same options, another "
+            "--output, or one of its checkpoints as --resume-from-checkpoint; or delete the folder."
         )
     logger.warning("%s was started with other options: %s. Resuming with the new ones.", folder, changes)
 

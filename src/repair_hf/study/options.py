@@ -35,7 +35,7 @@ class ListOptions:
 
     _argument_group_name = "methods"
 
-    list: bool = opt(False, "Print the names of all methods, one a line, then stop.")
+    list: bool = opt(False, "Print the names of all methods, then stop.")
 
 
 @dataclass
@@ -48,57 +48,64 @@ class StudyOptions(Bounded):
     output: str = opt("runs/study", "Folder of the study.")
     datasets: dict | None = opt(
         None,
-        """Several datasets with one table: name -> options that differ, such as '{"coco": {"pairs": "..."}}'.""",
+        """Several datasets in one table, as JSON: name -> options that differ, such as '{"coco": {"pairs": """
+        """"..."}}'.""",
     )
-    methods: list[str] = opt([], "Names of methods; all by default. Plain training is always added.")
+    methods: list[str] = opt([], "Names of methods. Default: all. Plain training is always added.")
     records: list[str] = opt(
         [],
-        "Records that exist, folders or Hub ids: compares plain training, `repair` and `repair-paper` without paying.",
+        "Existing records, folders or Hub ids: compare plain training, `repair` and `repair-paper` at no "
+        "further cost.",
     )
-    seeds: int = opt(3, "Trainings of each method.", least=1)
+    seeds: int = opt(3, "Training runs of each method.", least=1)
     size: Literal["tiny", "small", "full"] | None = opt(
-        None, "Size of the toy world without --pairs; full by default. `tiny` checks in seconds that everything runs."
+        None, "Size of the toy world, if --pairs is not given; `tiny` takes seconds. Default: full."
     )
-    model: str = opt("world/base", "The retriever: Hub id or folder of a dual encoder, or one of the toy world's.")
+    model: str = opt(
+        "world/base", "Retriever: Hub id or folder of a dual encoder, or a toy retriever such as world/base."
+    )
     other_model: str | None = opt(
-        None, "Another retriever, for other-backbone and other-backbone-vanilla; in the toy world, world/narrow."
+        None, "Another retriever, for the methods other-backbone and other-backbone-vanilla. Toy world: world/narrow."
     )
     weak_llm: str | None = opt(
-        None, "A weaker LLM, for weak-llm; in the toy world, one that errs in a fifth of its audits."
+        None, "A weaker LLM, for the method weak-llm. Toy world: one that errs in a fifth of its audits."
     )
     weak_editor: str | None = opt(
-        None, "A weaker editor, for weak-editor; in the toy world, one that errs in three of ten images."
+        None, "A weaker image editor, for the method weak-editor. Toy world: one that errs in 3 of 10 images."
     )
     spacy_model: str | None = opt(
-        None, "spaCy model or folder for negclip; en_core_web_sm by default, or the toy world's own parser."
+        None, "spaCy model or folder, for the method negclip. Default: en_core_web_sm, or the toy world's parser."
     )
-    max_queries: int | None = opt(None, "Most queries to mine in each direction; all by default.", least=1)
-    d_i2t: int = opt(5, "False positive captions kept for each image.", least=1)
-    d_t2i: int = opt(1, "False positive images kept for each caption.", least=1)
+    max_queries: int | None = opt(None, "Most queries to mine in each direction. Default: all.", least=1)
+    d_i2t: int = opt(5, "False positive captions to keep per image.", least=1)
+    d_t2i: int = opt(1, "False positive images to keep per caption.", least=1)
     tune: bool = opt(
-        False, "Tune learning rate, epochs and lambda on the validation split; otherwise use the first value of each."
+        False,
+        "Tune learning rate, epochs and grid weight on the validation split; otherwise the first of each is used.",
     )
-    learning_rates: list[float] = opt([], "Peak learning rates to choose from; by --size, or the paper's.", above=0)
-    epochs: list[float] = opt([], "Passes over the training captions to choose from.", above=0)
-    grid_weights: list[float] = opt([], "Lambdas to choose from.", least=0)
-    batch_size: int | None = opt(None, "Pairs in a batch; 128, less in small worlds.", least=1)
+    learning_rates: list[float] = opt([], "Peak learning rates to try. Default: the paper's, or by --size.", above=0)
+    epochs: list[float] = opt([], "Numbers of passes over the training captions to try.", above=0)
+    grid_weights: list[float] = opt([], "Weights of the grid loss (lambda) to try.", least=0)
+    batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in small toy worlds.", least=1)
     training: dict | None = opt(
-        None, """More options of `repair-hf train` for all methods, such as '{"fp16": true}'."""
+        None, """More options of `repair-hf train` for all methods, as JSON, such as '{"fp16": true}'."""
     )
     shares: list[float] = opt(
         [1.0], "Shares of each method's samples to train on, such as 0.2 0.6 1; 1 is always added.", above=0, most=1
     )
-    test_split: str = opt("test", "Split that is reported.")
-    validation_split: str = opt("validation", "Split that --tune chooses on.")
-    resamples: int = opt(2000, "Bootstrap resamples of the images for the 95% intervals.", least=1)
+    test_split: str = opt("test", "Split for the reported results.")
+    validation_split: str = opt("validation", "Split that --tune evaluates on.")
+    resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
     paper: Literal["flickr30k", "coco30k"] | None = opt(
-        None, "Add columns with the figures of RePair's paper for this dataset."
+        None, "Add columns with the RePair paper's results on this dataset."
     )
-    keep_models: bool = opt(False, "Keep the weights of each training; by default they are deleted after evaluation.")
+    keep_models: bool = opt(
+        False, "Keep the weights of each training run; by default they are deleted after evaluation."
+    )
     cells: str | None = opt(
-        None, "Folder of small JSON files, one per finished cell: read first, and added to. Keep it beside the recipe."
+        None, "Folder of small JSON results, one per training run: existing ones are reused, new ones added."
     )
-    table: bool = opt(False, "Write the tables from the files in --cells alone; nothing is trained.")
+    table: bool = opt(False, "Write the tables from --cells alone, without training.")
     dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.")
 
     def __post_init__(self) -> None:
@@ -113,21 +120,21 @@ class StudyOptions(Bounded):
 class StudyPairsOptions(PairsOptions):
     """Which images and captions are trained on."""
 
-    pairs: str | None = opt(None, "As for `repair-hf train`; by default a toy world of --size.")  # type: ignore[assignment]
+    pairs: str | None = opt(None, "Images and captions, as for `repair-hf train`. Default: a toy world of --size.")  # type: ignore[assignment]
 
 
 @dataclass
 class StudyLLMOptions(LLMOptions):
     """The LLM of all methods. Ceilings apply to the whole study."""
 
-    llm: str = opt(ORACLE, "The LLM of all methods, as for `repair-hf synthesize`.")
+    llm: str = opt(ORACLE, "LLM of all methods, as for `repair-hf synthesize`.")
 
 
 @dataclass
 class StudyEditorOptions(EditorOptions):
     """The image editor of all methods."""
 
-    editor: str = opt("world", "The image editor of all methods, as for `repair-hf synthesize`.")
+    editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.")
 
 
 def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:

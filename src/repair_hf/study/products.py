@@ -67,7 +67,7 @@ class Products:
         except BudgetSpent as error:
             dollars, calls = paid(products_in(self.folder))
             raise RunStopped(
-                f"A ceiling of the study is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are "
+                f"The study's limit is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are "
                 "paid for all products together. All answers are kept; raise `max_usd` or `max_calls` to go on."
             ) from error
 

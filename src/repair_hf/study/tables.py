@@ -27,7 +27,7 @@ from repair_hf.study.setting import Setting
 
 RETRIEVAL = tuple(f"{side}_{kind}" for side in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
 SATURATED = 1.0  # points of R@1
-BASE_HEADS = tuple(f"{label(name)} less base" for name in R1)
+BASE_HEADS = tuple(f"{label(name)} change from base" for name in R1)
 # Dollars per LLM request: the paper's 1,000 cases of COCO30K at Gemini 2.5 Flash's list price, 3.32 requests each
 PAPER_PRICE = 1.53 / 3320
 

@@ -76,8 +76,8 @@ class Candidates:
         self._queue = None if isinstance(editor, HostedEditor) else EditorQueue(editor)
         if self._hosted is not None and self._budget.max_usd is not None and not self._hosted.price_bound:
             raise UserError(
-                f"`max_usd` cannot be kept: no list price is known for the editor {self._hosted.model!r}. Leave "
-                "it out; `max_calls` limits the LLM's answers, and the failures and `candidates` limit the images."
+                f"`max_usd` cannot be enforced: no list price is known for the editor {self._hosted.model!r}. Leave "
+                "it out; `limit` and `candidates` limit the images, and `max_calls` the LLM answers."
             )
         self.made, self.found, self.usage = 0, 0, Usage()
         self._draining: asyncio.Task[None] | None = None

@@ -38,33 +38,33 @@ class LLMOptions(Bounded):
     _argument_group_name = "llm"
 
     llm: str = need(
-        "LLM: a LiteLLM id (gemini/gemini-2.5-flash), a vision-language model of transformers by Hub id or folder, or "
-        "world/oracle or world/erring. `litellm:` or `transformers:` in front decides an ambiguous id."
+        "LLM: LiteLLM id (gemini/gemini-2.5-flash), vision LLM of transformers, or world/oracle. Prefix "
+        "`litellm:` or `transformers:` if ambiguous."
     )
-    llm_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --llm's provider.")
+    llm_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --llm's provider.")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
-        None, "How much the LLM thinks before it answers; thoughts are billed. Default: the provider's."
+        None, "How much the LLM thinks before it answers; thinking is billed. Default: the provider's."
     )
-    concurrency: int = opt(16, "LLM requests at once; the batch size of a local model.", least=1)
-    requests_per_minute: int | None = opt(None, "The provider's limit; default: none.", least=1)
-    tokens_per_minute: int | None = opt(None, "The provider's limit, prompts and answers; default: none.", least=1)
+    concurrency: int = opt(16, "LLM requests to send at once; the batch size of a local model.", least=1)
+    requests_per_minute: int | None = opt(None, "Your provider's limit of requests. Default: none.", least=1)
+    tokens_per_minute: int | None = opt(None, "Your provider's limit of tokens, in and out. Default: none.", least=1)
     timeout: float = opt(
-        300.0, "Seconds until a request for a text or an image fails; the ceilings count its highest price.", above=0
+        300.0, "Seconds to wait for an answer or image; a request that times out counts at its highest price.", above=0
     )
     max_error_rate: float = opt(
         0.5,
-        "Stop if a larger share of recent requests or answers is unusable; 1 drops what fails and continues.",
+        "Stop if a larger share of recent requests or answers fails; 1 drops what fails and continues.",
         least=0,
         most=1,
     )
     answer_attempts: int = opt(
-        3, "How often a question is asked while no answer is usable: at most twice at first, then once a run.", least=1
+        3, "Attempts per question until an answer is usable: up to two in the first run, one per later run.", least=1
     )
-    max_usd: float | None = opt(None, "Most dollars that this folder may cost, LLM and editor together.", least=0)
-    max_calls: int | None = opt(None, "Most LLM answers that may be paid for in this folder.", least=0)
-    prompts: str | None = opt(None, "Folder of prompts that replace ours of the same file name, such as audit_t2i.md.")
+    max_usd: float | None = opt(None, "Most US dollars to spend in this folder, LLM and editor together.", least=0)
+    max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0)
+    prompts: str | None = opt(None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).")
     domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
-    batch: bool = opt(False, "Use the provider's batch API, at half the price: submit, come back later, collect.")
+    batch: bool = opt(False, "Use the provider's batch API at half the price: submit now, and rerun later to collect.")
 
 
 @dataclass
@@ -74,20 +74,20 @@ class EditorOptions(Bounded):
     _argument_group_name = "editor"
 
     editor: str = need(
-        "Image editor: a diffusers Hub id or folder, a LiteLLM id (gemini/gemini-2.5-flash-image), or for the toy "
-        "world `world` or world/erring. `litellm:` or `diffusers:` in front decides an ambiguous id."
+        "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`. "
+        "Prefix `diffusers:` or `litellm:` if ambiguous."
     )
-    editor_base_url: str | None = opt(None, "Endpoint of a server with the protocol of --editor's provider.")
+    editor_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --editor's provider.")
     editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
     editor_size: int = opt(
         512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
     )
-    editor_batch_size: int = opt(1, "diffusers: failures edited at once, where the pipeline can.", least=1)
+    editor_batch_size: int = opt(1, "diffusers: failures to edit at once, if the pipeline supports it.", least=1)
     editor_dtype: Literal["auto", "float32", "float16", "bfloat16"] = opt(
-        "auto", "diffusers: type of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
+        "auto", "diffusers: dtype of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
     )
     editor_offload: Literal["none", "model", "sequential"] = opt(
-        "none", "diffusers: keep unused weights in main memory, by whole models or layer by layer."
+        "none", "diffusers: keep unused weights in CPU memory, by whole models or layer by layer."
     )
 
 
@@ -284,7 +284,7 @@ def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | Non
         return "here", id
     if id.partition("/")[0] == "world":
         kind = "LLM" if library == "transformers" else "image editor"
-        raise UserError(f"`{id}` is no folder, and no {kind} of the toy world, which has {' and '.join(toys)}.")
+        raise UserError(f"`{id}` is neither a folder nor an {kind} of the toy world, which has {' and '.join(toys)}.")
     from repair_hf.llm.loading import load_litellm
 
     first, slash, _ = id.partition("/")

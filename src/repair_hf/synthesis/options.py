@@ -19,13 +19,15 @@ SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
 class RepairOptions(Bounded):
     """How failures are repaired."""
 
-    candidates: int = opt(3, "Edits to make of each false positive; one is kept.", least=1)
+    candidates: int = opt(3, "Edits to make of each false positive; the best is kept.", least=1)
     select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation.")
-    audited: bool = opt(True, "Audit failures before editing; otherwise every mined failure counts as real.")
+    audited: bool = opt(True, "Let the LLM check each failure before it is edited.")
     seed: int = opt(0, "Seed of the LLM and the image editor.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
-    candidates_in_one_request: bool = opt(False, "Request all edits of a caption at once, if the provider can.")
+    candidates_in_one_request: bool = opt(
+        False, "Request all edits of a caption at once, if the provider supports it."
+    )
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
 
     def as_keywords(self) -> dict[str, Any]:

@@ -72,9 +72,8 @@ class RecordBuilder:
             ]
             if any(is_other):
                 raise UserError(
-                    f"{sum(is_other)} of {len(ids)} failures name a {role} that these pairs do not have at that "
-                    f"place, first in row {int(np.argmax(is_other))}: they were mined from other pairs. Give the "
-                    "pairs and the split of `repair-hf mine`."
+                    f"{sum(is_other)} of {len(ids)} failures were mined from other pairs: the `{role}` of row "
+                    f"{int(np.argmax(is_other))} is not in these. Give the pairs and the split of `repair-hf mine`."
                 )
 
     def task(self, row: Mapping[str, Any]) -> RepairTask:

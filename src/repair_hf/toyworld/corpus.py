@@ -55,7 +55,7 @@ def build_world(
         if mark.exists() and read_json(mark) == world:
             return folder
         raise UserError(
-            f"{folder} holds captions already, and not those of this world "
+            f"{folder} already holds other captions than those of this world "
             f"({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); give another --output."
         )
     (folder / "images").mkdir(parents=True, exist_ok=True)

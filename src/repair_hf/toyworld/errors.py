@@ -87,7 +87,7 @@ def errors_of(id: str, models: Mapping[str, Errors]) -> Errors:
     for part in filter(None, query.split("&")):
         rate, _, value = part.partition("=")
         if rate not in known:
-            raise UserError(f"`{id}`: {rate!r} is no rate of this model; it has {', '.join(known)}.")
+            raise UserError(f"`{id}`: {rate!r} is not a rate of this model; it has {', '.join(known)}.")
         if not _NUMBER.fullmatch(value) or float(value) > 1:
             raise UserError(f"`{id}`: {rate} must be a number from 0 to 1, got {value!r}.")
         errors = replace(errors, **{rate: float(value)})

@@ -41,10 +41,10 @@ IDLE_WITHOUT_RECORDS = ("grids", "own_failures_share")
 class RepairConfig(Hyperparameters, TrainingArguments):
     """Arguments of training: those of [`~transformers.TrainingArguments`] and a few of ours.
 
-    Defaults that differ from `TrainingArguments`: `learning_rate`, `weight_decay`, `warmup_steps` and
-    `lr_scheduler_type` are the paper's, `num_train_epochs` and `per_device_train_batch_size` are within its range;
-    `save_strategy` is `no` (the final model is always saved); `hub_strategy` is `end`; `logging_steps` gives twenty
-    points per run; `logging_nan_inf_filter` is off, so that a loss that is not a number is visible.
+    Some defaults differ from `TrainingArguments`. The paper's are `learning_rate`, `weight_decay`, `warmup_steps` and
+    `lr_scheduler_type`. Within its range are `num_train_epochs` and `per_device_train_batch_size`. No checkpoints are
+    written (`save_strategy`), but the final model is always saved. A run logs twenty losses (`logging_steps`), and
+    nan or inf is visible in them (`logging_nan_inf_filter`). The Hub gets one commit at the end (`hub_strategy`).
 
     Raises:
         UserError: If a value is out of range, has no effect, or contradicts another.
@@ -85,7 +85,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             default = field.default if field.default_factory is MISSING else field.default_factory()
             _refuse_if(
                 given not in (default, "no"),
-                f"`{name}` {given} would change nothing: loss, sampler and evaluation are ours. Leave it out.",
+                f"`{name}` {given} has no effect: repair_hf has its own loss, sampler and evaluation. Leave it out.",
             )
         _refuse_if(
             bool(self.load_best_model_at_end) and self.metric_for_best_model is None,
@@ -105,8 +105,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         """Use one GPU per process: transformers would split each batch over all GPUs that the process sees."""
         if self.n_gpu > 1:
             logger.warning(
-                "This process trains on %s alone, of %d GPUs here. `accelerate launch -m repair_hf train ...` starts "
-                "one process for each.",
+                "Training uses %s alone, and %d GPUs are visible. Use `accelerate launch -m repair_hf train ...` for "
+                "one process per GPU.",
                 self.device,
                 self.n_gpu,
             )
@@ -138,7 +138,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         )
         _refuse_if(
             self.slot1 == "mixed" and not self.has_own_failures,
-            "`slot1` mixed needs the anchor's own failures: set `own_failures_share` above 0, or `grids` paper.",
+            "`slot1` mixed needs grids with own failures: set `own_failures_share` above 0, or `grids` paper.",
         )
         defaults = Hyperparameters()
         for (choice, value), idle in IDLE_CHOICES.items():

@@ -21,28 +21,28 @@ Negatives = Literal["grid", "grid+captions", "grid+edits", "batch", "alone", "no
 class GridRule:
     """Which records fill a grid, and which of its items enter the loss."""
 
+    _argument_group_name = "grid"
+
     grids: GridSources = opt(
         "both",
-        "Records that fill an anchor's grid: those whose edit was made from it (and its own failures, see "
-        "`own_failures_share`), or `paper`: the paper's rule.",
+        "What joins a pair in training: edits made from it, or `paper`: its own failures, in the paper's grid loss.",
     )
     own_failures_share: float = opt(
-        0.0, "How often the anchor's own failures fill its grid, opposite an edit of another record; from 0 to 1."
+        0.0, "Share of grids, 0 to 1, that show the pair's own failures instead of edits made from it."
     )
     counterparts: Counterparts = opt(
         "edited",
-        "Item opposite an own failure: any edit of that query, drawn anew each epoch; the `best`-scored; the "
-        "`reciprocal` only. Else, or with `annotation`, an annotated item.",
+        "What an own failure is paired with: any edit for it, the `best`, one of this pair (`reciprocal`), "
+        "an `annotation`.",
     )
     slot1: Slot1 = opt(
         "anchor",
-        "First slot of a grid: `anchor`, the original pair; `mixed`, one of its items replaced by the anchor's own "
-        "edit.",
+        "Slot 1, the first image and caption of a grid: the pair itself (`anchor`), or `mixed` with its edit.",
     )
     negatives: Negatives | None = opt(
         None,
-        "Where records enter the loss: `batch`, the global batch (default); `grid`, local grids (default with "
-        "`--grids paper`); both; `alone`, without counterparts; `none` ignores records.",
+        "Where edits enter the loss: `batch` (default), `grid` (default with `--grids paper`), both; "
+        "`alone`: false positives only; `none`: nowhere.",
     )
 
     def __post_init__(self) -> None:
@@ -85,43 +85,46 @@ class Hyperparameters(GridRule):
 
     _argument_group_name = "training"
 
-    grid_weight: float = opt(0.5, "Weight of L_grid in the loss (lambda); unused with `negatives` batch.")
+    grid_weight: float = opt(0.5, "Weight of the grid loss (the paper's lambda); unused with `--negatives batch`.")
     known_matches: Literal["masked", "negative"] = opt(
         "masked",
-        "Off-diagonal grid cells known to be true pairs: masked out of the loss, or negatives as in the paper.",
+        "True pairs among a grid's negatives: `masked` out of the loss, or `negative` as in the paper.",
     )
     batches: Literal["random", "neighbours"] = opt(
         "random",
-        "Fill a batch at random, or with anchors of its false positives: fewer items to encode, harder negatives.",
+        "Random, or `neighbours`: pairs together with their false positives, so fewer items are encoded and "
+        "negatives are harder.",
     )
     chunk_size: int | None = opt(
         None,
-        "Encode at most this many images or captions at once: less memory, a third more time, the same gradients.",
+        "Encode at most this many items at once: less memory, a third more time, the same gradients.",
     )
-    cache_images: bool = opt(True, "Decode and resize each image once, into a memory-mapped file.")
-    cache_folder: str | None = opt(None, "Folder of that file; by default Hugging Face's cache of assets.")
+    cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.")
+    cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     learning_rate: float = opt(1e-5, "Peak learning rate.")
-    weight_decay: float = opt(
-        0.1, "Weight decay of AdamW; not applied to biases, norms, other vectors and the logit scale."
-    )
+    weight_decay: float = opt(0.1, "Weight decay of AdamW; not for biases, norms, other vectors and the logit scale.")
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
     num_train_epochs: float = opt(5.0, "Passes over the training captions.")
     per_device_train_batch_size: int = opt(128, "Pairs per batch and process.")
-    per_device_eval_batch_size: int = opt(256, "Items encoded at once in evaluation.")
-    logging_steps: float = opt(0.05, "Steps between points of the loss curve; below 1, a fraction of all steps.")
-    logging_nan_inf_filter: bool = opt(False, "Hide a nan or inf in the logged loss.")
-    save_strategy: str = opt("no", "When to write a checkpoint: `no`, `steps` or `epoch`.")
+    per_device_eval_batch_size: int = opt(256, "Images or captions to encode at once in evaluation.")
+    bf16: bool = opt(False, "Mixed precision with bfloat16; the weights stay float32.")
+    eval_strategy: str = opt("no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.")
+    logging_steps: float = opt(0.05, "Steps between logged losses; below 1, a fraction of all steps.")
+    logging_nan_inf_filter: bool = opt(False, "Hide losses that are nan or inf from the log.")
+    save_strategy: str = opt(
+        "no", "When to write a checkpoint: `no`, `steps` or `epoch`. The final model is always saved."
+    )
     resume_from_checkpoint: str | None = opt(
         "last",
-        "Checkpoint to resume from; `last` takes this run's newest complete one in the output folder, if any.",
+        "Checkpoint to resume from; `last` is the newest complete one in the output folder, if any.",
     )
-    push_to_hub: bool = opt(False, "Push the finished model to the Hub with its card, as `repair-hf push model` does.")
+    push_to_hub: bool = opt(False, "Push the final model to the Hub with its card, as `repair-hf push model` does.")
     hub_model_id: str | None = opt(
-        None, "Repository for `push_to_hub`, such as me/clip-repair; by default the output folder's name."
+        None, "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name."
     )
-    hub_strategy: str = opt("end", "Must stay `end`: one commit with the finished model.")
-    dataloader_drop_last: bool = opt(True, "Must stay on: every batch has the same number of negatives.")
-    remove_unused_columns: bool = opt(False, "Must stay off: the collator creates the model's inputs.")
+    hub_strategy: str = opt("end", "Must be `end`: the final model is pushed in one commit.")
+    dataloader_drop_last: bool = opt(True, "Must be on: every batch needs the same number of negatives.")
+    remove_unused_columns: bool = opt(False, "Must be off: the collator creates the model's inputs.")

@@ -36,8 +36,8 @@ def grids_of(
     records = None if config.negatives == "none" else records
     if records is None and config.batches == "neighbours":
         raise UserError(
-            "`batches: neighbours` fills a batch along the records' failures, and there are none. Give records, or "
-            "leave it out."
+            "`batches` neighbours puts pairs together with their false positives, which only records name. Give "
+            "records, or leave it out."
         )
     rule = asdict(rule_of(vars(config)))
     seed = config.seed if config.data_seed is None else config.data_seed
@@ -68,7 +68,7 @@ def _log_reach(grids: Grids) -> None:
     if not reach:
         return
     shown = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
-    logger.info("edits that can be encoded in some epoch: %s", shown)
+    logger.info("edits that training can use: %s", shown)
     if min(reach.values()) >= ENOUGH:
         return
     usual = asdict(default) | {"negatives": GridRule(grids=grids.rule.grids).negatives}
@@ -76,4 +76,4 @@ def _log_reach(grids: Grids) -> None:
         f"--{name.replace('_', '-')} {value}" for name, value in asdict(grids.rule).items() if value != usual[name]
     )
     otherwise = ", ".join(f"{share:.0%} {direction}" for direction, share in grids.edits_reachable(default).items())
-    logger.warning("Few of the edits can train: %s. Without %s it would be %s.", shown, changed, otherwise)
+    logger.warning("Training can use few of the edits: %s. Without %s: %s.", shown, changed, otherwise)
