@@ -55,12 +55,7 @@ def what_to_look_at(data: RunData, changes: pd.DataFrame) -> list[tuple[str, str
             (f"{reasons.iloc[0]:,} of {total:,} failures were dropped: {REASONS[reasons.index[0]]}.", "dropped")
         )
     for row in changes[changes["high"] < 0].itertuples():
-        found.append(
-            (
-                f"{row.model.removeprefix('evaluate/')} lost {-row.change:.1f} points of R@1 ({NAMES[row.direction]}).",
-                "ranks",
-            )
-        )
+        found.append((f"{_name(row)} lost {-row.change:.1f} points of R@1, {NAMES[row.direction]}.", "ranks"))
     if len(data.kept):
         return [*found, ("The records at the end: does each edit fit its query, and keep everything else?", "records")]
     return [*found, ("No failure became a record.", "funnel")]
@@ -68,3 +63,7 @@ def what_to_look_at(data: RunData, changes: pd.DataFrame) -> list[tuple[str, str
 
 def _change(row: Any) -> str:
     return f"{row.change:+.1f} [{row.low:+.1f}, {row.high:+.1f}]"
+
+
+def _name(row: Any) -> str:
+    return row.model.removeprefix("evaluate/")
