@@ -92,8 +92,13 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure:
-    """Draw shares as horizontal bars with their numbers, one per label and direction; NaN has no bar."""
+def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure | None:
+    """Draw shares as horizontal bars with their numbers, one per label and direction; NaN has no bar.
+
+    Returns None if there is no number.
+    """
+    if all(np.isnan(numbers).all() for numbers in shares.values()):
+        return None
     thick = 0.8 / max(len(shares), 1)
     top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in shares.values()])
     with chart(height) as (figure, axes):

@@ -103,7 +103,8 @@ def card(row: dict[str, Any]) -> dict[str, Any]:
         for role in roles
     ]
     facts = {name: value for name, value in _facts(row).items() if value}
-    return {"cells": cells, "candidates": _thumbnails(row), "facts": facts}
+    thumbnails = {"candidates": _thumbnails(row), "is_measured": bool(_similarities(row))}
+    return {"cells": cells, **thumbnails, "facts": facts}
 
 
 def _thumbnails(row: dict[str, Any]) -> list[tuple[Image.Image | None, str, bool]]:
