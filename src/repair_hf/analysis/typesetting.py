@@ -101,7 +101,7 @@ def line_width(line: list[Word], size: float) -> float:
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Width of a text, in points, in the fonts of the pictures."""
-    own = findfont(FontProperties(OWN, weight="bold" if bold else "normal"))
+    own = findfont(FontProperties(family=OWN, weight="bold" if bold else "normal"))
     files = ((own if font.name == OWN else font.fname, run) for font, run in runs(text))
     return sum(_font(file).getlength(run) for file, run in files) * size / 1000
 
