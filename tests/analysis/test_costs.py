@@ -25,6 +25,9 @@ def test_answers_without_a_price_make_no_sum():
     paid = {("audit", "i2t"): Usage(2, 0, 10, 1, 0.5), ("audit", "t2i"): Usage(2, 0, 10, 1, 0.0, unpriced=1)}
     rows = {row[:2]: row[6] for row in costs.paid_rows(paid)}
     assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.5000", "unknown", "unknown")
+    assert costs.told(paid) == "Unknown: 1 of 4 answers have no list price. They used 0.0 K tokens."
+    assert costs.told({("audit", "i2t"): Usage(2, 0, 10, 1, 0.5)}).startswith("$0.5000 for 2 answers")
+    assert costs.told({}).startswith("Unknown: there is no journal")
     assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
 
 

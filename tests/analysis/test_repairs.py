@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from repair_hf.analysis.answers import did_it_work
 from repair_hf.analysis.errors import DENSITY, error_shares, similarity_by_error
 from repair_hf.analysis.funnel import lost_at
-from repair_hf.analysis.repairs import changes_by_error, find_queries, round_finding
+from repair_hf.analysis.repairs import changes_by_error, find_queries, recall_changes, round_finding
 from repair_hf.evaluation.ranks import save_ranks
 
 
@@ -37,6 +38,21 @@ def test_a_runs_ranks_are_found_and_set_against_its_base(tmp_path):
     assert found["change"].tolist() == ["broken", "repaired", "improved", "unchanged"]
     assert set(found["model"]) == {"evaluate/repair-0"}
     assert find_queries(tmp_path / "evaluate" / "repair-0") is None
+
+
+@pytest.mark.parametrize(
+    "now, verdict, change", [([1] * 9, "Yes", 100), ([1] + [2] * 8, "No", 11.1), ([2] * 9, "No", 0)]
+)
+def test_the_report_opens_with_the_change_of_recall(now, verdict, change):
+    """One query of nine may as well be chance: its interval holds 0."""
+    found = recall_changes({"evaluate/new": (ranks("base", *[2] * 9), ranks("new", *now))})
+    row = found.iloc[0]
+    assert row["before"] == 0 and row["after"] == row["change"] == pytest.approx(change, abs=0.1)
+    assert row["low"] <= row["change"] <= row["high"] and (row["low"] > 0) == (verdict == "Yes")
+    told = did_it_work(found)
+    assert told.note.startswith(f"{verdict}: R@1 rose in {int(verdict == 'Yes')} and fell in 0 of 1")
+    assert told.table["model"].tolist() == ["new"] and told.table["R@1 before"].tolist() == ["0.0"]
+    assert "No comparison found" in did_it_work(found.iloc[:0]).note
 
 
 def test_repaired_and_broken_by_kind_of_error():

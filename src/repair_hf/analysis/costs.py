@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost
+from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost, known_dollars
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
@@ -34,6 +34,18 @@ def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
         if found:
             rows.append(("all", direction, *_paid([use for _, use in found])))
     return [*rows, ("all", "both", *_paid(list(paid.values())))]
+
+
+def told(paid: Mapping[tuple[str, str], Usage]) -> str:
+    """Describe what was paid in all."""
+    if not paid:
+        return "Unknown: there is no journal of answers beside these records."
+    uses = list(paid.values())
+    answers, unpriced = sum(use.calls for use in uses), sum(use.unpriced for use in uses)
+    tokens = _thousands(sum(use.prompt_tokens + use.completion_tokens for use in uses))
+    if unpriced:
+        return f"Unknown: {unpriced:,} of {answers:,} answers have no list price. They used {tokens} K tokens."
+    return f"{dollars(known_dollars(uses))} for {answers:,} answers of {tokens} K tokens, at list prices."
 
 
 def dollars(amount: float | None) -> str:
@@ -79,9 +91,8 @@ def _estimated(cost: StageCost | Estimate) -> tuple[str, str, str]:
 
 def _paid(uses: Sequence[Usage]) -> tuple[int, str, str, str, str]:
     tokens_in, tokens_out = (sum(vars(use)[name] for use in uses) for name in ("prompt_tokens", "completion_tokens"))
-    amount = None if any(use.unpriced for use in uses) else sum(use.dollars for use in uses)
     counts = _thousands(tokens_in), _thousands(tokens_out), _thousands(tokens_in + tokens_out)
-    return sum(use.calls for use in uses), *counts, dollars(amount)
+    return sum(use.calls for use in uses), *counts, dollars(known_dollars(uses))
 
 
 def _thousands(tokens: float) -> str:

@@ -43,7 +43,7 @@ def distributions(data: RunData) -> list[Finding]:
         [n.rename_axis("id").rename("count").reset_index().assign(distribution=t) for t, n in counts.items()]
     )
     return [
-        Finding("distributions", "Records per item", note, table, figure, data),
+        Finding("distributions", "Records per item", note, table, figure if len(table) else None, data),
         Finding("hubs", "Hubs", "The items that are the false positive of most queries.", _hubs(kept, counts)),
     ]
 

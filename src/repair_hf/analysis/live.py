@@ -18,7 +18,7 @@ from repair_hf.analysis.pages import card, render
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.sources import UnreadableImage
+from repair_hf.synthesis.sources import UnreadableImage, open_picture
 
 EVERY = 60.0  # seconds
 WINDOW = 10  # pages over which the pace is taken
@@ -28,11 +28,18 @@ SHOWN = 6  # of each direction
 class LiveView:
     """Count finished failures of `total`, and write the page when it is due.
 
-    `spent` returns the dollars of this run so far. With several processes, the page shows the share of the first.
+    `spent` returns the dollars of this run so far, None if unknown. With several processes, the page shows the share
+    of the first.
     """
 
     def __init__(
-        self, folder: Path, builder: RecordBuilder, *, total: int, spent: Callable[[], float], every: float = EVERY
+        self,
+        folder: Path,
+        builder: RecordBuilder,
+        *,
+        total: int,
+        spent: Callable[[], float | None],
+        every: float = EVERY,
     ) -> None:
         self.path, self.builder = folder / "live.html", builder
         self.total, self.spent, self.every = total, spent, every
@@ -65,13 +72,15 @@ class LiveView:
         if pace and not is_done:
             facts["left"] = f"about {span((self.total - done) / pace / 60)} at this pace"
         reasons = [name for name in ("edited", *REASONS) if any(self.outcomes[way, name] for way in DIRECTIONS)]
-        table = [(name.replace("_", " "), *(self.outcomes[way, name] for way in DIRECTIONS)) for name in reasons]
+        table = [
+            (name.replace("_", " "), *(f"{self.outcomes[way, name]:,}" for way in DIRECTIONS)) for name in reasons
+        ]
         page = render(
             "live.html",
             at=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
             refresh=None if is_done else round(self.every),
             facts=facts,
-            directions=DIRECTIONS,
+            heads=["failures", *DIRECTIONS],
             table=table,
             cards=[card(self._row(repair)) for last in self.last.values() for repair in reversed(last)],
         )
@@ -85,8 +94,8 @@ class LiveView:
             if kinds[role] == "image":
                 row[f"{role}_image"] = self._picture(repair.at[role])
         if kinds["edit"] == "image":
-            with Image.open(edit) as picture:
-                row["edit_image"] = picture.convert("RGB")
+            row["candidate_images"] = [path and open_picture(path.read_bytes()) for path in repair.candidates]
+            row["edit_image"] = next(filter(None, row["candidate_images"]))
         else:
             row["edit_text"] = edit
         return row

@@ -40,9 +40,14 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"data_uri": data_uri, "roles": ROLES}
+    made.globals |= {"data_uri": data_uri, "are_words": are_words, "roles": ROLES}
     made.globals |= {"ink": INK, "muted": MUTED, "paper": PAPER, "card": CARD, "rule": RULE}
     return made
+
+
+def are_words(rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column holds words, which are aligned left, rather than numbers."""
+    return [all(text[:1].isalpha() or not text for text in column) for column in zip(*rows, strict=True)]
 
 
 def data_uri(image: Image.Image, *, side: int = 320) -> str:
@@ -97,7 +102,16 @@ def card(row: dict[str, Any]) -> dict[str, Any]:
         }
         for role in roles
     ]
-    return {"cells": cells, "facts": {name: value for name, value in _facts(row).items() if value}}
+    facts = {name: value for name, value in _facts(row).items() if value}
+    thumbnails = {"candidates": _thumbnails(row), "is_measured": bool(_similarities(row))}
+    return {"cells": cells, **thumbnails, "facts": facts}
+
+
+def _thumbnails(row: dict[str, Any]) -> list[tuple[Image.Image | None, str, bool]]:
+    """Collect the image of each candidate, its label, and whether it was selected; empty without images."""
+    pictures = row.get("candidate_images") or []
+    words = _similarities(row) or [f"candidate {number}" for number in range(1, len(pictures) + 1)]
+    return [(each, words[place], place == row.get("candidate")) for place, each in enumerate(pictures)]
 
 
 def _facts(row: dict[str, Any]) -> dict[str, str | None]:
@@ -109,7 +123,7 @@ def _facts(row: dict[str, Any]) -> dict[str, str | None]:
         "audit of the false positive": row.get("fp_reason"),
         "error types": ", ".join(row.get("error_types") or ()),
         "instruction": row.get("edit_instruction"),
-        "candidates": _candidates(row),
+        "candidates": "" if row.get("candidate_images") else " · ".join(_similarities(row)),
         "record": row.get("record_id"),
     }
 
@@ -119,8 +133,8 @@ def _rank(row: dict[str, Any], role: str) -> str:
     return f"{'unknown' if rank is None else rank} (cosine {'unknown' if score is None else f'{score:.3f}'})"
 
 
-def _candidates(row: dict[str, Any]) -> str:
-    """Cosine of each candidate to the false positive; the chosen candidate in brackets."""
-    similarities = row.get("candidate_similarities") or ()
-    texts = ["failed or changed nothing" if value is None else f"{value:.3f}" for value in similarities]
-    return " · ".join(f"[{text}]" if place == row["candidate"] else text for place, text in enumerate(texts))
+def _similarities(row: dict[str, Any]) -> list[str]:
+    """Format the cosine of each candidate to the false positive."""
+    values = row.get("candidate_similarities")
+    texts = ["failed or changed nothing" if value is None else f"{value:.3f}" for value in values or ()]
+    return [f"{text} (selected)" if place == row["candidate"] else text for place, text in enumerate(texts)]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
 
+from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.images import read_cell
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
 from repair_hf.records.images import record_at
 from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.candidates import candidate_files
+from repair_hf.synthesis.sources import open_picture
 
 if TYPE_CHECKING:
     from repair_hf.pairs.dataset import Pairs
@@ -80,11 +87,13 @@ def sample_records(
     error_type: str | None = None,
     reason: str | None = None,
     pairs: Pairs | None = None,
+    folders: Sequence[Path] = (),
     seed: int = 0,
 ) -> RecordSample:
     """Draw `n` records or dropped failures, the same number from each direction as far as possible.
 
-    Rows can be limited to one direction, one type of error, or one reason; `pairs` fill in missing images.
+    Rows can be limited to one direction, one type of error, or one reason; `pairs` fill in missing images. Rows get
+    `candidate_images` if one of the `folders` of records holds them.
 
     Raises:
         UserError: If there is nothing to draw, or `pairs` lack an image that the table names.
@@ -105,6 +114,9 @@ def sample_records(
     rng = random.Random(seed)
     drawn = {name: sorted(rng.sample(places[name], share)) for name, share in shares(counts, n).items()}
     rows = [record_at(table, place) for found in drawn.values() for place in found]
+    if folders:
+        cells = undecoded(table.select([place for found in drawn.values() for place in found]), "fp_image")["fp_image"]
+        rows = [row | _candidate_images(row, cell, folders) for row, cell in zip(rows, cells, strict=True)]
     return RecordSample(rows if pairs is None else _with_images(rows, pairs), counts)
 
 
@@ -113,6 +125,19 @@ def shares(counts: dict[str, int], n: int) -> dict[str, int]:
     scarce = min(counts, key=counts.__getitem__)
     take = {scarce: min(n // len(counts), counts[scarce])}
     return {name: take.get(name, min(n - take[scarce], count)) for name, count in counts.items()}
+
+
+def _candidate_images(row: dict[str, Any], fp: dict[str, Any] | None, folders: Sequence[Path]) -> dict[str, list]:
+    """Find the candidate images of a row in folders of records; empty without them, or if they are captions."""
+    if fp is None or not row["candidate_similarities"]:
+        return {}
+    made_from = {"source": hashlib.sha256(read_cell(fp)).hexdigest(), "instruction": row["edit_instruction"]}
+    made_from |= {"editor": row["editor"], "seed": row["seed"]}
+    for folder in folders:
+        files = candidate_files(folder / "candidates", len(row["candidate_similarities"]), made_from)
+        if any(file.is_file() for file in files):
+            return {"candidate_images": [open_picture(f.read_bytes()) if f.is_file() else None for f in files]}
+    return {}
 
 
 def _description(table: Dataset, error_type: str | None, reason: str | None) -> str:

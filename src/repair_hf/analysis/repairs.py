@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from matplotlib.figure import Figure
 
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
@@ -14,6 +15,7 @@ from repair_hf.analysis.errors import typed
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
+from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.runtime.own_files import read_json, read_table
@@ -22,25 +24,55 @@ from repair_hf.synthesis.rounds import round_rows
 BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever before repair was evaluated
 
 
-def find_queries(root: Path) -> pd.DataFrame | None:
-    """Find both ranks of each query, of every model below a run's folder and of the base; None if there are none.
+def find_ranks(root: Path | None) -> dict[str, tuple[pa.Table, pa.Table]]:
+    """Find the ranks before and after training of every model below a run's folder; empty if there are none.
 
-    `queries.parquet` holds them if `repair-hf evaluate` compared several models; else the models' ranks are joined.
+    The reference is the one that `repair-hf evaluate` compared several models with, else the run's base.
     """
-    frames = [read_table(path).to_pandas() for path in sorted(root.rglob("queries.parquet"))]
+    if root is None:
+        return {}
+    found = {}
+    for path in sorted(root.rglob("queries.parquet")):
+        names = read_table(path).select(["reference", "model"]).to_pandas().drop_duplicates()
+        for reference, model in names.itertuples(index=False):
+            found[model] = load_ranks(path.parent / reference), load_ranks(path.parent / model)
     base = next((root / name for name in BASES if (root / name / FILE).is_file()), None)
-    if not frames and base is not None:
+    if not found and base is not None:
         before = load_ranks(base)
         for path in sorted(root.rglob(FILE)):
             if path.parent != base and are_of_same_queries(before, now := load_ranks(path.parent)):
-                name = str(path.parent.relative_to(root)).removesuffix("/evaluate")
-                frames.append(compare_queries(before, now).to_pandas().assign(model=name))
+                found[path.parent.relative_to(root).as_posix().removesuffix("/evaluate")] = before, now
+    return found
+
+
+def find_queries(root: Path | None) -> pd.DataFrame | None:
+    """Find both ranks of each query of `find_ranks`; None if there are none."""
+    frames = [compare_queries(*both).to_pandas().assign(model=name) for name, both in find_ranks(root).items()]
     return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def recall_changes(ranks: Mapping[str, tuple[pa.Table, pa.Table]]) -> pd.DataFrame:
+    """Compare R@1 before and after, in percent, with the 95% interval of the change over the images.
+
+    Returns:
+        `model`, `direction`, `before`, `after`, `change`, `low`, `high`.
+    """
+    rows = []
+    for model, (old, new) in ranks.items():
+        directions, images = old["direction"].to_numpy(), (old["q_id"].to_numpy(), old["gt_id"].to_numpy())
+        for way, names in zip(("i2t", "t2i"), images, strict=True):
+            is_way = directions == way
+            if is_way.any():
+                ids, image = np.unique(names[is_way].astype(str), return_inverse=True)
+                before, after = (100.0 * (table["gt_rank"].to_numpy()[is_way] == 1) for table in (old, new))
+                bounds = interval(Draws(len(ids)).means(after - before, image))
+                rows.append((model, way, before.mean(), after.mean(), (after - before).mean(), *bounds))
+    return pd.DataFrame(rows, columns=["model", "direction", "before", "after", "change", "low", "high"])
 
 
 def rank_findings(data: RunData) -> list[Finding]:
     """How training changed the rank of each query."""
-    queries = None if data.root is None else find_queries(data.root)
+    queries = find_queries(data.root)
     if queries is None:
         note = (
             "This folder holds no ranks of two models. `repair-hf evaluate BASE TRAINED --output` a folder below it "

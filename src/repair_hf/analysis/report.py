@@ -44,20 +44,36 @@ class Finding:
         return picture
 
 
-def write_report(data: RunData, folder: Path, findings: Sequence[Finding], *, seed: int = 0) -> Path:
+@dataclass(frozen=True)
+class Answers:
+    """What opens a report, in sentences."""
+
+    worked: Finding
+    cost: str
+    look: Sequence[tuple[str, str]]  # what to look at first, and the section that shows it
+
+
+def write_report(data: RunData, folder: Path, findings: Sequence[Finding], answers: Answers, *, seed: int = 0) -> Path:
     """Write `report.html` with some records, and the findings' files beside it; return the path of the page."""
-    rows = sample_records(data.records, n=SAMPLES, seed=seed).rows if len(data.records) else []
+    few = sample_records(data.records, n=SAMPLES, folders=data.folders, seed=seed).rows if len(data.records) else []
     counts = f"{data.name} · {len(data.kept):,} records, {len(data.dropped):,} failures dropped"
-    return write_findings(folder, "What was repaired", counts, findings, rows)
+    return write_findings(folder, "What was repaired", counts, findings, few, answers)
 
 
 def write_findings(
-    folder: Path, title: str, counts: str, findings: Sequence[Finding], rows: Sequence[dict[str, Any]]
+    folder: Path,
+    title: str,
+    counts: str,
+    findings: Sequence[Finding],
+    rows: Sequence[dict[str, Any]],
+    answers: Answers | None = None,
 ) -> Path:
-    """Write findings and a few rows as a report; return the path of the page."""
+    """Write answers, findings and a few rows as a report; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
+    worked = None if answers is None else _section(answers.worked, answers.worked.save(folder))
     sections = [_section(finding, finding.save(folder)) for finding in findings]
-    page = render("report.html", title=title, counts=counts, sections=sections, cards=[card(row) for row in rows])
+    texts = {"title": title, "counts": counts, "answers": answers, "worked": worked}
+    page = render("report.html", **texts, sections=sections, cards=[card(row) for row in rows])
     write_atomically(folder / "report.html", page)
     return folder / "report.html"
 
@@ -70,7 +86,6 @@ def _section(finding: Finding, picture: bytes | None) -> dict[str, Any]:
         "picture": None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
         "heads": list(table.columns),
         "rows": rows,
-        "are_words": [all(text[:1].isalpha() or not text for text in column) for column in zip(*rows, strict=True)],
         "left": max(len(table) - SHOWN, 0),
     }
 

@@ -15,7 +15,7 @@ from repair_hf.analysis.people.findings import people_findings
 from repair_hf.analysis.repairs import rank_findings, round_finding
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.llm.cost import Usage, paid_in
+from repair_hf.llm.cost import paid_in
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.grids import SOURCES, Grids
@@ -42,12 +42,7 @@ def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
 
 
 def _costs(folders: Sequence[Path]) -> Finding:
-    paid: dict[tuple[str, str], Usage] = {}
-    for folder in folders:
-        for key, use in paid_in(folder).items():
-            before = vars(paid.get(key, Usage()))
-            paid[key] = Usage(**{name: before[name] + value for name, value in vars(use).items()})
-    title = "What it cost"
+    paid, title = paid_in(*folders), "What it cost"
     if not paid:
         return Finding("costs", title, "There is no journal of answers beside these records.")
     text = (

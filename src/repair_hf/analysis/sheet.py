@@ -16,7 +16,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from repair_hf.analysis.charts import CARD, DPI, chart
-from repair_hf.analysis.typesetting import LEADING, Word, fit_lines, line_width
+from repair_hf.analysis.fonts import families
+from repair_hf.analysis.typesetting import LEADING, Word, fit_lines, is_right_to_left, line_width
 
 WIDTH = 504  # points: both columns of a paper
 CAPTION_SIZES = (9.0, 8.0, 7.0, 6.0)
@@ -34,15 +35,14 @@ class Sheet:
         """Write lines and return where the next line begins."""
         for line in lines:
             left = x
-            for look, group in groupby(line, key=lambda word: replace(word, text="")):
-                run = list(group)
+            parts = [(look, list(group)) for look, group in groupby(line, key=lambda word: replace(word, text=""))]
+            for look, run in reversed(parts) if is_right_to_left(line) else parts:
                 right = left + line_width(run, size)
-                weight = "bold" if look.bold else "normal"
                 text = " ".join(word.text for word in run)
+                names = families(text)
+                font = {"family": names, "weight": "bold" if look.bold and len(names) == 1 else "normal"}
                 # parse_math: dollar signs of a caption are letters
-                self.axes.text(
-                    left, y + 0.93 * size, text, size=size, color=look.colour, weight=weight, parse_math=False
-                )
+                self.axes.text(left, y + 0.93 * size, text, size=size, color=look.colour, parse_math=False, **font)
                 if look.struck:
                     middle = y + 0.66 * size
                     self.axes.plot([left, right], [middle, middle], color=look.colour, lw=size / 10)

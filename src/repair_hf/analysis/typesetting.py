@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import string
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
-import matplotlib
+from matplotlib.font_manager import FontProperties, findfont
 from PIL import ImageFont
 
 from repair_hf.analysis.charts import INK, MUTED, ROLES
+from repair_hf.analysis.fonts import OWN, runs
 
 Run = tuple[Literal["same", "out", "in"], str]
 
@@ -99,15 +100,21 @@ def line_width(line: list[Word], size: float) -> float:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a text, in points, in the font of the pictures."""
-    return _font(bold).getlength(text) * size / 1000
+    """Width of a text, in points, in the fonts of the pictures."""
+    own = findfont(FontProperties(family=OWN, weight="bold" if bold else "normal"))
+    files = ((own if font.name == OWN else font.fname, run) for font, run in runs(text))
+    return sum(_font(file).getlength(run) for file, run in files) * size / 1000
 
 
-@lru_cache
-def _font(bold: bool) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib, at size 1000."""
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), 1000)
+def is_right_to_left(line: list[Word]) -> bool:
+    """Whether a line is written from the right, by its first letter that has a direction."""
+    kinds = (unicodedata.bidirectional(letter) for word in line for letter in word.text)
+    return next((kind in ("R", "AL") for kind in kinds if kind in ("L", "R", "AL")), False)
+
+
+@lru_cache(None)
+def _font(path: str) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(path, 1000)
 
 
 def _bare(word: str) -> str:

@@ -59,6 +59,7 @@ BRIEF = "run output watch pairs image_folder llm max_usd dry_run".split()
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Label image instructions if `--llm` is given, then write the report."""
+    from repair_hf.analysis.answers import answer
     from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.report import write_report
     from repair_hf.analysis.run_data import gather
@@ -82,7 +83,9 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     pairs = None if source.pairs is None else load_wanted(source)
     while True:
         start, material = time.perf_counter(), gather(options.run)
-        page = write_report(material, Path(options.output), run_findings(material, pairs), seed=options.seed)
+        page = write_report(
+            material, Path(options.output), run_findings(material, pairs), answer(material), seed=options.seed
+        )
         size = page.stat().st_size / 2**20
         print(
             f"analyze   {len(material.kept):,} records, {time.perf_counter() - start:.0f} s, {size:.1f} MB   -> {page}"
@@ -118,7 +121,7 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     """Ask for the error types of each round's image instructions."""
     from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.run_data import LABELS
-    from repair_hf.llm.cost import price_per_token
+    from repair_hf.llm.cost import known_dollars, price_per_token
     from repair_hf.llm.journal import open_journal
     from repair_hf.records.dataset import load_kept
     from repair_hf.synthesis.error_labels import ask_about, label_images
@@ -151,7 +154,7 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
             chat.budget.count(dollars_paid - journal.dollars, answers_paid - journal.calls)
             missing = label_images(chat, wanted, folder / LABELS)
         use = chat.usage.get(("label", "t2i"))
-        asked = (use.calls, use.replayed, dollars(None if use.unpriced else use.dollars)) if use else (0, 0, "$0.00")
+        asked = (use.calls, use.replayed, dollars(known_dollars([use]))) if use else (0, 0, "$0.00")
         print(
             f"label   {len(wanted) - missing:,} of {len(wanted):,} image instructions; {asked[0]:,} answers are new, "
             f"{asked[1]:,} were there, {asked[2]}   -> {folder / LABELS}"

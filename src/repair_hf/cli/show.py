@@ -84,6 +84,7 @@ def _of_records(options: ShowOptions, source: SourceOptions) -> tuple[RecordSamp
         error_type=options.error_type,
         reason=options.dropped,
         pairs=None if source.pairs is None else load_wanted(source),
+        folders=[Path(options.records)] if options.dropped is None else [],
         seed=options.seed,
     )
     return sample, []

@@ -34,7 +34,7 @@ def print_estimate(
 ) -> None:
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
-    from repair_hf.llm.cost import paid_in, price_per_image, price_per_token
+    from repair_hf.llm.cost import known_dollars, paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import ENOUGH, price_run, rehearse
     from repair_hf.training.grid_records import edits_reachable
 
@@ -70,8 +70,8 @@ def print_estimate(
     shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
     print(f"Edits that training can use, if every failure is repaired: {shares or 'none'}.")
     if earlier:
-        answers, spent = sum(use.calls for use in earlier.values()), sum(use.dollars for use in earlier.values())
-        print(f"{output} already holds {answers:,} answers, for {costs.dollars(spent)}; they are not paid again.")
+        answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
+        print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
 
 
 def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:

@@ -177,11 +177,6 @@ class ChatModel:
                 continue
         return found
 
-    @property
-    def dollars(self) -> float:
-        """US dollars that this run has paid, as far as prices are known."""
-        return sum(use.dollars for use in self.usage.values())
-
     async def collect(self) -> None:
         """Collect the answers of finished batches; the others count as spent. Call it before any question.
 

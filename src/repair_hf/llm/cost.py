@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,6 +65,12 @@ class Usage:
         self.prompt_tokens += entry.prompt_tokens
         self.completion_tokens += entry.completion_tokens
         self.unpriced += entry.dollars is None
+
+
+def known_dollars(uses: Iterable[Usage]) -> float | None:
+    """Add up what was paid; None if an answer has no known price."""
+    found = list(uses)
+    return None if any(use.unpriced for use in found) else sum((use.dollars for use in found), 0.0)
 
 
 @dataclass(frozen=True)
@@ -154,10 +160,10 @@ def price_per_image(model: str) -> float | None:
     return listed.get("output_cost_per_image")
 
 
-def paid_in(folder: Path) -> dict[tuple[str, str], Usage]:
-    """Return what all runs in a folder have paid for answers and edited images, by stage and direction."""
+def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
+    """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
     found: dict[tuple[str, str], Usage] = {}
-    for entry in read_entries(bills(folder)):
+    for entry in read_entries([path for folder in folders for path in bills(folder)]):
         found.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
     return found
 

@@ -7,7 +7,7 @@ exists is complete. It is not made again. Where the editor made no image, a file
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,15 @@ def open_image_journal(
         counted.add(journal.path)
         budget.count(journal.dollars)
     return journal
+
+
+def candidate_files(folder: Path, count: int, made_from: Mapping[str, Any]) -> list[Path]:
+    """Return the paths of the candidates of an edit.
+
+    `made_from` has the `editor`, the SHA-256 of the `source`'s file, the `instruction` and the `seed`.
+    """
+    names = [digest({**made_from, "candidate": m}) for m in range(count)]
+    return [folder / name[:2] / f"{name}.png" for name in names]
 
 
 class Candidates:
@@ -120,8 +129,7 @@ class Candidates:
     async def _make(self, fp: int, instruction: str) -> list[Path | None]:
         source = self.sources.digest(fp)
         made_from = {"editor": self.editor.id, "source": source, "instruction": instruction, "seed": self.seed}
-        names = [digest(made_from | {"candidate": m}) for m in range(self.count)]
-        paths = [self.folder / name[:2] / f"{name}.png" for name in names]
+        paths = candidate_files(self.folder, self.count, made_from)
         missing = [path for path in paths if not path.is_file() and not refusal_file(path).is_file()]
         if missing:
             file = self.sources.file(fp)

@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Usage
+from repair_hf.llm.cost import Usage, known_dollars
 from repair_hf.llm.journal import shards
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
@@ -78,9 +78,9 @@ class Synthesizer:
         self._counted: set[Path] = set()  # journals whose payments the budget knows
 
     @property
-    def dollars(self) -> float:
-        """What this process has paid so far for answers and images, as far as prices are known."""
-        return self.chat.dollars + sum(bill.dollars for bill in self._image_bills)
+    def dollars(self) -> float | None:
+        """What this process has paid so far for answers and images; None if one has no known price."""
+        return known_dollars([*self.chat.usage.values(), *self._image_bills])
 
     def run(self, failures: Dataset, folder: str | Path) -> tuple[Dataset, Dataset]:
         """Repair all failures, continuing from what an earlier run left in `folder`.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from tqdm.auto import tqdm
 
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
+from repair_hf.llm.cost import known_dollars
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
@@ -129,9 +130,10 @@ class RepairWorkers:
             )
 
     def _show_progress(self) -> None:
-        dollars = self.chat.dollars + self.images.usage.dollars
+        dollars = known_dollars([*self.chat.usage.values(), self.images.usage])
+        paid = "unknown cost" if dollars is None else f"${dollars:.2f}"
         dropped = self.outcomes.total() - self.outcomes["edited"]
-        self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, ${dollars:.2f}", refresh=False)
+        self.bar.set_postfix_str(f"{self.outcomes['edited']} edited, {dropped} dropped, {paid}", refresh=False)
         self.bar.update()
 
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from page_examples import FAINT, write_pages
 from PIL import Image
 
 from repair_hf.records.answers import CRITERIA, read_answers
@@ -24,6 +26,8 @@ if CHROMIUM is None:
 
 MARK = f"--opened-by={os.getpid()}"  # tells our browser from others; Chromium passes over what it does not know
 PATIENCE = 180_000  # milliseconds: a first start on a busy machine takes long
+LINES = """[...document.querySelectorAll(".cells")].map(
+  cells => new Set([...cells.children].map(cell => cell.getBoundingClientRect().top)).size)"""
 # The next request to the server is held until `window.release` is called.
 HOLD = """(() => {
   const send = window.fetch;
@@ -53,55 +57,75 @@ def lay(folder: Path, task: str, count: int) -> None:
     (folder / "task.json").write_text(json.dumps({"task": task, "size": count, "seed": 0}))
 
 
-@pytest.fixture
-def served(tmp_path):
-    """Serves a task by a process of its own; gives back its folder, the address and the process."""
-    processes = []
-
-    def serve(task: str, count: int) -> tuple[Path, str, subprocess.Popen]:
-        folder = tmp_path / task
-        if not folder.exists():
-            lay(folder, task, count)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        code = f"from repair_hf.analysis.people.page import Sheet, serve; serve(Sheet({str(folder)!r}), port={port})"
-        processes.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
-        url = f"http://127.0.0.1:{port}/"
-        for _ in range(1800):
-            try:
-                urllib.request.urlopen(url, timeout=60)
-                return folder, url, processes[-1]
-            except OSError:
-                time.sleep(0.1)
-        raise TimeoutError("the page did not come up within three minutes")
-
-    yield serve
-    for process in processes:
+@contextmanager
+def serving(folder: Path):
+    """Serve a task by a process of its own; gives the address and the process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"from repair_hf.analysis.people.page import Sheet, serve; serve(Sheet({str(folder)!r}), port={port})"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        yield wait_for(f"http://127.0.0.1:{port}/"), process
+    finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
+def wait_for(url: str) -> str:
+    for _ in range(1800):
+        try:
+            urllib.request.urlopen(url, timeout=60)
+            return url
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the page did not come up within three minutes")
+
+
 @pytest.fixture
-def browser():
+def served(tmp_path):
+    """Serves a task by a process of its own; gives back its folder, the address and the process."""
+    with ExitStack() as stack:
+
+        def serve(task: str, count: int) -> tuple[Path, str, subprocess.Popen]:
+            folder = tmp_path / task
+            if not folder.exists():
+                lay(folder, task, count)
+            return folder, *stack.enter_context(serving(folder))
+
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Starts a browser."""
     with playwright.sync_playwright() as driver:
-        opened = []
 
-        def open_page(url: str, *, script: str = "", item: int | None = None):
-            options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", MARK], "timeout": PATIENCE}
-            opened.append(driver.chromium.launch(**options))
-            page = opened[-1].new_page(viewport={"width": 1280, "height": 900})
-            page.set_default_timeout(PATIENCE)
-            page.add_init_script(script)
-            page.goto(url)
-            if item is not None:
-                wait_for_item(page, item)
-            return page
+        def start(*words: str):
+            options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", *words], "timeout": PATIENCE}
+            return driver.chromium.launch(**options)
 
-        yield open_page
-        for one in opened:
-            one.close()
+        yield start
+
+
+@pytest.fixture
+def browser(chromium):
+    opened = []
+
+    def open_page(url: str, *, script: str = "", item: int | None = None):
+        opened.append(chromium(MARK))
+        page = opened[-1].new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE)
+        page.add_init_script(script)
+        page.goto(url)
+        if item is not None:
+            wait_for_item(page, item)
+        return page
+
+    yield open_page
+    for one in opened:
+        one.close()
 
 
 def kill_browser() -> None:
@@ -224,3 +248,41 @@ def test_annotators_do_not_see_each_other(served, browser):
     assert not {"gt_invalid", "accepted", "rejected"} & set(other.content().replace('"', " ").split())
     press(other, "1")
     assert read_answers(folder).groupby("annotator").size().to_dict() == {"one": 5, "other": 1}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
+    """Opens an example of each page of the project."""
+    folder, window = tmp_path_factory.mktemp("pages"), chromium()
+    addresses = {name: path.as_uri() for name, path in write_pages(folder, illustrated_folder, *illustrated).items()}
+    lay(folder / "edits", "edits", 4)
+    with serving(folder / "edits") as (url, _):
+        addresses |= {"annotate": f"{url}?annotator=ann", "annotate-start": url}
+        yield lambda name, **how: (window.new_page(**how), addresses[name])
+    window.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    "name", "report-run report-empty show mined live live-empty annotate annotate-start".split()
+)  # fmt: skip
+def test_each_page_can_be_read(pages, name, width, scheme):
+    page, url = pages(name, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    errors = []
+    page.set_default_timeout(PATIENCE)
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    if name == "annotate":
+        wait_for_item(page, 0)
+        page.keyboard.press("3")
+        page.wait_for_selector(".off")
+    elif name == "annotate-start":
+        page.wait_for_selector("#start")
+    assert errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(FAINT) == []
+    if width == 1280:
+        assert set(page.evaluate(LINES)) <= {1}  # a record stands on one line
+    page.close()

@@ -42,14 +42,18 @@ MODES = {
 }
 KEYS = {"qc": [*VERDICTS, "back"], "edits": [*CRITERIA, *MODES, "enter", "back"]}
 STYLE = """
-.item { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 14px; }
+.item { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 14px; }
 .item h3 { margin: 0 0 6px; font-size: 15px; }
 .item img { width: 100%; max-height: 340px; object-fit: contain; image-rendering: auto; }
 .item p { font-size: 19px; overflow-wrap: anywhere; white-space: pre-line; margin: 0; padding: 12px;
   border-left: 4px solid #5c6773; }
-.choices { list-style: none; padding: 0; font-size: 16px; line-height: 1.75; }
-.choices .off { color: #b34700; font-weight: 700; }
-.choices .chosen { font-weight: 700; }
+.choices { list-style: none; padding: 0; font-size: 16px; margin: 18px 0 10px; }
+.choices li { display: flex; align-items: baseline; line-height: 1.4; margin: 0 0 8px; }
+.choices kbd { flex-shrink: 0; }
+.off { color: #b34700; font-weight: 700; }
+.dark .off { color: #ff9a5c; }
+.chosen { font-weight: 700; }
+.gradio-container:not(:has(.item)) #keys { display: none; }
 kbd { border: 1px solid #5c6773; border-radius: 4px; padding: 0 7px; margin-right: 8px; }
 """
 # A key presses the button of its name. Each key waits for the result of the one before, because requests may overtake
@@ -186,7 +190,7 @@ class Sheet:
         if "text" in cell:
             return f"<p>{html.escape(cell['text'])}</p>"
         data = (self.folder / "shown" / "pictures" / Path(cell["picture"]).name).read_bytes()
-        return f'<img src="data:image/webp;base64,{base64.b64encode(data).decode()}">'
+        return f'<img alt="" src="data:image/webp;base64,{base64.b64encode(data).decode()}">'
 
     def _choices(self, state: dict[str, Any]) -> str:
         if self.task == "qc":
