@@ -123,6 +123,7 @@ def load_pairs(
     pairs_config: str | None = None,
     pairs_revision: str | None = None,
     private_urls: bool = False,
+    stream: bool = False,
 ) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
@@ -145,6 +146,7 @@ def load_pairs(
         pairs_config: Configuration of a dataset of the Hub.
         pairs_revision: Its branch, tag or commit.
         private_urls: Download images of a table from addresses of this machine and of private networks too.
+        stream: Stream a dataset of the Hub into the cache, split by split; an interrupted stream is resumed.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
@@ -154,8 +156,9 @@ def load_pairs(
         >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
     """
     folder = None if image_folder is None else Path(image_folder)
+    of_hub: Any = {"config": pairs_config, "revision": pairs_revision, "stream": stream}
     columns = Columns(
-        image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
+        image_column, caption_column, image_id_column, group, folder, private_urls=private_urls, **of_hub
     )
     return _load(source, columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 

@@ -102,6 +102,7 @@ class PairsOptions:
     )
     pairs_config: str | None = opt(None, "Configuration of a dataset of the Hub.")
     pairs_revision: str | None = opt(None, "Branch, tag or commit of a dataset of the Hub; the newest by default.")
+    stream: bool = opt(False, "Stream a dataset of the Hub into the cache, one split at a time; resumes.")
     private_urls: bool = opt(False, "Let a table name images by addresses of private networks and of this machine.")
     split: str = opt("train", "Split to use; `all` takes every split.")
     strict: bool = opt(False, "Raise an error at the first bad row instead of leaving bad rows out.")

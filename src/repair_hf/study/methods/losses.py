@@ -1,7 +1,7 @@
 """Losses of the baselines, and the objective that applies them to a batch.
 
-Inputs are unit vectors, (B, D); an absent item is a vector of zeros. `groups` (B,) number the rows' groups: rows of one
-group are no negatives of each other. At scale 0 each loss has a known value.
+Inputs are unit vectors, (B, D); an absent item is a vector of zeros. `groups` (B,) number the rows' groups: rows of
+one group are no negatives of each other. At scale 0 each loss has a known value.
 
 | loss | used by | at scale 0 |
 |---|---|---|
