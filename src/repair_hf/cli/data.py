@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from repair_hf.cli.subcommands import print_table, suggest
+from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import StageOptions
 
 EPILOG = """examples:
@@ -47,12 +47,10 @@ def _get(name: str, stage: StageOptions, check: Callable[[str, Path], str]) -> N
 
     data, folder = SETS[name], Path(stage.output)
     print(f"Terms: {data.terms}")
-    rows = []
     for part in data.parts:
         status = "there" if part.is_there(folder) else "missing" if part.step is None else "needs you"
-        size = "" if part.size is None else readable(part.size)
-        rows.append((part.name, status, size, part.checked_by, part.source))
-    print_table(("part", "status", "download", "checked by", "from"), rows, labels=5)
+        size = "size unknown" if part.size is None else readable(part.size)
+        print(f"{status:<10}{part.name}: {size}, checked by {part.checked_by}, from {part.source}")
     if stage.dry_run:
         for step in dict.fromkeys(part.step for part in data.parts if part.step and not part.is_there(folder)):
             print(f"To do by hand: {step}.")

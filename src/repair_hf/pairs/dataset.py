@@ -140,8 +140,7 @@ def load_pairs(
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
         group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
-        benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
-            training images of `coco30k` are drawn from those of COCO.
+        benchmark: A key of `benchmarks.SIZES`; a split that is not the benchmark's, or lacks images, raises an error.
         with_restval: Count Karpathy's split `restval` as part of `train`.
         pairs_config: Configuration of a dataset of the Hub.
         pairs_revision: Its branch, tag or commit.
@@ -150,16 +149,14 @@ def load_pairs(
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
+        RunStopped: If a stream breaks off.
 
     Example:
-        >>> pairs = load_pairs("photos", split="all")
-        >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
+        >>> load_pairs("photos", split="all").captions[0]["caption"]
     """
     folder = None if image_folder is None else Path(image_folder)
-    of_hub: Any = {"config": pairs_config, "revision": pairs_revision, "stream": stream}
-    columns = Columns(
-        image_column, caption_column, image_id_column, group, folder, private_urls=private_urls, **of_hub
-    )
+    named, of_hub = (image_column, caption_column, image_id_column, group), (pairs_config, pairs_revision)
+    columns = Columns(*named, folder, *of_hub, private_urls, stream)
     return _load(source, columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 
 

@@ -93,7 +93,7 @@ def _append(url: str, part: Path, have: int, size: int | None) -> int | None:
         length = response.headers.get("Content-Length")
         total = size or (None if length is None else have + int(length))
         with part.open("ab" if have else "wb") as out, _bar(part, have, total) as bar:
-            for chunk in response.iter_raw(CHUNK):
+            for chunk in response.iter_raw():  # as they come: what has come is kept if the connection breaks
                 out.write(chunk)
                 bar.update(len(chunk))
     return total

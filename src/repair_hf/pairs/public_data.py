@@ -106,7 +106,7 @@ SETS = {
                 step="Fill in the form that this page links to, and put the file that you are sent there",
             ),
         ),
-        "The photographs are for non-commercial research and education only, under Flickr's terms; do not pass them on.",
+        "The photographs are for non-commercial research and education only, under Flickr's terms; keep them private.",
     ),
     "coco": PublicData(
         (

@@ -43,9 +43,9 @@ class MultiPositive(Objective):
         drawn = gather(pick(vectors.images, inputs["drawn_images"]))  # (B, D)
         here = (drawn != 0).any(1)
         labels = torch.arange(len(images), device=images.device)
-        groups = groups_of(inputs)
-        labels, groups = (None if each is None else torch.cat([each, each[here]]) for each in (labels, groups))
-        found = multi_positive(torch.cat([images, drawn[here]]), labels, TEMPERATURE, groups)
+        owners = torch.cat([labels, labels[here]])
+        groups = None if (known := groups_of(inputs)) is None else known[owners]
+        found = multi_positive(torch.cat([images, drawn[here]]), owners, TEMPERATURE, groups)
         return {"loss_global": global_loss(vectors, inputs), "loss_images": Term(found, self.weight)}
 
 
