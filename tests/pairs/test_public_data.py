@@ -23,6 +23,8 @@ from repair_hf.cli.main import main
 from repair_hf.evaluation import aro, sugarcrepe
 from repair_hf.pairs import benchmarks, public_data
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.downloads import unpack
+from repair_hf.runtime.options import UserError
 
 KARPATHY, TRAIN = "cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip", "train2014.zip"
 COCO = "images.cocodataset.org/zips"
@@ -193,6 +195,33 @@ def test_sugarcrepe_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsy
     serve(mirror, monkeypatch, "sugarcrepe", bodies | {"val2017": zipped({"val2017/a.jpg": b"?"})}, {"val2017": 1})
     assert main(["data", "sugarcrepe", "--output", str(tmp_path / "s")]) == 0
     assert "14 cases" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_is_unpacked_flat_and_only_where_files_are_missing(kind, tmp_path):
+    contents = {
+        "a/one.jpg": b"1111",
+        "a/b/two.jpg": b"2222",
+        "../../three.jpg": b"3333",
+        "a/.four.jpg": b"4",
+        "five.txt": b"5",
+    }
+    (archive := tmp_path / "archive").write_bytes(zipped(contents))
+    if kind == "tar":
+        with tarfile.open(archive, "w:gz") as packed:
+            for name, content in contents.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                packed.addfile(member, io.BytesIO(content))
+    (folder := tmp_path / "images").mkdir()
+    (folder / "one.jpg").write_bytes(b"kept")
+    (folder / "two.jpg").write_bytes(b"2")
+    unpack(archive, folder, "*.jpg")
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert found == {"one.jpg": b"kept", "two.jpg": b"2222", "three.jpg": b"3333"}
+    archive.write_bytes(archive.read_bytes()[:40])
+    with pytest.raises(UserError, match="cannot be unpacked: .* Delete it, and type the command again"):
+        unpack(archive, folder, "*.jpg")
 
 
 def test_checksums_and_addresses_are_whole():

@@ -74,7 +74,8 @@ def unpack(archive: Path, folder: Path, members: str) -> None:
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
         if is_full(error):
             raise
-        raise UserError(f"{archive} cannot be unpacked: {error}. Delete it, and type the command again.") from error
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        raise UserError(f"{archive} cannot be unpacked: {reason}. Delete it, and type the command again.") from error
 
 
 def _append(url: str, part: Path, have: int, size: int | None) -> int | None:

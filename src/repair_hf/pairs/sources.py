@@ -156,11 +156,12 @@ def _parts(
 ) -> tuple[tuple[dict[str, Dataset], Stream | None], list[Path], Path]:
     """Return the splits of a source, their stream if any, and the folders of its files and of its relative paths."""
     if data is None:
-        own = own_folders(source)
         if is_table(source):
-            return ({"train": load_table(Path(source), problems)}, None), own, own[0]
-        image = columns.image if columns.stream else None
-        loaded, stream = load_or_stream(source, columns.config, columns.revision, image)
+            loaded, stream = load_table(Path(source), problems), None
+        else:
+            image = columns.image if columns.stream else None
+            loaded, stream = load_or_stream(source, columns.config, columns.revision, image)
+        own = own_folders(source)
         return (_splits(loaded), stream), own, own[0]
     # in one piece: `datasets` cannot add a column where others were added before and are not selected
     parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
