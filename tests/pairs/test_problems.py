@@ -90,7 +90,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkey
     """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
     paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
-    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
+    monkeypatch.setattr("repair_hf.pairs.loading.load_any", lambda *named: rows)
     assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
     with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images outside the data's folder"):
         load_pairs("me/photos", split="all")

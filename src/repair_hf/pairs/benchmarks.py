@@ -10,8 +10,11 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.sources import Listing
 from repair_hf.runtime.options import UserError
 
@@ -111,6 +114,25 @@ def rows_of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str]
         return rows
     drawn = draw_coco30k([ids[row] for row in rows])
     return [row for row in rows if ids[row] in drawn]
+
+
+def check_karpathy(benchmark: str, file: Path, image_folder: Path) -> dict[str, int]:
+    """Check the splits of a caption JSON of Karpathy, and that its image files exist; return the images of each split.
+
+    Raises:
+        UserError: If a split has another size, or files are missing.
+    """
+    problems, found = Problems(), {}
+    listing = read_annotations(file, image_folder, problems)
+    cells = zip(listing.splits or [], listing.captions, listing.images["image"], strict=True)
+    rows = [(split, len(captions), cell["path"]) for split, captions, cell in cells]
+    for name in SIZES[benchmark]:
+        of_split = [count for split, count, _ in rows if split in name.split("+")]
+        BenchmarkSplit(benchmark, name, str(file)).check_listed(len(of_split), sum(of_split))
+        found[name] = len(of_split)
+    if missing := [path for _, _, path in rows if not Path(path).is_file()]:
+        raise UserError(f"{image_folder} lacks {len(missing):,} of {len(rows):,} images, such as {missing[0]}.")
+    return found
 
 
 def draw_coco30k(image_ids: Sequence[str]) -> set[str]:

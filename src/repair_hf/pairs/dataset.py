@@ -123,6 +123,7 @@ def load_pairs(
     pairs_config: str | None = None,
     pairs_revision: str | None = None,
     private_urls: bool = False,
+    stream: bool = False,
 ) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
@@ -139,24 +140,23 @@ def load_pairs(
             `filename`, or if it is called `cocoid` or `id` and repeats with the image.
         group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
-        benchmark: A key of `benchmarks.SIZES`. A split of another size, or with missing images, raises an error. The
-            training images of `coco30k` are drawn from those of COCO.
+        benchmark: A key of `benchmarks.SIZES`; a split that is not the benchmark's, or lacks images, raises an error.
         with_restval: Count Karpathy's split `restval` as part of `train`.
         pairs_config: Configuration of a dataset of the Hub.
         pairs_revision: Its branch, tag or commit.
         private_urls: Download images of a table from addresses of this machine and of private networks too.
+        stream: Stream a dataset of the Hub into the cache, split by split; an interrupted stream is resumed.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
+        RunStopped: If a stream breaks off.
 
     Example:
-        >>> pairs = load_pairs("photos", split="all")
-        >>> pairs.images[0]["image"], pairs.captions[0]["caption"]
+        >>> load_pairs("photos", split="all").captions[0]["caption"]
     """
     folder = None if image_folder is None else Path(image_folder)
-    columns = Columns(
-        image_column, caption_column, image_id_column, group, folder, pairs_config, pairs_revision, private_urls
-    )
+    named, of_hub = (image_column, caption_column, image_id_column, group), (pairs_config, pairs_revision)
+    columns = Columns(*named, folder, *of_hub, private_urls, stream)
     return _load(source, columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
 
 

@@ -37,7 +37,7 @@ def read_listing(
     if (is_folder or is_json) and others != COLUMNS:
         named = {"image_column": others.image, "caption_column": others.caption, "image_id_column": others.image_id}
         named |= {"group": others.group, "pairs_config": others.config, "pairs_revision": others.revision}
-        named |= {"private_urls": "on" if others.private_urls else None}
+        named |= {name: "on" if getattr(others, name) else None for name in ("private_urls", "stream")}
         given = " and ".join(f"`{option}` {value}" for option, value in named.items() if value is not None)
         raise UserError(f"{given} are for a table or a dataset, but `{source}` is neither; leave them out.")
     if is_folder:

@@ -20,25 +20,20 @@ from datasets import (
     List,
     Value,
     concatenate_datasets,
-    load_dataset,
-    load_from_disk,
 )
-from datasets.exceptions import DatasetsError
 from datasets.features.features import require_decoding
-from yaml import YAMLError
 
 from repair_hf.pairs.cells import anchored, own_folders, undecoded
 from repair_hf.pairs.fetching import Unfetched, fetch_images, fetched_folder, is_address
+from repair_hf.pairs.loading import load_or_stream, stream_rows
 from repair_hf.pairs.naming import ID_COLUMNS, MAYBE_IDS, TEXTS, image_ids, plain_texts
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.tables import TABLES, is_table, load_table
-from repair_hf.runtime.hub_access import name_for_datasets
+from repair_hf.pairs.streaming import Stream
+from repair_hf.pairs.tables import is_table, load_table
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import read_json_lines
 
 IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
-# What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
-UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
 FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
 
 
@@ -54,6 +49,7 @@ class Columns:
     config: str | None = None  # of a dataset of the Hub, like its revision
     revision: str | None = None
     private_urls: bool = False
+    stream: bool = False
 
     def captions(self, found: Sequence[str]) -> list[str]:
         """The names of the caption columns."""
@@ -120,13 +116,15 @@ def read_dataset(
     `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits: `datasets`
     uses that name for data without splits.
     """
-    parts, own, relative_to = _parts(source, problems, columns, data)
+    (parts, stream), own, relative_to = _parts(source, problems, columns, data)
     wanted = parts
     if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
         wanted = {name: parts[name] for name in splits if name in parts}
     captions = columns.captions(next(iter(wanted.values())).column_names)
     for part in wanted.values():
         _check_columns(source, part, columns, captions, takes_paths=data is not None or Path(source).exists())
+    if stream is not None:
+        wanted = {name: stream_rows(stream, name) for name in wanted}
     named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
     needed = tuple(name for name in (columns.image, *captions, columns.group) if name is not None)
     rows = concatenate_datasets([part.select_columns(_columns(part, needed, named)) for part in wanted.values()])
@@ -155,14 +153,19 @@ def read_dataset(
 
 def _parts(
     source: str, problems: Problems, columns: Columns, data: Dataset | DatasetDict | None
-) -> tuple[dict[str, Dataset], list[Path], Path]:
-    """Return the splits of a source, the folders where its files may lie, and that which paths are relative to."""
+) -> tuple[tuple[dict[str, Dataset], Stream | None], list[Path], Path]:
+    """Return the splits of a source, their stream if any, and the folders of its files and of its relative paths."""
     if data is None:
-        parts = {"train": load_table(Path(source), problems)} if is_table(source) else _load(source, columns)
-        return parts, own_folders(source), own_folders(source)[0]
+        if is_table(source):
+            loaded, stream = load_table(Path(source), problems), None
+        else:
+            image = columns.image if columns.stream else None
+            loaded, stream = load_or_stream(source, columns.config, columns.revision, image)
+        own = own_folders(source)
+        return (_splits(loaded), stream), own, own[0]
     # in one piece: `datasets` cannot add a column where others were added before and are not selected
     parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
-    return parts, [Path(os.path.abspath(os.sep))], Path.cwd()  # the caller can open any file of these
+    return (parts, None), [Path(os.path.abspath(os.sep))], Path.cwd()  # the caller can open any file of these
 
 
 def _usable(row: Any) -> dict | None:
@@ -197,35 +200,6 @@ def with_groups(images: Dataset, groups: Sequence[Any]) -> Dataset:
         for image_id, group in zip(images["image_id"], groups, strict=True)
     ]
     return images.add_column("group", names)
-
-
-def load_any(source: str, config: str | None = None, revision: str | None = None) -> Dataset | DatasetDict:
-    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
-    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source), config, revision=revision)
-
-
-def _load(source: str, columns: Columns) -> dict[str, Dataset]:
-    folder = Path(source)
-    if folder.exists() and (columns.config or columns.revision):
-        raise UserError(
-            f"`{source}` is on this machine; `pairs_config` and `pairs_revision` are for datasets of the Hub."
-        )
-    if folder.is_file():
-        raise UserError(
-            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
-            "one of these, or the folder of a dataset."
-        )
-    try:
-        loaded = load_any(source, columns.config, columns.revision)
-    except UNLOADABLE as error:
-        reason = " ".join(str(error).split())[:300].rstrip(".")
-        here = "" if folder.exists() else "is not a local file or folder, and "
-        raise UserError(
-            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a table, a "
-            "COCO caption JSON, or the Hub id or folder of a dataset."
-        ) from error
-    return _splits(loaded)
 
 
 def _in_one_piece(data: Dataset) -> Dataset:

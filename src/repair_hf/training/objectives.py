@@ -66,7 +66,7 @@ class LocalGrids(Objective):
         self.grid_weight, self.mask_matches = grid_weight, mask_matches
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        terms = {"loss_global": _global_loss(vectors, inputs)}
+        terms = {"loss_global": global_loss(vectors, inputs)}
         if "grid_images" not in inputs:
             return terms
         matches = inputs["matches"] if self.mask_matches else None
@@ -88,7 +88,7 @@ class GlobalMatrix(Objective):
     """
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        return {"loss_global": _global_loss(vectors, inputs)}
+        return {"loss_global": global_loss(vectors, inputs)}
 
 
 class HardNegativesOnly(LocalGrids):
@@ -114,7 +114,7 @@ class HardNegativesOnly(LocalGrids):
         return {"loss": (each.sum(1) / sides.clamp(min=1)).sum() / grids.clamp(min=1), "grids": grids}
 
 
-def _global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
+def global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
     """Compute InfoNCE over the anchors and, if the batch has them, further pairs.
 
     With further pairs, or groups, cells that are known to match are masked out: a hub is the false positive of many

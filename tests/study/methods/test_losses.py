@@ -1,14 +1,17 @@
 """The baselines' losses at scale 0 against their known values, with absent negatives, and against slow loops."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, two_views, union
+from repair_hf.study.methods.new_pairs import PairInGrid
+from repair_hf.study.methods.simclr import TwoViews
 from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
-from repair_hf.training.objectives import Vectors
+from repair_hf.training.objectives import LocalGrids, Vectors
 from tests.study.methods.counting import unit
 
 ZERO, SCALE = torch.tensor(0.0), torch.tensor(9.0)
@@ -101,3 +104,56 @@ def test_a_batch_without_drawn_images_adds_nothing():
     loss = MultiPositive()(Vectors(images, unit(3, 1), torch.tensor(9.0)), inputs)["loss_images"].value
     loss.backward()
     assert loss.item() == 0 and not images.grad.any()
+
+
+GROUPS = torch.tensor([0, 1, 0, 2])  # the first and the third row show one product
+
+
+def info_nce(rows: torch.Tensor, columns: torch.Tensor, is_rival: Callable[[int, int], bool]) -> float:
+    """The mean cross-entropy of rows that look for the column of their own number among their rivals."""
+    total = 0.0
+    for i, row in enumerate(rows):
+        scores = {j: float(SCALE * row @ column) for j, column in enumerate(columns) if j == i or is_rival(i, j)}
+        total += math.log(sum(map(math.exp, scores.values()))) - scores[i]
+    return total / len(rows)
+
+
+def test_rows_of_one_group_are_no_negatives_of_each_other():
+    """Four pairs with a negative pair each; a negative stays one, of its own row and of all others."""
+    images, texts, no_images, no_texts = (unit(4, seed) for seed in range(4))
+
+    def is_rival(i: int, j: int) -> bool:  # rows and columns from 4 on are negatives of row i - 4
+        return i // 4 != j // 4 or {i % 4, j % 4} != {0, 2}
+
+    of_images, of_texts = torch.cat([images, no_images]), torch.cat([texts, no_texts])
+    hard = (info_nce(images, of_texts, is_rival) + info_nce(texts, images, is_rival)) / 2
+    mirrored = info_nce(no_images, torch.cat([no_texts, texts]), is_rival) + info_nce(no_texts, no_images, is_rival)
+    both = (info_nce(of_images, of_texts, is_rival) + info_nce(of_texts, of_images, is_rival)) / 2
+    four = images, texts, no_images, no_texts, SCALE, GROUPS
+    assert negative_captions(images, texts, no_texts, SCALE, GROUPS).item() == pytest.approx(hard, rel=1e-5)
+    assert triplet(*four).item() == pytest.approx(hard + mirrored / 2, rel=1e-5)
+    assert union(*four).item() == pytest.approx(both, rel=1e-5)
+
+
+def test_views_of_one_group_are_no_negatives_of_each_other():
+    """Views k and k + 4 of image k."""
+    views, total = torch.cat([unit(4, 0), unit(4, 1)]), 0.0
+    for i in range(8):
+        rivals = [j for j in range(8) if j != i and (j % 4 == i % 4 or {i % 4, j % 4} != {0, 2})]
+        scores = {j: float(views[i] @ views[j]) / 0.1 for j in rivals}
+        total += math.log(sum(map(math.exp, scores.values()))) - scores[(i + 4) % 8]
+    assert two_views(*views.chunk(2), 0.1, GROUPS).item() == pytest.approx(total / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "objective", [LocalGrids(), MultiPositive(), PairInGrid(), TwoViews(6), *map(WithNegatives, (triplet, union))]
+)
+def test_every_objective_of_the_study_masks_groups(objective):
+    torch.manual_seed(0)
+    places = torch.arange(4)
+    inputs = {f"anchor_{kind}": places for kind in ("images", "texts")} | {"first_view": 4, "drawn_images": places + 4}
+    inputs |= {f"negative_{kind}": places + 4 for kind in ("images", "texts")}
+    vectors = Vectors(unit(8, 0), unit(8, 1), SCALE, torch.randn(12, 6))
+    known = {"wordings": GROUPS[:, None], "answers": GROUPS[:, None, None]}
+    plain, masked = objective(vectors, inputs), objective(vectors, inputs | known)
+    assert all(masked[name].value < plain[name].value for name in plain if name != "loss_grid")

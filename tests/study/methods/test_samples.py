@@ -1,5 +1,7 @@
 """Rows of samples: who is drawn in whose place, how often, and what a share leaves."""
 
+from dataclasses import replace
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -47,6 +49,15 @@ def test_a_negative_goes_with_its_own_caption(pairs):
     drawn = rows.draw(np.zeros(24, int), np.arange(24))["negative_texts"]
     assert rows.captions[drawn[0]] == "no circle" and rows.captions[drawn[5]] == "no square"
     assert (np.delete(drawn, [0, 5]) == -1).all()
+
+
+def test_the_rows_of_one_group_are_known_to_match(pairs):
+    """12 images of 4 groups: an anchor's row has the number of its group, whatever is drawn in its place."""
+    assert "wordings" not in SampleRows(pairs, {}).draw(np.zeros(24, int), np.arange(24))
+    named = replace(pairs, images=pairs.images.add_column("group", [f"product {k % 4}" for k in range(12)]))
+    drawn = SampleRows(named, {"rewrite": samples(pairs, {3: "one"})}).draw(np.zeros(24, int), np.arange(24))
+    assert drawn["wordings"].tolist() == [[k % 4] for k in pairs.caption_image]
+    assert (drawn["answers"][:, 0] == drawn["wordings"]).all()
 
 
 def test_a_larger_share_holds_the_smaller(pairs):

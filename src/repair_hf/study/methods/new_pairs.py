@@ -19,8 +19,8 @@ from repair_hf.study.methods.losses import WithNegatives, is_present, union
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.domains import DOMAINS
-from repair_hf.training.losses import ContrastiveLoss, GridLoss
-from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs, pick
+from repair_hf.training.losses import GridLoss
+from repair_hf.training.objectives import Objective, Term, Vectors, global_loss, pick
 
 PER_IMAGE = 3.6
 DOMAIN = DOMAINS["target"]
@@ -52,8 +52,7 @@ class PairInGrid(Objective):
         present = torch.stack([torch.ones_like(here), here, torch.zeros_like(here)], 1)  # (B, 3)
         images, texts = (torch.cat([some, torch.zeros_like(some[:, :1])], 1) for some in (images, texts))  # (B, 3, D)
         found = GridLoss()(images, texts, vectors.scale, present, None)
-        both = ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"]
-        return {"loss_global": Term(both), "loss_grid": Term(found["loss"], 1.0, found["grids"])}
+        return {"loss_global": global_loss(vectors, inputs), "loss_grid": Term(found["loss"], 1.0, found["grids"])}
 
 
 def pair_in_grid(encoder: DualEncoder) -> Objective:

@@ -44,13 +44,15 @@ class SampleRows(torch.utils.data.Dataset):
     """Training rows, one for each caption, drawn by (epoch, anchor) as in `Grids`.
 
     Columns (n,): `anchor_images`, `anchor_texts`; with such samples also `negative_texts`, `negative_images` and
-    `drawn_images`, which are -1 for an anchor without one. `samples` are rows of `SAMPLES` by part, of which a random
-    `share` is used.
+    `drawn_images`, which are -1 for an anchor without one. With groups also `wordings` (n, 1) and `answers` (n, 1, 1),
+    both the number of the anchor's group, so that `global_loss` masks out rows of one group. `samples` are rows of
+    `SAMPLES` by part, of which a random `share` is used.
     """
 
     def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
         self.anchor_images, self.seed = np.asarray(pairs.caption_image), seed  # (M,)
         self.captions: list[str] = pairs.captions["caption"][:]
+        self.groups = None if pairs.groups is None else pairs.groups[self.anchor_images]  # (M,)
         used = {part: samples[part] for part in PARTS if part in samples}
         if share < 1:
             used = {part: some.select(places_of_share(len(some), share)) for part, some in used.items()}
@@ -87,6 +89,9 @@ class SampleRows(torch.utils.data.Dataset):
         images = self.anchor_images[anchors]
         chance = [uniforms(self.seed, epochs, anchors, stream) for stream in range(3)]
         drawn = {"anchor_images": images, "anchor_texts": anchors}
+        if self.groups is not None:
+            group = self.groups[anchors]
+            drawn |= {"wordings": group[:, None], "answers": group[:, None, None]}
         if table := self._tables.get("rewrite"):
             place = table.draw(anchors, chance[0], or_none=True)
             drawn["anchor_texts"] = np.where(place >= 0, table.texts[place], anchors)

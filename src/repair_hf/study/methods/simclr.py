@@ -19,10 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repair_hf.study.methods.losses import projection_head, two_views
+from repair_hf.study.methods.losses import groups_of, projection_head, two_views
 from repair_hf.study.methods.method import Baseline
-from repair_hf.training.losses import ContrastiveLoss
-from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs
+from repair_hf.training.objectives import Objective, Term, Vectors, global_loss
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1
 SMALLEST = 384  # width of SLIP's smallest tower
@@ -35,7 +34,7 @@ class TwoViews(Objective):
 
     def __init__(self, width: int, weight: float = 1.0) -> None:
         super().__init__()
-        self.weight, self.contrastive_loss = weight, ContrastiveLoss()
+        self.weight = weight
         self.head = projection_head(width, min(HIDDEN, HIDDEN * width // SMALLEST), OUT)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -49,10 +48,8 @@ class TwoViews(Objective):
         assert vectors.features is not None, "`needs_features` asks for them"
         views = F.normalize(self.head(vectors.features[inputs["first_view"] :].float()), dim=1)  # (2 B, OUT)
         one, other = views.chunk(2)
-        return {
-            "loss_global": Term(self.contrastive_loss(*anchor_pairs(vectors, inputs), vectors.scale)["loss"]),
-            "loss_views": Term(two_views(one, other, TEMPERATURE), self.weight),
-        }
+        found = two_views(one, other, TEMPERATURE, groups_of(inputs))
+        return {"loss_global": global_loss(vectors, inputs), "loss_views": Term(found, self.weight)}
 
     def augment(self, pixels: Tensor) -> Tensor:
         """Return a view of each image, (B, 3, H, W) uint8, by SLIP's crop, colors, grey, blur and mirror."""

@@ -16,10 +16,9 @@ import torch
 
 from repair_hf.study.methods.candidates import as_cell
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.losses import multi_positive
+from repair_hf.study.methods.losses import groups_of, multi_positive
 from repair_hf.study.methods.method import Baseline, Maker
-from repair_hf.training.losses import ContrastiveLoss
-from repair_hf.training.objectives import Objective, Term, Vectors, anchor_pairs, gather, pick
+from repair_hf.training.objectives import Objective, Term, Vectors, gather, global_loss, pick
 
 TEMPERATURE = 0.1
 
@@ -37,18 +36,17 @@ class MultiPositive(Objective):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
-        self.weight, self.contrastive_loss = weight, ContrastiveLoss()
+        self.weight = weight
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        images, texts = anchor_pairs(vectors, inputs)
+        images = gather(vectors.images[inputs["anchor_images"]])  # (B, D)
         drawn = gather(pick(vectors.images, inputs["drawn_images"]))  # (B, D)
         here = (drawn != 0).any(1)
         labels = torch.arange(len(images), device=images.device)
-        found = multi_positive(torch.cat([images, drawn[here]]), torch.cat([labels, labels[here]]), TEMPERATURE)
-        return {
-            "loss_global": Term(self.contrastive_loss(images, texts, vectors.scale)["loss"]),
-            "loss_images": Term(found, self.weight),
-        }
+        owners = torch.cat([labels, labels[here]])
+        groups = None if (known := groups_of(inputs)) is None else known[owners]
+        found = multi_positive(torch.cat([images, drawn[here]]), owners, TEMPERATURE, groups)
+        return {"loss_global": global_loss(vectors, inputs), "loss_images": Term(found, self.weight)}
 
 
 DRAWN = Maker("stablerep", make, draws=True)

@@ -1,0 +1,207 @@
+"""Where public datasets and benchmarks come from, under which terms, and how what arrives is checked.
+
+A part is a file or a folder that other commands read. It is downloaded, or a person must fetch it: then `step` says
+how. Checksums of COCO's archives are those that TensorFlow Datasets records, those of SugarCrepe were computed from
+its repository at the commit in the address.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from repair_hf.pairs.downloads import download, unpack
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import RunStopped
+
+MIRROR = "REPAIR_HF_DATA_ENDPOINT"  # takes the place of `https://`: MIRROR/host/path
+_COCO, _DRIVE = "http://images.cocodataset.org/zips", "https://drive.usercontent.google.com/download?export=download"
+_SUGARCREPE = "https://raw.githubusercontent.com/RAIVNLab/sugar-crepe/0047054b243992f0fad63d6f64f7544862daf846/data"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file or folder `name` of a dataset.
+
+    Attributes:
+        source: The address of `file`; without `step`, it is downloaded. A Hub id without `://`.
+        count: Number of files in the folder `name`; at least so many make it complete. 0 for a file.
+        members: Which files of the archive `file` belong to `name`, if it is an archive.
+        step: What a person must do to get `file`.
+    """
+
+    name: str
+    file: str
+    source: str
+    size: int | None = None
+    sha256: str | None = None
+    count: int = 0
+    members: str | None = None
+    step: str | None = None
+
+    def is_there(self, folder: Path) -> bool:
+        """Whether a folder holds this part whole."""
+        place = folder / self.name
+        return place.is_file() if not self.count else place.is_dir() and _count(place) >= self.count
+
+    @property
+    def checked_by(self) -> str:
+        """How the download is checked."""
+        known = ["SHA-256"] * (self.sha256 is not None) + ["size"] * (self.size is not None)
+        return ", ".join([*known, f"{self.count:,} files" if self.count else "content"])
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """A dataset or benchmark: its parts, and the terms under which they are given."""
+
+    parts: tuple[Part, ...]
+    terms: str
+
+
+def _karpathy(name: str) -> Part:
+    return Part(
+        name,
+        "caption_datasets.zip",
+        "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip",
+        36_745_453,
+        "4cfd70132527b80933105e5829dc9034eaab9573482e2e680abbab6130244817",
+        members=name,
+    )
+
+
+def _coco(name: str, size: int, sha256: str, count: int) -> Part:
+    return Part(name, f"{name}.zip", f"{_COCO}/{name}.zip", size, sha256, count, "*.jpg")
+
+
+def _sugarcrepe(name: str, sha256: str) -> Part:
+    return Part(f"{name}.json", f"{name}.json", f"{_SUGARCREPE}/{name}.json", sha256=sha256)
+
+
+def _drive(name: str, file: str, id: str, count: int = 0) -> Part:
+    members = "*.jpg" if count else None
+    return Part(name, file, f"{_DRIVE}&confirm=t&id={id}", count=count, members=members)
+
+
+_COCO_TERMS = "COCO's annotations: CC BY 4.0. The photographs belong to their authors, under Flickr's terms."
+_WINOGROUND_STEP = (
+    "Accept the terms on https://huggingface.co/datasets/facebook/winoground, then type `hf auth login` with a token "
+    "of that account"
+)
+SETS = {
+    "flickr30k": PublicData(
+        (
+            _karpathy("dataset_flickr30k.json"),
+            Part(
+                "flickr30k-images",
+                "flickr30k-images.tar.gz",
+                "https://shannon.cs.illinois.edu/DenotationGraph/",
+                count=31_014,
+                members="*.jpg",
+                step="Fill in the form that this page links to, and put the file that you are sent there",
+            ),
+        ),
+        "The photographs are for non-commercial research and education only, under Flickr's terms; keep them private.",
+    ),
+    "coco": PublicData(
+        (
+            _karpathy("dataset_coco.json"),
+            _coco(
+                "train2014", 13_510_573_713, "ede4087e640bddba550e090eae701092534b554b42b05ac33f0300b984b31775", 82_783
+            ),
+            _coco(
+                "val2014", 6_645_013_297, "fe9be816052049c34717e077d9e34aa60814a55679f804cd043e3cbee3b9fde0", 40_504
+            ),
+        ),
+        _COCO_TERMS,
+    ),
+    "aro": PublicData(
+        (
+            _drive("visual_genome_relation.json", "visual_genome_relation.json", "1kX2iCHEv0CADL8dSO1nMdW-V0NqIAiP3"),
+            _drive(
+                "visual_genome_attribution.json", "visual_genome_attribution.json", "13tWvOrNOLHxl3Rm9cR3geAdHx2qR3-Tw"
+            ),
+            _drive("images", "vgr_vga_images.zip", "1qaPlrwhGNMrR3a11iopZUT_GPP_LrgP9", count=1),
+        ),
+        "ARO's code and captions: MIT. The photographs are Visual Genome's; see its terms.",
+    ),
+    "sugarcrepe": PublicData(
+        (
+            _sugarcrepe("add_att", "012d88d729693d193760e6f3393b06a1cf874380a9db0062e937201199fe044d"),
+            _sugarcrepe("add_obj", "1b9d76b93139a937b8dc1ada92a4f05ecc821bb3c291d752428bafadd4bb0682"),
+            _sugarcrepe("replace_att", "9fe55fd4c0a9ad1f85d486d9f6d0215b41f867eb025026e7f7b5ce44352545ee"),
+            _sugarcrepe("replace_obj", "9d299600639947e9d15281a9ded1382b376cf4ea088a8d08a1314bfe76e81898"),
+            _sugarcrepe("replace_rel", "356bcc2fc4c6aed3f4d9fd50acc58489bb1fe70c28791f9368d4cbf9ea39cdc9"),
+            _sugarcrepe("swap_att", "7a7ce04e5c4c80412b48c6f0c1347fb1a2f5d54c0be6aa429b64d390e442f8d0"),
+            _sugarcrepe("swap_obj", "073cdb8e253d053614e80710834d9773b09dbc1dd0a412f6f9492262caa1dcad"),
+            _coco("val2017", 815_585_330, "4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05", 5_000),
+        ),
+        f"SugarCrepe's captions: MIT. {_COCO_TERMS}",
+    ),
+    "winoground": PublicData(
+        (
+            Part("examples.jsonl", "data/examples.jsonl", "facebook/winoground", step=_WINOGROUND_STEP),
+            Part(
+                "images", "data/images.zip", "facebook/winoground", count=800, members="*.png", step=_WINOGROUND_STEP
+            ),
+        ),
+        "Those on its page of the Hub, which you accept there.",
+    ),
+}
+
+
+def get(part: Part, folder: Path) -> None:
+    """Fetch a part into a folder, unless it is there; an archive is deleted once it is unpacked.
+
+    Raises:
+        UserError: If a person must fetch it first, or what arrived is not what it should be.
+        RunStopped: If the download breaks off; the same call resumes it.
+    """
+    if part.is_there(folder):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / part.file
+    if not file.is_file():
+        if "://" not in part.source:
+            _from_hub(part, folder)
+        elif part.step is not None:
+            raise UserError(f"{part.source}: {part.step}: {file}. Then type the command again.")
+        else:
+            download(_address(part.source), file, size=part.size, sha256=part.sha256)
+    if part.members is None:
+        file.replace(folder / part.name)
+        return
+    place = folder / part.name if part.count else folder
+    draft = place if place.is_dir() else folder / f".{part.name}.unpacking"  # a folder that is there counts as whole
+    unpack(file, draft, part.members)
+    draft.replace(place)
+    if not part.is_there(folder):
+        found = f"{_count(folder / part.name):,} of {part.count:,} files" if part.count else "no such file"
+        raise UserError(f"{file} holds {found} for `{part.name}`. Delete it, and type the command again.")
+    file.unlink()
+
+
+def _from_hub(part: Part, folder: Path) -> None:
+    try:
+        hf_hub_download(part.source, part.file, repo_type="dataset", local_dir=folder)
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403, 404):  # gated, or hidden from who is not logged in
+            raise UserError(f"`{part.source}` needs a login (HTTP {status}). {part.step}.") from error
+        raise RunStopped(f"The Hub answered with HTTP {status}; the same command resumes.") from error
+    except (httpx.TransportError, LocalEntryNotFoundError) as error:
+        raise RunStopped(f"The Hub cannot be reached ({error}); the same command resumes.") from error
+
+
+def _address(url: str) -> str:
+    mirror = os.environ.get(MIRROR)
+    return url if mirror is None else f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
+
+
+def _count(folder: Path) -> int:
+    return sum(not entry.name.startswith(".") for entry in os.scandir(folder))

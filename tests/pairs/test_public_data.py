@@ -1,0 +1,231 @@
+"""`repair-hf data` against an HTTP server with tiny archives of the right form."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+import threading
+import zipfile
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from benchmark_files import vg_rows
+from PIL import Image
+from recipe_data import SIZES, make_data
+
+from repair_hf.cli.main import main
+from repair_hf.evaluation import aro, sugarcrepe
+from repair_hf.pairs import benchmarks, public_data
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.downloads import unpack
+from repair_hf.runtime.options import UserError
+
+KARPATHY, TRAIN = "cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip", "train2014.zip"
+COCO = "images.cocodataset.org/zips"
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Serves `files` by path, with ranges; breaks the connection after `cuts[path]` bytes, once."""
+
+    files: dict[str, bytes]
+    cuts: dict[str, int]
+    asked: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        path, wanted = self.path.lstrip("/"), self.headers.get("Range")
+        self.asked.append((path, wanted))
+        body = self.files.get(path)
+        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) if wanted else 0
+        self.send_response(404 if body is None else 206 if wanted else 200)
+        body = (body or b"")[start:]
+        self.send_header("Content-Type", "text/html" if body.startswith(b"<html") else "application/octet-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: self.cuts.pop(path, len(body))])
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    served = type("Served", (Mirror,), {"files": {}, "cuts": {}, "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(public_data.MIRROR, f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setattr(benchmarks, "SIZES", SIZES)
+        yield served
+        server.shutdown()
+
+
+def zipped(files: dict[str, Path | bytes]) -> bytes:
+    with zipfile.ZipFile(out := io.BytesIO(), "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content if isinstance(content, bytes) else content.read_bytes())
+    return out.getvalue()
+
+
+def serve(mirror: type[Mirror], monkeypatch, name: str, bodies: dict[str, bytes], counts: dict[str, int]) -> None:
+    """Serve the downloads of a dataset by the name of their part, and expect their size, checksum and count."""
+    parts = []
+    for part in public_data.SETS[name].parts:
+        if part.name in bodies:
+            body = bodies[part.name]
+            mirror.files[part.source.partition("://")[2]] = body
+            known = {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()} if part.sha256 else {}
+            part = replace(part, **known)
+        parts.append(replace(part, count=counts.get(part.name, part.count)))
+    monkeypatch.setitem(public_data.SETS, name, replace(public_data.SETS[name], parts=tuple(parts)))
+
+
+@pytest.fixture
+def coco(mirror, monkeypatch, pairs_folder, tmp_path):
+    """COCO with 6 photographs in train2014 and as many in val2014."""
+    recipe = {"pairs": str(tmp_path / "made" / "dataset_coco.json"), "image_folder": str(tmp_path / "made")}
+    (tmp_path / "made").mkdir()
+    make_data(pairs_folder, recipe | {"benchmark": "coco"})
+    bodies = {"dataset_coco.json": zipped({"dataset_coco.json": Path(recipe["pairs"]), "other.json": b"{}"})}
+    for name in ("train2014", "val2014"):
+        files = sorted((tmp_path / "made" / name).iterdir())
+        bodies[name] = zipped({f"{name}/": b""} | {f"{name}/{file.name}": file for file in files})
+    serve(mirror, monkeypatch, "coco", bodies, {"train2014": 6, "val2014": 6})
+    return tmp_path / "coco"
+
+
+def test_a_download_that_broke_off_goes_on_and_fits_the_other_commands(coco, mirror, capsys):
+    mirror.cuts[f"{COCO}/{TRAIN}"] = 1000
+    assert main(["data", "coco", "--output", str(coco)]) == 1
+    said = capsys.readouterr().err
+    assert "stopped after 1,000 bytes" in said and "The same command goes on from there." in said
+    assert main(["data", "coco", "--output", str(coco)]) == 0
+    said = capsys.readouterr().out
+    assert mirror.asked == [(KARPATHY, None), *((f"{COCO}/{name}", wanted) for name, wanted in ASKED)]
+    assert "train 6, train+restval 8, val 2, test 2 images" in said and "next: repair-hf mine --pairs" in said
+    names = {path.name for path in coco.iterdir()}
+    assert names == {"dataset_coco.json", "train2014", "val2014"}
+    pairs = load_pairs(coco / "dataset_coco.json", image_folder=coco, benchmark="coco", with_restval=True)
+    assert len(pairs.images) == 8
+    assert main(["data", "coco", "--output", str(coco)]) == 0 and len(mirror.asked) == 4  # all of it is there
+
+
+ASKED = ((TRAIN, None), (TRAIN, "bytes=1000-"), ("val2014.zip", None))
+
+
+def test_a_wrong_checksum_deletes_the_file(coco, mirror, capsys):
+    path = f"{COCO}/{TRAIN}"
+    mirror.files[path] = mirror.files[path][:-1] + b"?"
+    assert main(["data", "coco", "--output", str(coco)]) == 2
+    assert re.search(
+        r"train2014.zip .* has the SHA-256 checksum \w{64} instead of \w{64}; it was deleted. Type the",
+        capsys.readouterr().err,
+    )
+    assert {each.name for each in coco.iterdir()} == {"dataset_coco.json"}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda made: (made / "val2014").rename(made / "val"), "lacks 6 of 12 images, such as"),
+        (
+            lambda made: (made / "dataset_coco.json").write_text(
+                '{"images": [{"filename": "a.jpg", "split": "val", "sentences": []}]}'
+            ),
+            "lists 0 images with 0 captions as train",
+        ),
+    ],
+)
+def test_a_folder_that_is_there_is_checked(change, said, coco, mirror, tmp_path, monkeypatch, capsys):
+    serve(mirror, monkeypatch, "coco", {}, {"val2014": 0} if "lacks" in said else {})
+    change(tmp_path / "made")
+    (tmp_path / "made" / "val2014").touch() if "lacks" in said else None
+    assert main(["data", "coco", "--output", str(tmp_path / "made")]) == 2
+    assert said in capsys.readouterr().err and mirror.asked == []
+
+
+def test_flickr30k_names_the_form_and_takes_what_it_gives(mirror, monkeypatch, pairs_folder, tmp_path, capsys):
+    made, folder = tmp_path / "made", tmp_path / "flickr30k"
+    made.mkdir()
+    recipe = {"pairs": str(made / "dataset_flickr30k.json"), "image_folder": str(made / "flickr30k-images")}
+    make_data(pairs_folder, recipe | {"benchmark": "flickr30k"})
+    captions = zipped({"dataset_flickr30k.json": Path(recipe["pairs"])})
+    serve(mirror, monkeypatch, "flickr30k", {"dataset_flickr30k.json": captions}, {"flickr30k-images": 12})
+    words = ["data", "flickr30k", "--output", str(folder)]
+    assert main([*words, "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "non-commercial research" in said and "needs you" in said and "To do by hand: Fill in the form" in said
+    assert not folder.exists() and mirror.asked == []
+    assert main(words) == 2
+    assert "https://shannon.cs.illinois.edu/DenotationGraph/: Fill in the form" in (said := capsys.readouterr().err)
+    assert f"{folder / 'flickr30k-images.tar.gz'}. Then type the command again." in said
+    with tarfile.open(folder / "flickr30k-images.tar.gz", "w:gz") as archive:
+        archive.add(made / "flickr30k-images", "flickr30k-images")
+    assert main(words) == 0 and "train 6, val 2, test 2 images" in capsys.readouterr().out
+
+
+def test_aro_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsys):
+    rows = {name: vg_rows(kind, [f"g{k}" for k in range(8)]) for name, kind in aro.KIND.items()}
+    monkeypatch.setattr(aro, "PUBLISHED", dict.fromkeys(rows, 8))
+    colors = {f"images/{row['image_path']}" for row in rows["vg_relation"]}
+    Image.new("RGB", (40, 40)).save(picture := io.BytesIO(), "PNG")
+    bodies = {aro.FILES[name]: json.dumps(some).encode() for name, some in rows.items()}
+    bodies["images"] = b"<html>Google Drive is busy</html>"
+    parts = tuple(replace(part, members="*" if part.count else None) for part in public_data.SETS["aro"].parts)
+    monkeypatch.setitem(public_data.SETS, "aro", replace(public_data.SETS["aro"], parts=parts))
+    serve(mirror, monkeypatch, "aro", bodies, {})
+    words = ["data", "aro", "--output", str(tmp_path / "aro")]
+    assert main(words) == 2
+    assert (
+        f"Open it in a browser, and save the download as {tmp_path / 'aro' / 'vgr_vga_images.zip'}."
+        in capsys.readouterr().err
+    )
+    serve(mirror, monkeypatch, "aro", bodies | {"images": zipped(dict.fromkeys(colors, picture.getvalue()))}, {})
+    assert main(words) == 0 and "vg_relation 8, vg_attribution 8 cases" in capsys.readouterr().out
+
+
+def test_sugarcrepe_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, 2))
+    row = {"filename": "a.jpg", "caption": "a dog", "negative_caption": "a cat"}
+    bodies = {f"{name}.json": json.dumps({"0": row, "1": row}).encode() for name in sugarcrepe.SUGARCREPE}
+    serve(mirror, monkeypatch, "sugarcrepe", bodies | {"val2017": zipped({"val2017/a.jpg": b"?"})}, {"val2017": 1})
+    assert main(["data", "sugarcrepe", "--output", str(tmp_path / "s")]) == 0
+    assert "14 cases" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_is_unpacked_flat_and_only_where_files_are_missing(kind, tmp_path):
+    contents = {
+        "a/one.jpg": b"1111",
+        "a/b/two.jpg": b"2222",
+        "../../three.jpg": b"3333",
+        "a/.four.jpg": b"4",
+        "five.txt": b"5",
+    }
+    (archive := tmp_path / "archive").write_bytes(zipped(contents))
+    if kind == "tar":
+        with tarfile.open(archive, "w:gz") as packed:
+            for name, content in contents.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                packed.addfile(member, io.BytesIO(content))
+    (folder := tmp_path / "images").mkdir()
+    (folder / "one.jpg").write_bytes(b"kept")
+    (folder / "two.jpg").write_bytes(b"2")
+    unpack(archive, folder, "*.jpg")
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert found == {"one.jpg": b"kept", "two.jpg": b"2222", "three.jpg": b"3333"}
+    archive.write_bytes(archive.read_bytes()[:40])
+    with pytest.raises(UserError, match="cannot be unpacked: .* Delete it, and type the command again"):
+        unpack(archive, folder, "*.jpg")
+
+
+def test_checksums_and_addresses_are_whole():
+    for data in public_data.SETS.values():
+        for part in data.parts:
+            assert part.sha256 is None or re.fullmatch("[0-9a-f]{64}", part.sha256)
+            assert part.step or urlsplit(part.source).scheme in ("http", "https")
