@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from benchmarks.common import random_weights
 from training_runs import curve
 
+from benchmarks.common import random_weights
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.records.columns import FEATURES

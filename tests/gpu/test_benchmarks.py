@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from tests.benchmarks.test_scripts import MINE, TRAIN, run
 
 pytestmark = pytest.mark.gpu

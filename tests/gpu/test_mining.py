@@ -7,8 +7,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 import torch
-from benchmarks.common import Vectors
 
+from benchmarks.common import Vectors
 from repair_hf.mining import ranking
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways

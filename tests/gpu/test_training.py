@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from benchmarks.common import random_weights
 from safetensors.torch import load_file
 from training_runs import assert_same, weights
 
+from benchmarks.common import random_weights
 from repair_hf.encoder.dual_encoder import DualEncoder
 
 pytestmark = pytest.mark.gpu
