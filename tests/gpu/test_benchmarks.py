@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.benchmarks.test_scripts import MINE, TRAIN, run
+from tests.benchmarks.test_scripts import TRAIN, run
 
 pytestmark = pytest.mark.gpu
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize(
     ("script", "words", "rows"),
     [
-        ("mine", "--images 400 --texts 2000 --dim 64 --k 10 --repeat 1", MINE[:4]),
+        ("mine", "--images 400 --texts 2000 --dim 64 --k 10 --repeat 1 --rows mine evaluate", ("product", "mine", "evaluate")),
         ("embed", "--images 64 --texts 500 --batch 32 --repeat 1", ("loop", "ours", "cached", "bf16")),
         ("train", f"{TRAIN} --rows vanilla grids chunks", ("run_clip", "vanilla", "grids", "chunks")),
     ],
