@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs bench test test-slow test-page style quality crosscheck clean
+.PHONY: help demo docs bench gpu real test test-slow test-page style quality crosscheck clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -29,6 +29,12 @@ test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromi
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
 	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks
+
+gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.
+	$(BIN)/python -m pytest -q -rs -m gpu tests/gpu
+
+real: .venv/ready  ## Hold us to a real CLIP, real photographs and a real LLM (20 failures, $0.10 at most); skips what is missing.
+	$(BIN)/python benchmarks/real.py
 
 bench: .venv/ready  ## Time mining, embedding, evaluation, training and the LLM client at small sizes.
 	for part in mine embed evaluate train llm; do echo "$$part"; $(BIN)/python benchmarks/$$part.py || exit 1; done

@@ -6,8 +6,10 @@ import argparse
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,31 @@ ARCHITECTURES = ("world", "vit-b-32", "vit-l-14")
 NOISE = 3.0  # norm of a caption's noise beside its image's vector: their cosine is about 0.32
 
 
+GPU_HEADS = ("GPU", "GPU memory")  # of the columns of `GpuUse.cells`
+GPU_NOTE = "GPU: mean utilisation as NVML reports it; GPU memory: peak that torch allocated"
+
+
+@dataclass
+class GpuUse:
+    """Peak bytes that torch allocated on a GPU, and its utilisation in percent, sampled 50 times a second."""
+
+    memory: int = 0
+    samples: list[int] = field(default_factory=list)
+
+    def cells(self) -> tuple[str, str]:
+        """Return utilisation and memory for a table; dashes where there was no GPU."""
+        shown = f"{mean(self.samples):.0f}%" if self.samples else "-"
+        return shown, f"{self.memory / 2**20:,.0f} MiB" if self.memory else "-"
+
+
 @dataclass(frozen=True)
 class Timing:
-    """Seconds by the clock, seconds of processor time, and the bytes that the process grew by."""
+    """Seconds by the clock, seconds of processor time, the bytes that the process grew by, and the use of the GPU."""
 
     seconds: float
     busy: float
     memory: int
+    gpu: GpuUse
 
 
 @dataclass(frozen=True)
@@ -56,27 +76,65 @@ def parser(description: str, rows: Iterable[str] = ()) -> argparse.ArgumentParse
     return made
 
 
-def measure(work: Callable[..., object], *arguments: object) -> Timing:
+def measure(work: Callable[..., object], *arguments: object, device: str = "cpu") -> Timing:
     """Call `work` once, sampling the process's memory 100 times a second."""
     gc.collect()
-    process, is_done = psutil.Process(), threading.Event()
+    process = psutil.Process()
     before = peak = process.memory_info().rss
 
     def watch() -> None:
         nonlocal peak
-        while not is_done.wait(0.01):
-            peak = max(peak, process.memory_info().rss)
+        peak = max(peak, process.memory_info().rss)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with _repeated(watch, 0.01), gpu_watched(device) as gpu:
         start, began = time.perf_counter(), time.process_time()
         work(*arguments)
         seconds, busy = time.perf_counter() - start, time.process_time() - began
+    return Timing(seconds, busy, peak - before, gpu)
+
+
+@contextmanager
+def gpu_watched(device: str) -> Iterator[GpuUse]:
+    """Watch the GPU. What is yielded is complete when the context ends; it stays empty for the device `cpu`.
+
+    Utilisation needs the package nvidia-ml-py; without it, only memory is measured.
+    """
+    use = GpuUse()
+    if device == "cpu":
+        yield use
+        return
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        torch.cuda.utilization()
+    except ModuleNotFoundError:
+        watcher: Any = nullcontext()
+    else:
+        watcher = _repeated(lambda: use.samples.append(torch.cuda.utilization()), 0.02)
+    with watcher:
+        yield use
+        torch.cuda.synchronize()
+    use.memory = torch.cuda.max_memory_allocated()
+
+
+@contextmanager
+def _repeated(watch: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call `watch` in a thread, each so many seconds."""
+    is_done = threading.Event()
+
+    def work() -> None:
+        while not is_done.wait(seconds):
+            watch()
+
+    watcher = threading.Thread(target=work)
+    watcher.start()
+    try:
+        yield
     finally:
         is_done.set()
         watcher.join()
-    return Timing(seconds, busy, peak - before)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

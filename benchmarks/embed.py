@@ -19,7 +19,17 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import torch
-from common import ARCHITECTURES, parser, print_notes, print_table, random_weights
+from common import (
+    ARCHITECTURES,
+    GPU_HEADS,
+    GPU_NOTE,
+    GpuUse,
+    gpu_watched,
+    parser,
+    print_notes,
+    print_table,
+    random_weights,
+)
 from datasets import Dataset, Features, Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -54,6 +64,7 @@ def main() -> None:
         name: DualEncoder(model.eval(), preprocessor, device=args.device, batch_size=args.batch, precision=name)
         for name in ("fp32", "bf16")
     }
+    uses = dict.fromkeys(rows, GpuUse())
     best = {row: [0.0, 0.0, 0.0] for row in rows}  # images/s, captions/s, largest difference from the loop's vectors
     with tempfile.TemporaryDirectory() as folder:
         store = PixelStore(files, "image", preprocessor, Path(folder)) if "cached" in rows else None
@@ -61,8 +72,9 @@ def main() -> None:
         for row in rows * args.repeat:
             encoder = encoders["bf16" if row == "bf16" else "fp32"]
             is_loop = row == REFERENCE
-            images, seconds = _timed(_loop_of_images if is_loop else _images, encoder, tables.get(row, files))
-            vectors, more = _timed(_loop_of_texts if is_loop else _texts, encoder, texts)
+            with gpu_watched(args.device) as uses[row]:
+                images, seconds = _timed(_loop_of_images if is_loop else _images, encoder, tables.get(row, files))
+                vectors, more = _timed(_loop_of_texts if is_loop else _texts, encoder, texts)
             whole = np.concatenate([images, vectors])
             if is_loop:  # the first of a round
                 reference = whole
@@ -70,14 +82,19 @@ def main() -> None:
             best[row] = [max(pair) for pair in zip(best[row], found, strict=True)]
     loop = best[REFERENCE]
     print_table(
-        ("", "images/s", "ratio", "captions/s", "ratio", "difference"),
+        ("", "images/s", "ratio", "captions/s", "ratio", "difference", *GPU_HEADS),
         [
-            (row, f"{n:,.1f}", f"{n / loop[0]:.2f}", f"{m:,.1f}", f"{m / loop[1]:.2f}", f"{apart:.1e}")
+            (row, *_speed(n, loop[0]), *_speed(m, loop[1]), f"{apart:.1e}", *uses[row].cells())
             for row, (n, m, apart) in best.items()
         ],
     )
     print_notes(NOTES, rows, f"{args.architecture}, batches of {args.batch}, {args.images:,} JPEGs of 500 x 375,")
     print(f"{args.texts:,} captions, on {args.device}, best of {args.repeat} rounds; ratio: of the speed")
+    print(f"{GPU_NOTE}; both of the last round")
+
+
+def _speed(per_second: float, of_loop: float) -> tuple[str, str]:
+    return f"{per_second:,.1f}", f"{per_second / of_loop:.2f}"
 
 
 def _timed(work: Callable[..., np.ndarray], *arguments: object) -> tuple[np.ndarray, float]:

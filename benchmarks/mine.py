@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table
+from common import GPU_HEADS, GPU_NOTE, PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table
 from datasets import Dataset
 
 from repair_hf.mining.positives import Positives
@@ -41,6 +41,7 @@ def main() -> None:
     options.add_argument("--growth", action="store_true", help="three sizes, and the time of a pair in each")
     options.add_argument("--dim", type=int, default=512, help="length of a vector")
     options.add_argument("--k", type=int, default=100, help="false positives sought for each query")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where `product` and ours multiply")
     args = options.parse_args()
     sizes = [PAPER if args.paper else (args.images, args.texts)]
     if args.growth:
@@ -49,9 +50,11 @@ def main() -> None:
     per_pair: dict[str, list[str]] = {row: [] for row in rows}
     for images, texts in sizes:
         vectors = Vectors.random(images, texts, args.dim)
-        rounds = [{row: measure(WAYS[row], vectors, args.k) for row in rows} for _ in range(args.repeat)]
+        load, device = (vectors, args.k, args.device), args.device
+        rounds = [{row: measure(WAYS[row], *load, device=device) for row in rows} for _ in range(args.repeat)]
         print(f"{images:,} images x {texts:,} captions")
-        print_table(("", "seconds", "ratio", "busy", "ratio", "memory"), [_cells(row, rounds) for row in rows])
+        heads = ("", "seconds", "ratio", "busy", "ratio", "memory", *GPU_HEADS)
+        print_table(heads, [_cells(row, rounds) for row in rows])
         for row in rows:
             per_pair[row].append(f"{1e9 * median(one[row].seconds for one in rounds) / (images * texts):.2f}")
     if args.growth:
@@ -61,6 +64,7 @@ def main() -> None:
     print(
         f"{args.repeat} rounds; busy: processor seconds; memory: growth of the process, earlier rows' leftovers reused"
     )
+    print(GPU_NOTE)
 
 
 def _is_installed(row: str) -> bool:
@@ -72,32 +76,36 @@ def _cells(row: str, rounds: list[dict[str, Timing]]) -> tuple[str, ...]:
     for name in ("seconds", "busy"):
         ratio = median(getattr(one[row], name) / getattr(one[LIMIT], name) for one in rounds)
         cells += [f"{median(getattr(one[row], name) for one in rounds):.2f}", f"{ratio:.2f}"]
-    return *cells, f"{max(one[row].memory for one in rounds) / 2**20:,.0f} MiB"
+    gpu = max((one[row].gpu for one in rounds), key=lambda use: use.memory)
+    return *cells, f"{max(one[row].memory for one in rounds) / 2**20:,.0f} MiB", *gpu.cells()
 
 
-def _product(vectors: Vectors, k: int) -> None:
-    images, texts = torch.from_numpy(vectors.images), torch.from_numpy(vectors.texts)
-    held = torch.empty(ROWS_OF_BLOCK * COLUMNS_OF_BLOCK)
+def _product(vectors: Vectors, k: int, device: str) -> None:
+    images, texts = torch.from_numpy(vectors.images).to(device), torch.from_numpy(vectors.texts).to(device)
+    held = torch.empty(ROWS_OF_BLOCK * COLUMNS_OF_BLOCK, device=device)
     for columns in texts.split(COLUMNS_OF_BLOCK):
         for rows in images.split(ROWS_OF_BLOCK):
             torch.mm(rows, columns.T, out=held[: len(rows) * len(columns)].view(len(rows), len(columns)))
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
-def _mine(vectors: Vectors, k: int) -> None:
+def _mine(vectors: Vectors, k: int, device: str) -> None:
     positives = Positives.of(vectors.image_of, len(vectors.images))
-    rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=k, fps_of_caption=k)
+    rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=k, fps_of_caption=k, device=device)
 
 
-def _mine_default(vectors: Vectors, k: int) -> None:
+def _mine_default(vectors: Vectors, k: int, device: str) -> None:
     positives = Positives.of(vectors.image_of, len(vectors.images))
-    rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=5, fps_of_caption=1)
+    rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=5, fps_of_caption=1, device=device)
 
 
-def _evaluate(vectors: Vectors, k: int) -> None:
-    rank_both_ways(vectors.images, vectors.texts, Positives.of(vectors.image_of, len(vectors.images)))
+def _evaluate(vectors: Vectors, k: int, device: str) -> None:
+    positives = Positives.of(vectors.image_of, len(vectors.images))
+    rank_both_ways(vectors.images, vectors.texts, positives, device=device)
 
 
-def _faiss(vectors: Vectors, k: int) -> None:
+def _faiss(vectors: Vectors, k: int, device: str) -> None:
     import faiss
 
     for queries, candidates in ((vectors.images, vectors.texts), (vectors.texts, vectors.images)):
@@ -106,7 +114,7 @@ def _faiss(vectors: Vectors, k: int) -> None:
         index.search(queries, k)
 
 
-def _hard_negatives(vectors: Vectors, k: int) -> None:
+def _hard_negatives(vectors: Vectors, k: int, device: str) -> None:
     from sentence_transformers.util import mine_hard_negatives
 
     image, caption = [f"i{place}" for place in vectors.image_of], [f"c{place}" for place in range(len(vectors.texts))]

@@ -24,7 +24,17 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from common import ARCHITECTURES, parser, print_notes, print_table, random_weights
+from common import (
+    ARCHITECTURES,
+    GPU_HEADS,
+    GPU_NOTE,
+    GpuUse,
+    gpu_watched,
+    parser,
+    print_notes,
+    print_table,
+    random_weights,
+)
 
 NOTES = {
     "run_clip": "the step of transformers' run_clip.py: pairs, captions padded to the model's maximum",
@@ -48,7 +58,8 @@ class Cost:
     step: float  # median seconds
     batch: int  # anchors in a step
     waiting: float  # share of the time spent waiting for data
-    memory: int  # peak bytes beyond model and data
+    memory: int  # peak bytes of the process beyond model and data
+    gpu: GpuUse
     images: float  # encoded for each anchor
     texts: float  # encoded for each anchor
     tokens: float  # of a caption, padding included
@@ -76,18 +87,20 @@ def main() -> None:
             best[row] = min(found, best.get(row, found), key=lambda cost: cost.step)
     plain = best[REFERENCE].step / best[REFERENCE].batch
     print_table(
-        ("", "batch", "ms a step", "ratio", "images", "texts", "tokens", "waiting", "memory"),
+        ("", "batch", "ms a step", "ratio", "images", "texts", "tokens", "waiting", "memory", *GPU_HEADS),
         [_cells(row, cost, plain) for row, cost in best.items()],
     )
     print_notes(NOTES, rows, f"{args.architecture}, {args.precision} on {args.device}; ratio: of the time per anchor;")
-    print("images, texts: encoded per anchor; tokens: of a caption with its padding; memory: beyond model and data")
+    print("images, texts: encoded per anchor; tokens: of a caption with its padding;")
+    print(f"memory: of the process, beyond model and data; {GPU_NOTE}")
 
 
 def _cells(row: str, cost: Cost, plain: float) -> tuple[str, ...]:
     counts = f"{cost.images:.2f}", f"{cost.texts:.2f}", f"{cost.tokens:.1f}"
     ratio = cost.step / cost.batch / plain
     memory = f"{cost.memory / 2**20:,.0f} MiB"
-    return row, f"{cost.batch:,}", f"{cost.step * 1000:,.0f}", f"{ratio:.2f}", *counts, f"{cost.waiting:.1%}", memory
+    speed = f"{cost.batch:,}", f"{cost.step * 1000:,.0f}", f"{ratio:.2f}"
+    return row, *speed, *counts, f"{cost.waiting:.1%}", memory, *cost.gpu.cells()
 
 
 def measure(row: str, args: Namespace) -> Cost:
@@ -101,9 +114,10 @@ def measure(row: str, args: Namespace) -> Cost:
         trainer, batches = _plain(args, folder) if row == REFERENCE else _ours(row, args, folder)
         clock = _clock()
         trainer.add_callback(clock)
-        before = _memory(args)
-        trainer.train()
-        peak = _memory(args) - before
+        before = _memory()
+        with gpu_watched(args.device) as gpu:
+            trainer.train()
+        peak = _memory() - before
     spans = [end - begin for begin, end in zip(clock.begins, clock.ends, strict=True)][WARM_UP:]
     whole = clock.ends[-1] - clock.ends[WARM_UP - 1]
     shapes = [[[len(texts), texts.shape[1]] for texts in batch] for _, batch in batches]
@@ -112,6 +126,7 @@ def measure(row: str, args: Namespace) -> Cost:
         batch=args.batch,
         waiting=1 - sum(spans) / whole,
         memory=peak,
+        gpu=gpu,
         images=mean(images / args.batch for images, _ in batches),
         texts=mean(sum(n for n, _ in batch) / args.batch for batch in shapes),
         tokens=mean(sum(n * length for n, length in batch) / sum(n for n, _ in batch) for batch in shapes),
@@ -285,12 +300,8 @@ def _clock() -> Any:
     return Clock()
 
 
-def _memory(load: Namespace) -> int:
-    import torch
-
-    if load.device == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return torch.cuda.max_memory_allocated()
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

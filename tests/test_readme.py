@@ -36,7 +36,7 @@ EVERYWHERE = {"--config", "--debug", "--help", "--help-all", "--version"}
 # README's ten lines run as soon as these names exist; set it to False to leave them out.
 HAS_PYTHON_API = {"mine", "synthesize"} <= set(repair_hf.__all__)
 REPLACED = {  # in README's ten lines
-    "gemini/gemini-2.5-flash": "world/oracle",
+    "gemini/gemini-3.5-flash-lite": "world/oracle",
     "black-forest-labs/FLUX.2-klein-9B": "world",
     'RepairConfig("tuned")': 'RepairConfig("tuned", max_steps=3, per_device_train_batch_size=8)',
 }

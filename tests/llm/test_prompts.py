@@ -94,12 +94,31 @@ def test_the_image_editor_gets_the_instruction_first():
 
 
 # What no record is made with: labels of finished instructions, and what other methods ask for.
+OTHER_WORDINGS = {
+    "audit_i2t_lenient": {"audit": "lenient"},
+    "audit_i2t_grouped_lenient": {"audit": "lenient"},
+    "audit_t2i_lenient": {"audit": "lenient"},
+    "instruct_i2t_always": {"always_instruct": True},
+    "instruct_t2i_always": {"always_instruct": True},
+}
+
+
+@pytest.mark.parametrize("wording", OTHER_WORDINGS)
+def test_another_wording_shows_and_asks_for_the_same(wording):
+    name, other = wording.rpartition("_")[0], Prompts(**OTHER_WORDINGS[wording])
+    assert shown(other.chat(name, **BLANKS)) == CASES[name]
+    assert other.text(name) == prompts._read(wording) != SHIPPED.text(name)
+    assert prompts._fields(name, other.text(name)) == prompts._fields(name, SHIPPED.text(name))
+    assert ("major mismatch" in other.text(name)) == name.startswith("audit") and "null" not in other.text(name)
+    assert other.digest() != SHIPPED.digest()
+
+
 NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):
     shipped = {path.name for path in (files("repair_hf.llm") / "templates").iterdir() if path.name.endswith(".md")}
-    assert shipped == {f"{name}.md" for name in (*prompts.NAMES, *NOT_OF_A_RECORD)}
+    assert shipped == {f"{name}.md" for name in (*prompts.NAMES, *NOT_OF_A_RECORD, *OTHER_WORDINGS)}
     before, read = SHIPPED.digest(), prompts._read
     for changed in prompts.NAMES:
         monkeypatch.setattr(prompts, "_read", lambda name, changed=changed: read(name) + "!" * (name == changed))

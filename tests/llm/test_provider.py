@@ -88,6 +88,9 @@ def test_how_gemini_is_asked_for_the_form_of_the_answer_and_not_to_think(send):
     sent, schema = question.body["generationConfig"], FORM["json_schema"]["schema"]
     assert sent["response_mime_type"] == "application/json" and sent["response_json_schema"] == schema
     assert sent["thinkingConfig"]["thinkingBudget"] == 0
+    _, question = send("gemini", "{}", "gemini/gemini-3.5-flash-lite", reasoning_effort="none")
+    assert question.body["generationConfig"]["thinkingConfig"]["thinkingLevel"] == "minimal"  # this one cannot stop
+    assert "media_resolution" not in str(question.body).lower()  # so images have the default, as `image_tokens` counts
     _, question = send("openai", "It fits.", "openai/gpt-4o", reasoning_effort="none")
     assert "reasoning_effort" not in question.body
 
@@ -100,6 +103,7 @@ def test_how_gemini_is_asked_for_the_form_of_the_answer_and_not_to_think(send):
         ("gemini/gemini-2.5-flash", None, THINKING_TOKENS),
         ("gemini/gemini-2.5-flash", "none", 0),
         ("gemini/gemini-3-flash-preview", "none", THINKING_TOKENS),  # it thinks a little all the same
+        ("gemini/gemini-3.5-flash-lite", "none", THINKING_TOKENS),
         ("openai/gpt-5-mini", "none", THINKING_TOKENS),  # it does not know the word
         ("openai/gpt-5.1", "none", 0),
         ("anthropic/claude-sonnet-4-5", "low", THINKING_TOKENS),

@@ -16,6 +16,8 @@ GEMINI = "gemini/gemini-2.5-flash"
         (GEMINI, (960, 540), 258 * 3 * 2),
         (GEMINI, (500, 375), 258 * 2 * 2),
         ("vertex_ai/gemini-2.5-pro", (375, 500), 258 * 2 * 2),
+        ("gemini/gemini-3.5-flash-lite", (64, 64), 1120),
+        ("vertex_ai/gemini-3.5-flash-lite", (2048, 1024), 1120),
         ("openai/gpt-4o", (1024, 1024), 765),
         ("openai/gpt-4o", (2048, 4096), 1105),
         ("gpt-4o", (512, 512), 255),

@@ -13,11 +13,11 @@ from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
 
 
-def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=None):
+def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=None, device="cpu"):
     """Rank, and compare every field of both rankings with sorted rows of the float64 matrix."""
     positives = Positives.of(own, len(images), words, looks)
     ks = {"fps_of_image": k_image, "fps_of_caption": k_caption}
-    i2t, t2i = rank_both_ways(images, texts, positives, block=block, **ks)
+    i2t, t2i = rank_both_ways(images, texts, positives, block=block, device=device, **ks)
     words = np.arange(len(own)) if words is None else words
     own_words = [set(words[own == image]) for image in range(len(images))]
     if looks is not None:

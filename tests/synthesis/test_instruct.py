@@ -8,6 +8,7 @@ from scripted import Scripted
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.journal import Journal
+from repair_hf.llm.prompts import Prompts
 from repair_hf.synthesis.instruct import CaptionInstruction, ImageInstruction, instruct
 from repair_hf.synthesis.pipeline import _run
 
@@ -35,6 +36,22 @@ def test_an_answer_says_by_its_fields_what_is_wrong(direction, answer, expected,
         found = []
         _run(_into(found, ask()))
     assert found == [(answer["edit_instruction"], expected)]
+
+
+@pytest.mark.parametrize(("direction", "types"), [("i2t", ["Count"]), ("t2i", [])])
+def test_where_an_instruction_is_required_none_is_asked_again(direction, types, tmp_path):
+    answers = iter([None, "Replace 'one' with 'two'."])
+    said = {"error_types": types} if types else {}
+
+    async def ask():
+        return await instruct(chat, direction, q="data:image/png;base64,AAAA", fp="data:image/png;base64,AAAA")
+
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        provider = Scripted(lambda *_: said | {"edit_instruction": next(answers)})
+        chat = ChatModel("m", journal=journal, provider=provider, prompts=Prompts(always_instruct=True))
+        found = []
+        _run(_into(found, ask()))
+    assert found == [("Replace 'one' with 'two'.", types)]
 
 
 async def _into(found, work):

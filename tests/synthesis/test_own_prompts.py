@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from repair_hf.hub.files import pack_records
 from repair_hf.llm import prompts
 from repair_hf.llm.journal import bills, read_entries
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.synthesis.synthesize import synthesize
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"audit": "lenient"}, "Look for major mismatches: wrong main subject, wrong gender"),
+        ({"always_instruct": True}, "the instruction is never empty"),
+    ],
+)
+def test_another_wording_of_ours_is_on_record_too(how, told, world, tmp_path):
+    models = {"llm": "world/oracle", "editor": "world", "output": tmp_path / "out"}
+    records = synthesize(world.of("i2t", 6), world.pairs, world.encoder, **models, **how)
+    assert set(records["prompt_digest"]) == {Prompts(**how).digest()} != {SHIPPED.digest()}
+    assert told in pack_records(tmp_path / "out", "me/x", scratch=tmp_path).card
 
 
 def test_they_are_on_record_in_journal_records_and_card(world, tmp_path):

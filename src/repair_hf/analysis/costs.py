@@ -73,6 +73,19 @@ def time_at_limits(
     return f"Time of the LLM: at least {span(minutes[limit])}, at {limit} per minute; and {each}."
 
 
+def whole_price(estimate: Estimate, llm: tuple[bool, str], editor: tuple[bool, str]) -> str:
+    """Describe the price of a synthesis. `llm` and `editor`: whether it runs on this machine, and its id."""
+    parts = (
+        (estimate.llm_dollars, f"{estimate.llm_calls:,} answers", *llm),
+        (estimate.image_dollars, f"{estimate.image_calls:,} images", *editor),
+    )
+    each = [
+        f"{what} by {name} {dollars(amount)}{' and the time of your machine' if is_local else ''}"
+        for amount, what, is_local, name in parts
+    ]
+    return f"Whole price: {dollars(estimate.dollars)}: {', '.join(each)}."
+
+
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
     """Describe the number of calls as the paper's cost table counts them, by retained samples."""
     ours = estimate_cost(mined["i2t"], mined["t2i"], candidates=candidates)

@@ -94,10 +94,13 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     """Report a missing or damaged model or split before anything is paid, also in a dry run."""
     from repair_hf.pairs.words import load_parser
     from repair_hf.synthesis.models import check_editor, find_usable_llm
+    from repair_hf.synthesis.synthesize import check_retirements
 
     means = set().union(*(setting.needs(method) for method in methods))
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
+    if means & {"llm", "editor"}:
+        check_retirements(setting.llm, setting.editor)
     if "llm" in means:
         find_usable_llm(setting.llm)
     if "editor" in means:

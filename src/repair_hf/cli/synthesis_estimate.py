@@ -72,6 +72,7 @@ def print_estimate(
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
         print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
+    print(costs.whole_price(estimate, (llm_place != "litellm", llm.llm), (editor_place != "litellm", editor.editor)))
 
 
 def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:

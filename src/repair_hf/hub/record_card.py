@@ -33,6 +33,8 @@ from repair_hf.training.grid_records import edits_reachable, read_table
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+# Options of a synthesis that decide its prompts, as fields of `Prompts`.
+WORDING = {"prompts": "folder", "domain_notes": "notes", "audit": "audit", "always_instruct": "always_instruct"}
 FAULTS = {  # rates in the ids of the toy world's models
     "keeps_bad": "failures that the audit keeps wrongly at a rate of",
     "rejects_good": "failures that the audit rejects wrongly at a rate of",
@@ -235,7 +237,8 @@ def _cost(summary: dict[str, Any]) -> str:
 def _prompts(records: Dataset, stage: Stage) -> list[tuple[str, str]]:
     """The prompts, if those that made the records are still there."""
     try:
-        prompts = Prompts(stage.options.get("prompts"), stage.options.get("domain_notes"))
+        given: Any = {field: stage.options[name] for name, field in WORDING.items() if name in stage.options}
+        prompts = Prompts(**given)
     except UserError:  # the folder was deleted or changed
         return []
     if set(records.unique("prompt_digest")) != {prompts.digest()}:

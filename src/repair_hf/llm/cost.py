@@ -110,9 +110,23 @@ class Estimate:
 
     @property
     def dollars(self) -> float | None:
-        """Price of the LLM calls, without the image editor; None if no price is known."""
-        dollars = [stage.dollars for stage in self.stages if stage.dollars is not None]
-        return sum(dollars) if len(dollars) == len(self.stages) else None
+        """Price of all stages; None if that of any is unknown. `estimate_cost` counts no images."""
+        return _sum(stage.dollars for stage in self.stages)
+
+    @property
+    def image_dollars(self) -> float | None:
+        """Price of the edited images; None if it is unknown."""
+        return _sum(stage.dollars for stage in self.stages if stage.image_calls)
+
+    @property
+    def llm_dollars(self) -> float | None:
+        """Price of the LLM calls; None if it is unknown."""
+        return _sum(stage.dollars for stage in self.stages if not stage.image_calls)
+
+
+def _sum(dollars: Iterable[float | None]) -> float | None:
+    amounts = list(dollars)
+    return None if None in amounts else sum(filter(None, amounts), 0.0)
 
 
 def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> float:

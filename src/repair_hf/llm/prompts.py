@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
@@ -41,6 +42,9 @@ class Prompts:
     Args:
         folder: Files named as ours, such as `audit_t2i.md`; any may be missing. Other names raise an error.
         notes: Added to every prompt, such as "Brand and size decide."
+        audit: Whether one contradiction makes a false positive wrong (`strict`), or only a major mismatch (`lenient`,
+            the paper's wording).
+        always_instruct: Ask for an instruction in any case; otherwise the LLM may answer that nothing has to change.
 
     Raises:
         UserError: If a file of the folder lacks a field of ours, or is no prompt.
@@ -48,6 +52,8 @@ class Prompts:
 
     folder: str | Path | None = None
     notes: str | None = None
+    audit: Literal["strict", "lenient"] = "strict"
+    always_instruct: bool = False
 
     def __post_init__(self) -> None:
         self.own  # noqa: B018  # a wrong file is an error before anything is asked
@@ -70,13 +76,20 @@ class Prompts:
 
     def text(self, name: str) -> str:
         """The text of a prompt, as it is sent."""
-        text, note = self.own.get(name, _read(name)), " ".join((self.notes or "").split())
+        name, note = self._wording(name), " ".join((self.notes or "").split())
+        text = self.own.get(name, _read(name))
         if not note:
             return text
         if DASHES not in text:
             return f"{text.rstrip()}\n{note}\n"
         system, user = text.split(DASHES)
         return f"{system.rstrip()}\n\nAbout this domain: {note}{DASHES}{user}"
+
+    def _wording(self, name: str) -> str:
+        """Return the name of the file that holds a prompt."""
+        if name.startswith("audit_") and self.audit == "lenient":
+            return f"{name}_lenient"
+        return f"{name}_always" if name.startswith("instruct_") and self.always_instruct else name
 
     def chat(self, name: str, **blanks: str | list[str] | None) -> list[dict]:
         """Build the messages of one request, in the OpenAI chat format.

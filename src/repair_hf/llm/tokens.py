@@ -17,6 +17,7 @@ from PIL import Image
 from repair_hf.llm.loading import load_litellm
 
 PER_MESSAGE = 4  # separators between messages
+GEMINI_3_IMAGE = 1_120  # of MEDIA_RESOLUTION_HIGH, the default for images
 
 # For the quick guess, until the first bill shows how this provider counts.
 BYTES_PER_TOKEN = 3  # an English token has more
@@ -65,11 +66,14 @@ def text_tokens(text: str) -> int:
 def image_tokens(model: str, width: int, height: int) -> int:
     """Count the tokens of an image of this size in pixels.
 
-    - Gemini: a single tile up to 384 pixels, else tiles with two thirds of the shorter side.
+    - Gemini from version 3 on: as many as its default resolution has, whatever the size.
+    - Gemini before: a single tile up to 384 pixels, else tiles with two thirds of the shorter side.
     - OpenAI: tiles of 512 pixels, or patches of 32 for small models.
     - Others: patches of 28, as in Claude and Qwen-VL.
     """
     name = model.lower()
+    if "gemini" in name and load_litellm().VertexGeminiConfig.is_gemini_3_or_newer(name):
+        return GEMINI_3_IMAGE  # LiteLLM asks for another resolution only where a message's image has a `detail`
     if "gemini" in name or name.startswith("world/"):
         if max(width, height) <= 384:
             return 258

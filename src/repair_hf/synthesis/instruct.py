@@ -24,6 +24,12 @@ class ImageInstruction(BaseModel):
     edit_instruction: Instruction | None
 
 
+class RequiredImageInstruction(ImageInstruction):
+    """How to correct an image, in any case."""
+
+    edit_instruction: Instruction
+
+
 class CaptionInstruction(BaseModel):
     """How to correct a caption, and what kinds of error it has."""
 
@@ -37,18 +43,26 @@ class CaptionInstruction(BaseModel):
         return self
 
 
+class RequiredCaptionInstruction(CaptionInstruction):
+    """How to correct a caption, in any case."""
+
+    edit_instruction: Instruction
+
+
 async def instruct(chat: ChatModel, direction: str, *, q: str, fp: str) -> tuple[str | None, list[str]]:
     """Ask for the edit instruction of one failure. `q` and `fp` are captions, or images as data URLs.
 
     Returns:
-        The instruction, None if nothing needs to change; and of a caption the error types, each once.
+        The instruction, None if nothing needs to change, which `always_instruct` of the prompts rules out; and of a
+        caption the error types, each once.
     """
     schema: type[BaseModel]
+    is_required = chat.prompts.always_instruct
     if direction == "i2t":
         messages = chat.prompts.chat("instruct_i2t", query_image=q, false_positive_caption=fp)
-        schema = CaptionInstruction
+        schema = RequiredCaptionInstruction if is_required else CaptionInstruction
     else:
         messages = chat.prompts.chat("instruct_t2i", query_caption=q, false_positive_image=fp)
-        schema = ImageInstruction
+        schema = RequiredImageInstruction if is_required else ImageInstruction
     answer: Any = await chat.ask(messages, stage="instruct", direction=direction, schema=schema)
     return answer.edit_instruction, list(dict.fromkeys(getattr(answer, "error_types", ())))

@@ -38,7 +38,7 @@ class LLMOptions(Bounded):
     _argument_group_name = "llm"
 
     llm: str = need(
-        "LLM: LiteLLM id (gemini/gemini-2.5-flash), vision LLM of transformers, or world/oracle. Prefix "
+        "LLM: LiteLLM id (gemini/gemini-3.5-flash-lite), vision LLM of transformers, or world/oracle. Prefix "
         "`litellm:` or `transformers:` if ambiguous."
     )
     llm_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --llm's provider.")
@@ -63,8 +63,13 @@ class LLMOptions(Bounded):
     max_usd: float | None = opt(None, "Most US dollars to spend in this folder, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0)
     prompts: str | None = opt(None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).")
+    audit: Literal["strict", "lenient"] = opt(
+        "strict", "What makes a false positive wrong: one contradiction, or only a major mismatch, as in the paper."
+    )
+    always_instruct: bool = opt(False, "Ask for an edit even where the LLM would find nothing to change.")
     domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
     batch: bool = opt(False, "Use the provider's batch API at half the price: submit now, and rerun later to collect.")
+    allow_deprecated: bool = opt(False, "Use --llm and --editor even after the date on which they are switched off.")
 
 
 @dataclass
@@ -153,7 +158,7 @@ def prompts_of(options: LLMOptions) -> Prompts:
     """
     from repair_hf.llm.prompts import Prompts
 
-    return Prompts(options.prompts, options.domain_notes)
+    return Prompts(options.prompts, options.domain_notes, options.audit, options.always_instruct)
 
 
 def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:

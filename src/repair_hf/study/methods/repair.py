@@ -10,7 +10,7 @@ The paper's ablations, and the paper's own rule:
 |---|---|---|
 | `wo-failure` | no mining | same queries, random wrong answers; audit and edits as in `repair` |
 | `wo-repair` | no edits | same records: the false positive is the hard negative, opposite the dataset's annotation |
-| `wo-qc` | no audit | every mined failure is edited; instructions without a change are still dropped |
+| `wo-qc` | no audit | every mined failure is edited; `--always-instruct` also keeps those without anything to change |
 | `wo-pqc` | no choice of the candidate | the first of three candidates |
 | `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
 | `full-matrix` | the paper's grids, in the global batch | see `GlobalMatrix` |

@@ -1,0 +1,93 @@
+"""`repair-hf synthesize --dry-run`: the price, what filters save, and models that are switched off."""
+
+import datetime
+import re
+
+import pytest
+
+from repair_hf.cli.main import main
+from repair_hf.llm import retirement
+from repair_hf.synthesis import estimate
+
+
+def synthesize(*words: str) -> int:
+    return main(["synthesize", *words])
+
+
+def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
+    words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
+    words += ["--candidates", "4", "--requests-per-minute", "10"]
+    assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
+    assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
+    assert rows["all", "20"][1:4] == ["20", "104", "16"]
+    assert "at least 10 min, by 10 requests a minute" in shown
+    assert "come to 355K and 180K" in shown
+    assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
+    shown = capsys.readouterr().out
+    rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
+    assert rows["all", "20"][1:4] == ["20", "84", "16"] and "none is audited" in shown
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("llm", "editor", "price"),
+    [
+        ("gemini/gemini-3.5-flash-lite", "world", r"\$(0\.\d{4}): 88 answers by gemini/gemini-3.5-flash-lite \$\1, "
+         r"12 images by world \$0.00 and the time of your machine"),
+        ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.4680: 88 answers by world/oracle \$0.00 and the time "
+         r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.4680"),
+        ("openai/mine", "world", r"unknown: 88 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
+    ],
+)  # fmt: skip
+def test_a_dry_run_ends_with_the_price_of_llm_and_images(llm, editor, price, inputs, tmp_path, capsys, monkeypatch):
+    for name in ("GEMINI_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "none")
+    assert synthesize(*inputs, "--llm", llm, "--editor", editor, "--output", str(tmp_path / "new"), "--dry-run") == 0
+    assert re.fullmatch(rf"Whole price: {price}\.", capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("day", "more", "code", "said"),
+    [
+        ("2026-08-23", [], 0, None),
+        ("2026-08-24", [], 0, "--editor openai/gpt-image-1 is switched off on 2026-10-23, in 60 days."),
+        ("2026-10-24", [], 2, "--editor openai/gpt-image-1 was switched off on 2026-10-23"),
+        ("2026-10-24", ["--allow-deprecated"], 0, "as --allow-deprecated says"),
+    ],
+)
+def test_a_model_is_used_until_its_provider_switches_it_off(
+    day, more, code, said, inputs, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr(retirement, "today", lambda: datetime.date.fromisoformat(day))
+    words = [*inputs, "--llm", "world/oracle", "--editor", "openai/gpt-image-1", "--output", str(tmp_path / "new")]
+    for dry in ([], ["--dry-run"]) if code else (["--dry-run"],):
+        assert synthesize(*words, *more, *dry) == code
+        shown = capsys.readouterr().err
+        assert said in shown if said else "switched off" not in shown
+    assert not (tmp_path / "new").exists()
+
+
+def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
+    words = [*inputs, "--llm", "gemini/gemini-2.5-flash", "--editor", "gemini/gemini-2.5-flash-image"]
+    words += ["--output", str(tmp_path / "new"), "--dry-run"]
+    totals = []
+    rehearsals, whole = [], estimate.rehearse
+    monkeypatch.setattr(estimate, "rehearse", lambda *args: rehearsals.append(1) or whole(*args))
+    for more in (["--limit", "100"], ["--limit", "3"]):
+        assert synthesize(*words, *more) == 0
+        shown = capsys.readouterr().out
+        totals.append(next(line.split() for line in shown.splitlines() if line.split()[:1] == ["all"]))
+    assert (totals[0][1], totals[1][1]) == ("20", "6")
+    in_full, kept = (float(row[-1].removeprefix("$")) for row in totals)
+    saved, of = (float(word.strip("$;")) for word in shown.split("Saved: ")[1].split()[:3:2])
+    assert of == pytest.approx(in_full, abs=1e-3) and saved == pytest.approx(in_full - kept, abs=1e-3)
+    assert "6 of 20 failures: `limit` leaves out 14" in shown and len(rehearsals) == 2  # one for each command
+    assert "if every failure were repaired: 100% i2t, 100% t2i." in shown
+    assert synthesize(*words, "--max-score", "-1") == 2
+    assert "No failure of 20 is left: `max_score` leaves out 20." in capsys.readouterr().err
