@@ -17,6 +17,7 @@ from repair_hf.encoder.opening import open_retriever
 from repair_hf.mining.mine import mine
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
+from repair_hf.synthesis.selection import select_captions
 from repair_hf.toyworld.corpus import build_world
 
 library = pytest.importorskip("sentence_transformers")
@@ -162,6 +163,16 @@ def test_a_model_saved_at_the_top_of_its_folder_trains_unless_it_has_more_module
         DualEncoder.from_pretrained(sentence_folders("vision_llm"))
 
 
+def test_candidates_are_chosen_by_its_vectors(sentence_folders):
+    encoder = open_retriever(sentence_folders("vision_llm"), device="cpu")
+    texts = ["a green circle on grey paper", "green", "a red square on grey paper"]
+    (choice,) = select_captions(encoder, ["a red circle on grey paper"], [texts])
+    cosines = encoder.embed_texts(texts) @ encoder.embed_texts(["a red circle on grey paper"])[0]
+    np.testing.assert_allclose(choice.similarities, cosines, atol=1e-5)
+    assert choice.candidate == int(np.argmax(cosines))
+
+
+@pytest.mark.slow
 def test_mine_evaluate_and_synthesize_take_it(sentence_folders, tmp_path, capsys):
     world = build_world(tmp_path / "world", splits={"train": 6, "validation": 1, "test": 1})
     model, pairs = sentence_folders("vision_llm"), ["--pairs", str(world), "--split", "train"]

@@ -35,8 +35,7 @@ def flags(pairs_folder, tmp_path):
 
 
 def mined(folder) -> list[dict]:
-    rows = Dataset.from_parquet(str(folder / "failures.parquet"), cache_dir=str(folder / "cache")).to_list()
-    return [{k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    return Dataset.from_parquet(str(folder / "failures.parquet"), cache_dir=str(folder / "cache")).to_list()
 
 
 def test_the_failures_are_those_of_the_model(flags, stored, clip_folder, pairs_folder, tmp_path, capsys):
@@ -44,7 +43,8 @@ def test_the_failures_are_those_of_the_model(flags, stored, clip_folder, pairs_f
     said = capsys.readouterr().out
     assert "--model ... --any-model" in said
     assert main([*flags[:-1], str(tmp_path / "other"), "--model", str(clip_folder)]) == 0
-    assert mined(tmp_path / "out") == mined(tmp_path / "other")
+    found, wanted = mined(tmp_path / "out"), mined(tmp_path / "other")
+    assert len(found) == len(wanted) and found == [pytest.approx(row, abs=1e-6) for row in wanted]
     repair = ["synthesize", "--pairs", str(pairs_folder), "--split", "all", "--failures", str(tmp_path / "out")]
     repair += ["--model", str(clip_folder), "--llm", "world/oracle", "--editor", "world", "--output", "x", "--dry-run"]
     assert main(repair) == 2  # made with other vectors, for all that is known
@@ -95,7 +95,7 @@ def ids(text: str):
         (rows, "images.npy holds float64 (5, 8); give floats of shape (13, D)"),
         (integers, "images.npy holds int64 (13, 8); give floats"),
         (dimensions, "holds images of 9 and captions of 8 dimensions; embed both with one model."),
-        (pickled, "images.npy cannot be read (Object arrays cannot be loaded"),
+        (pickled, "images.npy cannot be read (Array can't be memory-mapped"),
         (zeros, "24 of 24 vectors are zero or not finite, first for caption red_circle.png#0."),
         (rename('"red_circle.png#1"', '"x"'), "lacks 1 of 24 captions of the pairs, first `red_circle.png#1`."),
         (rename('"another.png"', '"red_circle.png"'), "ids.json names 1 images twice; each id needs one row."),

@@ -29,9 +29,7 @@ def expected(pairs, records) -> Counter:
     return found
 
 
-def test_a_record_gives_four_triplets_in_both_modalities(
-    illustrated, illustrated_folder, pairs_folder, tmp_path, capsys
-):
+def test_a_record_gives_four_triplets(illustrated, illustrated_folder, pairs_folder, tmp_path, capsys):
     words = [
         "export",
         "triplets",

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
@@ -110,8 +111,8 @@ class SentenceEncoder(Embedder):
         """The Hub id or folder of the weights; empty if unknown."""
         return self._origin
 
-    @property
-    def digest(self) -> str:
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]
         """A digest of weights, modules, processors and prompts; the same in any precision of the weights."""
         version, model = importlib.metadata.version("sentence-transformers"), self.model
         decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]

@@ -45,7 +45,7 @@ def triplets(records: Dataset, pairs: Pairs) -> Iterator[tuple[str, Row]]:
     positive has the query as its counterpart.
     """
     for name in ("q_image", "gt_image", "fp_image", "edit_image"):
-        records = undecoded(records, name)
+        records = records.cast_column(name, Image(decode=False))
     counterpart_of = _Counterparts(pairs)
     for record in records:
         modalities = MODALITIES[record["direction"]]
