@@ -22,7 +22,7 @@ PAIRS, RECORDS, TRIPLETS, TRAINED = (f"{FOLDER}/{name}" for name in ("world", "r
 def main() -> None:
     repair_hf(["world", "build", "--train", "40", "--validation", "10", "--test", "20", "--output", PAIRS])
     both = ["--pairs", PAIRS, "--model", "world/base"]
-    repair_hf(["mine", *both, "--max-queries", "10", "--output", f"{FOLDER}/failures"])
+    repair_hf(["mine", *both, "--max-queries", "4", "--output", f"{FOLDER}/failures"])
     words = ["--failures", f"{FOLDER}/failures", "--llm", "world/oracle", "--editor", "world"]
     repair_hf(["synthesize", *both, *words, "--output", RECORDS])
     repair_hf(["export", "triplets", "--records", RECORDS, "--pairs", PAIRS, "--output", TRIPLETS])

@@ -43,17 +43,19 @@ class MineOptions(MiningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        defaults = {each.name: each.default for each in fields(self)}
         if (self.model is None) == (self.embeddings is None):
             raise UserError("`mine` needs a retriever; give --model, or --embeddings in its place.")
-        if self.embeddings is not None:
-            chosen = ("query_prompt", "document_prompt", "precision", "cache_images")
-            if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
-                raise UserError(f"`embeddings` takes the place of a model, so leave out {others}.")
-        if self.reported is not None:
-            chosen = ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
-            if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
-                raise UserError(f"`reported` takes the place of mining, so leave out {others}.")
+        of_models = self._chosen("query_prompt", "document_prompt", "precision", "cache_images")
+        if self.embeddings is not None and of_models:
+            raise UserError(f"`embeddings` takes the place of a model, so leave out {of_models}.")
+        of_mining = self._chosen("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
+        if self.reported is not None and of_mining:
+            raise UserError(f"`reported` takes the place of mining, so leave out {of_mining}.")
+
+    def _chosen(self, *names: str) -> list[str]:
+        """Return those of some options that are not at their default."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
 
 
 UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason

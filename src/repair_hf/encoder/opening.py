@@ -43,9 +43,9 @@ def open_retriever(
     Raises:
         UserError: As `open_encoder`; or if prompts are given for another kind of model.
     """
-    prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+    prompts: dict[str, Any] = {"query_prompt": query_prompt, "document_prompt": document_prompt}
     if is_sentence_transformer(model):
-        return SentenceEncoder(model, **prompts, **how)  # type: ignore[arg-type]
+        return SentenceEncoder(model, **prompts, **how)
     if isinstance(model, str | Path):
         model = locate(model)
         settle_hub(model)
@@ -53,11 +53,11 @@ def open_retriever(
             return SentenceEncoder.from_pretrained(model, **prompts, **how)
     if given := [name for name, prompt in prompts.items() if prompt is not None]:
         raise UserError(f"`{given[0]}` is for models of sentence-transformers, which have {MODULES}; leave it out.")
-    return model if isinstance(model, Embedder) else open_encoder(model, processor, **how)  # type: ignore[arg-type]
+    return model if isinstance(model, Embedder) else open_encoder(model, processor, **how)
 
 
 def open_encoder(
-    model: str | Path | PreTrainedModel | DualEncoder,
+    model: Retriever,
     processor: ProcessorMixin | Preprocessor | None = None,
     *,
     device: str | torch.device | None = None,
@@ -88,5 +88,5 @@ def open_encoder(
             )
         model.float()  # transformers loads in the precision of the file
         return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)
-    encoder = DualEncoder.from_pretrained(model, **how)
+    encoder = DualEncoder.from_pretrained(model, **how)  # type: ignore[arg-type]
     return encoder if processor is None else DualEncoder(encoder.model, processor, **how)

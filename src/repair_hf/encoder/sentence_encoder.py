@@ -112,7 +112,7 @@ class SentenceEncoder(Embedder):
         return self._origin
 
     @cached_property
-    def digest(self) -> str:  # type: ignore[override]
+    def digest(self) -> str:
         """A digest of weights, modules, processors and prompts; the same in any precision of the weights."""
         version, model = importlib.metadata.version("sentence-transformers"), self.model
         decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
@@ -194,8 +194,8 @@ def _full_padding(model: Any) -> dict[str, Any]:
     would depend on its neighbours.
     """
     for module in model.modules():
-        config, processor = getattr(module, "config", None), getattr(module, "processor", None)
-        if processor is None or getattr(config, "model_type", None) not in PADDED_TO_FULL_LENGTH:
+        config: Any = getattr(module, "config", None)
+        if not hasattr(module, "processor") or getattr(config, "model_type", None) not in PADDED_TO_FULL_LENGTH:
             continue
         if "padding" in getattr(module, "processing_kwargs", {}).get("text", {}):
             return {}

@@ -44,10 +44,10 @@ class StoredEmbeddings:
             raise UserError(f"`embeddings` {folder} lacks {', '.join(missing)}; it needs {', '.join(FILES)}.")
         ids = _read_ids(Path(folder) / "ids.json")
         wanted = (pairs.images["image_id"][:], pairs.captions["caption_id"][:])
-        self.vectors = tuple(
+        images, captions = (
             _read_vectors(Path(folder), kind, ids[kind], some) for kind, some in zip(KINDS, wanted, strict=True)
         )
-        images, captions = self.vectors
+        self.vectors = images, captions
         if images.shape[1] != captions.shape[1]:
             raise UserError(
                 f"{folder} holds images of {images.shape[1]} and captions of {captions.shape[1]} dimensions; "
@@ -60,10 +60,10 @@ class StoredEmbeddings:
         found = hashlib.sha256()
         for vectors in self.vectors:
             found.update(str(vectors.shape).encode())
-            found.update(vectors)
+            found.update(vectors.tobytes())
         return found.hexdigest()[:16]
 
-    def embed_pairs(self, pairs: Pairs, **_: Any) -> tuple[np.ndarray, ...]:
+    def embed_pairs(self, pairs: Pairs, **_: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of the pairs that they were read for, (N, D) and (M, D) float32, unit length."""
         return self.vectors
 

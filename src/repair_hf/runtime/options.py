@@ -133,7 +133,7 @@ class PromptOptions:
         None, "Prompt of images, for models of sentence-transformers with a chat template; the model's own by default."
     )
 
-    def prompts(self) -> dict[str, str | None]:
+    def prompts(self) -> dict[str, Any]:
         """Return them as keywords."""
         return {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
 
