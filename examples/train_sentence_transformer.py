@@ -2,8 +2,8 @@
 
     python examples/train_sentence_transformer.py
 
-Needs `pip install 'repair-hf[sentence-transformers]'` and its trainer's `accelerate`. The script makes pairs and
-records in the toy world. For real data, change MODEL, PAIRS and RECORDS (folders or Hub ids), and the arguments.
+Needs `pip install 'repair-hf[sentence-transformers]'`. The script makes pairs and records in the toy world. For real
+data, change the model, PAIRS and RECORDS (folders or Hub ids), and the arguments.
 """
 
 from datasets import load_dataset
@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from repair_hf.cli.main import main as repair_hf
 from repair_hf.encoder.shipped import BASE
 
-MODEL = [Transformer(str(BASE))]  # or SentenceTransformer("sentence-transformers/clip-ViT-B-32")
+FLOAT32 = {"dtype": "float32"}  # trained in the precision of the file, float16, a model diverges
 FOLDER = "runs/examples/triplets-run"
 PAIRS, RECORDS, TRIPLETS, TRAINED = (f"{FOLDER}/{name}" for name in ("world", "records", "triplets", "trained"))
 
@@ -27,7 +27,8 @@ def main() -> None:
     repair_hf(["synthesize", *both, *words, "--output", RECORDS])
     repair_hf(["export", "triplets", "--records", RECORDS, "--pairs", PAIRS, "--output", TRIPLETS])
 
-    model = SentenceTransformer(modules=MODEL)
+    # For real data: SentenceTransformer("sentence-transformers/clip-ViT-B-32", model_kwargs=FLOAT32)
+    model = SentenceTransformer(modules=[Transformer(str(BASE), model_kwargs=FLOAT32)])
     # One dataset for each modality of the anchor; the trainer draws batches from both.
     data = {name: load_dataset(TRIPLETS, name, split="train") for name in ("text_to_image", "image_to_text")}
     arguments = SentenceTransformerTrainingArguments(
