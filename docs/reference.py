@@ -80,10 +80,12 @@ def api() -> str:
 
 
 def _methods(owner: type) -> Iterator[tuple[str, Any]]:
-    """Yield the documented public methods that a class itself defines, by name."""
-    for name, kind in vars(owner).items():
+    """Yield the documented public methods that a class or a base in its room defines, by name."""
+    room = owner.__module__.rpartition(".")[0]
+    found = [vars(each) for each in owner.__mro__ if each.__module__.startswith(f"{room}.")]
+    for name, kind in dict(pair for methods in found for pair in methods.items()).items():
         is_method = inspect.isfunction(kind) or isinstance(kind, classmethod | staticmethod)
-        if is_method and name[0] != "_" and vars(owner)[name].__doc__:
+        if is_method and name[0] != "_" and getattr(owner, name).__doc__:
             yield name, getattr(owner, name)
 
 

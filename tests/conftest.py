@@ -28,7 +28,7 @@ from PIL import Image  # noqa: E402
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["tiny_models"]
+pytest_plugins = ["tiny_models", "sentence_models"]
 
 # Files that start processes or run whole pipelines come first, so that no worker begins one when the others are done.
 LONG = """

@@ -140,7 +140,7 @@ def test_every_target_of_make_and_every_extra_that_a_document_names_exists():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     made = re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
     assert made and set(made) <= set(targets)
-    assert set(re.findall(r"(?:repair-hf|\.)\[([a-z]+)\]", text)) <= set(extras)
+    assert set(re.findall(r"(?:repair-hf|\.)\[([a-z-]+)\]", text)) <= set(extras)
 
 
 def test_a_block_is_read_with_its_rule():

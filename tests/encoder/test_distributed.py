@@ -16,7 +16,7 @@ from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launch
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
-from repair_hf.encoder import dual_encoder, pixel_store
+from repair_hf.encoder import dual_encoder, embedder, pixel_store
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import check_launch
@@ -45,6 +45,7 @@ def embed(model: str, source: str, output: str, index: int) -> None:
     dual = dual_encoder.DualEncoder.from_pretrained(model, device="cpu", batch_size=5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dual_encoder, "CAPTIONS_AT_ONCE", 3)
+        patch.setattr(embedder, "CAPTIONS_AT_ONCE", 3)
         patch.setattr(pixel_store, "IMAGES_AT_ONCE", 3)
         images, texts = dual.embed_pairs(pairs)
         kept = dual.embed_pairs(pairs, cache_folder=folder / "kept")

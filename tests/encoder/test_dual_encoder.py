@@ -49,7 +49,7 @@ def test_equals_a_plain_loop(folder, pairs):
 
 def test_runs_where_its_process_computes_unless_a_device_is_given(clip_folder, monkeypatch):
     here = SimpleNamespace(device=torch.device("meta"))
-    monkeypatch.setattr("repair_hf.encoder.dual_encoder.processes", lambda: here)
+    monkeypatch.setattr("repair_hf.encoder.embedder.processes", lambda: here)
     for device, name in ((None, "meta"), ("cpu", "cpu")):
         encoder = DualEncoder.from_pretrained(clip_folder, device=device)
         assert {encoder.device.type, *(value.device.type for value in encoder.model.parameters())} == {name}
@@ -140,7 +140,8 @@ def test_precision_affects_only_the_products(encoder, clip, pairs, tmp_path):
 def test_captions_in_several_shares_keep_their_rows(encoder, pairs, tmp_path, monkeypatch):
     twice = Pairs(pairs.images, concatenate_datasets([pairs.captions, pairs.captions.select(range(5, 24))]))
     whole = encoder.embed_texts(twice.captions["caption"])
-    monkeypatch.setattr("repair_hf.encoder.dual_encoder.CAPTIONS_AT_ONCE", 7)
+    for module in ("dual_encoder", "embedder"):
+        monkeypatch.setattr(f"repair_hf.encoder.{module}.CAPTIONS_AT_ONCE", 7)
     store = PixelStore(pairs.images, "image", encoder.preprocessor, tmp_path)
     for vectors in (encoder.embed_pairs(twice, pixels=store), encoder.embed_pairs(twice, cache_folder=tmp_path)):
         np.testing.assert_array_equal(vectors[0], encoder.embed_images(pairs.images["image"]))

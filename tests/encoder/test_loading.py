@@ -90,7 +90,7 @@ BROKEN = [
     (write(PROCESSOR, b"[1]"), "as the processor of a dual encoder"),
     (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
     (write("adapter_config.json", b"{}"), r"is an adapter without its model; merge .* \(adapter_config.json is"),
-    (only("modules.json", b"[]"), r"is a sentence-transformers model; give .* \(modules.json is there\)"),
+    (only("modules.json", b"[]"), r"a sentence-transformers model.* `repair-hf export triplets` \(modules.json is"),
     (only("open_clip_config.json", b"{}"), "is an open_clip model; give its version for transformers"),
 ]
 

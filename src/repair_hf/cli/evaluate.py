@@ -31,7 +31,8 @@ class EvaluateOptions(EmbeddingOptions):
     """Which retrievers are measured."""
 
     model: list[str] = need(
-        "Retrievers: Hub id or folder of a dual encoder, or world/base. Several are compared with the first."
+        "Retrievers: Hub id or folder of a dual encoder or SentenceTransformer, or world/base. Several are compared "
+        "with the first."
     )
     resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
 
@@ -143,10 +144,11 @@ def _check_model(
 
     Returns the encoder, the model's resolved options, and its metrics if they are finished.
     """
-    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.encoder.opening import open_retriever
     from repair_hf.runtime.run_folder import check_stage, finished
 
-    encoder = DualEncoder.from_pretrained(model, batch_size=options.batch_size, precision=options.precision)
+    how: Any = {"batch_size": options.batch_size, "precision": options.precision}
+    encoder = open_retriever(model, **options.prompts(), **how)
     own = {**resolved, "model": model, "model_digest": encoder.digest}
     metrics = finished(folder, own, needs=("intervals", "n_images", "n_texts"))
     if metrics is None:
@@ -175,7 +177,7 @@ def _evaluate_model(
         return {}
     metrics = _measure(encoder, images, texts, name, folder, data, options.resamples)
     metrics |= provenance(data.options, pairs, model, encoder.digest)
-    metrics["n_texts_cut"] = encoder.preprocessor.report_captions(pairs.captions["caption"])
+    metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
     write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     finish_stage(folder, metrics)
     return read_json(folder / "summary.json")  # as a later run reads them

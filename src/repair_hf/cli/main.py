@@ -35,7 +35,7 @@ COMMANDS = {
     "figure": "Draw a record, a training grid or margins for a paper.",
     "annotate": "Let people judge failures or edits on a web page.",
     "agreement": "Summarize people's judgements, and how well they agree.",
-    "export": "Write a retriever in the format of open_clip, which CLIP_benchmark reads too.",
+    "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
     "completion": "Print a script that completes commands and options in your shell.",
     "env": "Print versions and devices for a bug report.",

@@ -16,8 +16,8 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.mining.options import MiningOptions
-from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.command_line import as_flags, flags
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, opt
 
 EPILOG = """examples:
   repair-hf mine --pairs runs/world --model world/base --output runs/failures
@@ -31,7 +31,12 @@ EPILOG = """examples:
 class MineOptions(MiningOptions):
     """Which retriever, and how many of its false positives to keep."""
 
-    model: str = need("Retriever: Hub id or folder of a dual encoder, or world/base.")
+    model: str | None = opt(
+        None, "Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base."
+    )
+    embeddings: str | None = opt(
+        None, "Folder of embeddings in place of a model: images.npy, captions.npy and their ids.json."
+    )
     reported: str | None = opt(
         None,
         "Table of known failures to use instead of mining: columns query, right, wrong; ids, paths or caption texts.",
@@ -39,11 +44,19 @@ class MineOptions(MiningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reported is not None:
-            defaults = {each.name: each.default for each in fields(self)}
-            chosen = ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
-            if others := [name for name in chosen if getattr(self, name) != defaults[name]]:
-                raise UserError(f"`reported` replaces mining, so leave out {others}.")
+        if (self.model is None) == (self.embeddings is None):
+            raise UserError("`mine` needs a retriever; give --model, or --embeddings in its place.")
+        of_models = self._chosen("query_prompt", "document_prompt", "precision", "cache_images")
+        if self.embeddings is not None and of_models:
+            raise UserError(f"`embeddings` replaces the model, so leave out {of_models}.")
+        of_mining = self._chosen("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search")
+        if self.reported is not None and of_mining:
+            raise UserError(f"`reported` replaces mining, so leave out {of_mining}.")
+
+    def _chosen(self, *names: str) -> list[str]:
+        """Return those of some options that are not at their default."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
 
 
 UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
@@ -74,7 +87,8 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
     if summary.get("reported", {}).get("unmatched"):
         print(f"reported failures that cannot be used, with reasons: {Path(stage.output) / UNMATCHED}")
     print(f"-> {stage.output}")
-    words = [*as_flags(pairs_options), "--model", options.model, "--failures", stage.output]
+    model = ["--model", options.model] if options.model else ["--model", "...", "--any-model"]
+    words = [*as_flags(pairs_options), *model, *flags(options.prompts()), "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
     print("Look at the failures before you pay for their repair:")
     suggest("show", stage.output)
@@ -86,9 +100,10 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
     Returns the pairs, the encoder, the matched and unmatched reports or None, the resolved options, and the summary if
     it is mined already.
     """
-    from repair_hf.encoder.dual_encoder import DualEncoder
+    from repair_hf.encoder.opening import open_retriever
     from repair_hf.mining.false_positives import check_sizes
     from repair_hf.mining.reported import read_report
+    from repair_hf.mining.stored import StoredEmbeddings
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import check_stage, finished
@@ -105,9 +120,14 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
             "so no caption can find a wrong one. Give more images, or --split all."
         )
     report = None if options.reported is None else read_report(options.reported, pairs)
-    encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
+    if options.model is None:
+        encoder: Any = StoredEmbeddings(str(options.embeddings), pairs)
+    else:
+        how: Any = {"batch_size": options.batch_size, "precision": options.precision}
+        encoder = open_retriever(options.model, **options.prompts(), **how)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
+    resolved["model"] = options.model or options.embeddings  # who mined the failures
     if options.reported is not None:
         resolved["reported_digest"] = hashlib.sha256(Path(options.reported).read_bytes()).hexdigest()[:16]
     del resolved["batch_size"]  # affects speed only
@@ -134,7 +154,7 @@ def _mine(encoder: Any, pairs: Any, report: Any, folder: Path, options: MineOpti
     draft = folder / f".{FILE}.tmp"
     failures.to_parquet(draft)
     draft.replace(folder / FILE)
-    summary["captions_cut"] = encoder.preprocessor.report_captions(pairs.captions["caption"][:])
+    summary["captions_cut"] = encoder.report_captions(pairs.captions["caption"][:])
     finish_stage(folder, summary)
     return summary
 

@@ -15,7 +15,7 @@ from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate
 from repair_hf.mining.filtering import FilterOptions, described, filter_failures
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, StageOptions, need, opt
+from repair_hf.runtime.options import PairsOptions, PromptOptions, StageOptions, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
@@ -35,7 +35,7 @@ You can stop it at any time: the same command resumes and pays for no answer twi
 
 
 @dataclass(kw_only=True)
-class SynthesizeOptions(FilterOptions, RepairOptions):
+class SynthesizeOptions(PromptOptions, FilterOptions, RepairOptions):
     """What to repair, and how."""
 
     failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
@@ -101,8 +101,8 @@ def _check(
     options: SynthesizeOptions,
 ) -> _Ready:
     """Load what is to be repaired and check everything but the LLM's and the editor's weights, also for a dry run."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.identity import check_retriever
+    from repair_hf.encoder.opening import open_retriever
     from repair_hf.mining.failures import failures_file, load_failures, miner_of
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
@@ -116,7 +116,7 @@ def _check(
     failures = load_failures(options.failures)
     pairs = load_wanted(pairs_options)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
-    encoder = DualEncoder.from_pretrained(options.model)
+    encoder = open_retriever(options.model, **options.prompts())
     if not options.any_model:
         check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
     check_sources(options.answers_from or ())

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.runtime.options import UserError
 
 
-def check_retriever(encoder: DualEncoder, made_with: Iterable[str | None], what: str) -> None:
+def check_retriever(encoder: Embedder, made_with: Iterable[str | None], what: str) -> None:
     """Check that an encoder is among the retrievers that `what` was made with.
 
     Args:
         encoder: The retriever.
-        made_with: Names as `DualEncoder.name` gives them; None is an unknown one, which may be any.
+        made_with: Names as `Embedder.name` gives them; None is an unknown one, which may be any.
         what: For the error, such as "The records of runs/records".
 
     Raises:
@@ -29,7 +29,7 @@ def check_retriever(encoder: DualEncoder, made_with: Iterable[str | None], what:
     )
 
 
-def _is(encoder: DualEncoder, name: str) -> bool:
+def _is(encoder: Embedder, name: str) -> bool:
     """Compare digests, which change with the versions of transformers and Pillow, too; of the Hub's models, ids."""
     model, _, digest = name.rpartition("@")
-    return digest == encoder.digest or (model == encoder.model.name_or_path and not Path(model).exists())
+    return digest == encoder.digest or (model == encoder.origin and not Path(model).exists())

@@ -14,12 +14,15 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.texts import parse_json
 
 # A file that only another program's model has, and how to get a checkpoint from it.
+MODULES = "modules.json"
 OTHER_FORMATS = {
     "adapter_config.json": "an adapter without its model; merge them with peft (`merge_and_unload`), save model and "
     "processor in a folder, and give that",
-    "modules.json": "a sentence-transformers model; give the id or folder of the CLIP inside it, such as 0_CLIPModel",
+    MODULES: "a sentence-transformers model. `mine`, `evaluate` and `synthesize` take it; to train it, make its data "
+    "with `repair-hf export triplets`",
     "open_clip_config.json": "an open_clip model; give its version for transformers, which has a config.json",
 }
 CONFIG = "config.json"  # what every checkpoint has, also one that serves other programs too
@@ -89,13 +92,23 @@ def check_tokenizer(model: str, tokenizer: Any, embedded: int) -> None:
 def _other_format(model: str) -> str | None:
     """Say what a folder or Hub id holds in place of a checkpoint, if that is known."""
     for name, what in OTHER_FORMATS.items():
-        is_certain = name == "adapter_config.json" or not _has(model, CONFIG)
-        if is_certain and _has(model, name):
+        is_certain = name == "adapter_config.json" or not has_file(model, CONFIG) or _has_more_modules(model, name)
+        if is_certain and has_file(model, name):
             return f"`{model}` is {what} ({name} is there)."
     return None
 
 
-def _has(model: str, name: str) -> bool:
+def _has_more_modules(model: str, name: str) -> bool:
+    """Return whether a folder's modules.json lists more than the checkpoint, such as a pooling of its tokens."""
+    path = Path(model) / name
+    if name != MODULES or not path.is_file():
+        return False
+    listed = parse_json(path.read_bytes())
+    return any(each["path"] and not each["type"].endswith(".Normalize") for each in listed)
+
+
+def has_file(model: str, name: str) -> bool:
+    """Return whether a folder or a repository of the Hub has a file."""
     if Path(model).is_dir():
         return (Path(model) / name).is_file()
     try:

@@ -3,17 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.dual_encoder import A_MODEL, DualEncoder
+from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.loading import MODULES, has_file
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.sentence_encoder import SentenceEncoder, is_sentence_transformer
+from repair_hf.encoder.shipped import locate
+from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError, expect
 
-Retriever = str | Path | PreTrainedModel | DualEncoder
-"""A dual encoder: a Hub id, a folder, a model of transformers such as `CLIPModel`, or a `DualEncoder`."""
+Retriever: TypeAlias = "str | Path | PreTrainedModel | Embedder | torch.nn.Module"
+"""A Hub id, a folder, a model such as `CLIPModel`, a `DualEncoder`, or a `SentenceTransformer`."""
+
+
+def open_retriever(
+    model: Retriever,
+    processor: ProcessorMixin | Preprocessor | None = None,
+    *,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    **how: Any,
+) -> Embedder:
+    """Open what embeds images and captions: a model of sentence-transformers, or a dual encoder.
+
+    A folder or Hub id with `modules.json` is a model of sentence-transformers.
+
+    Args:
+        model: Hub id, folder, model or encoder.
+        processor: The processor of a dual encoder, see `open_encoder`.
+        query_prompt: Prompt of captions, see `SentenceEncoder`.
+        document_prompt: Prompt of images.
+        how: `device`, `batch_size` and `precision`, see `DualEncoder`.
+
+    Raises:
+        UserError: As `open_encoder`; or if prompts are given for another kind of model.
+    """
+    prompts: dict[str, Any] = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+    if is_sentence_transformer(model):
+        return SentenceEncoder(model, **prompts, **how)
+    if isinstance(model, str | Path):
+        model = locate(model)
+        settle_hub(model)
+        if has_file(model, MODULES):
+            return SentenceEncoder.from_pretrained(model, **prompts, **how)
+    if given := [name for name, prompt in prompts.items() if prompt is not None]:
+        raise UserError(f"`{given[0]}` is for models of sentence-transformers, which have {MODULES}; leave it out.")
+    return model if isinstance(model, Embedder) else open_encoder(model, processor, **how)
 
 
 def open_encoder(
@@ -24,7 +64,7 @@ def open_encoder(
     batch_size: int = 256,
     precision: str = "fp32",
 ) -> DualEncoder:
-    """Open a retriever. A loaded model becomes float32 in place; an open `DualEncoder` is returned as it is.
+    """Open a dual encoder. A loaded model becomes float32 in place; an open `DualEncoder` is returned as it is.
 
     Args:
         model: Hub id, folder, model or encoder.
@@ -48,5 +88,5 @@ def open_encoder(
             )
         model.float()  # transformers loads in the precision of the file
         return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)
-    encoder = DualEncoder.from_pretrained(model, **how)
+    encoder = DualEncoder.from_pretrained(model, **how)  # type: ignore[arg-type]
     return encoder if processor is None else DualEncoder(encoder.model, processor, **how)

@@ -15,7 +15,7 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.images import content_digest, decode_small
 from repair_hf.runtime.arrays import on_disk
-from repair_hf.runtime.options import EmbeddingOptions
+from repair_hf.runtime.options import EmbeddingOptions, UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest
 
@@ -102,8 +102,10 @@ def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:
     return undecoded(images, column).with_transform(decode)
 
 
-def pixels_for(images: Dataset, preprocessor: Preprocessor, options: EmbeddingOptions) -> PixelStore | None:
+def pixels_for(images: Dataset, preprocessor: Preprocessor | None, options: EmbeddingOptions) -> PixelStore | None:
     """Return the store of a column `image` if `cache_images` asks for it."""
     if not options.cache_images:
         return None
+    if preprocessor is None:
+        raise UserError("`cache_images` is for checkpoints of transformers; leave it out for this model.")
     return PixelStore(images, "image", preprocessor, options.cache_folder, draft=options.draft_jpegs)

@@ -78,16 +78,14 @@ class Preprocessor:
     @property
     def image_digest(self) -> str:
         """A digest of everything that affects pixels."""
-        settings = json.loads(self.processor.image_processor.to_json_string())
-        kind = type(self.processor.image_processor).__name__  # the settings do not contain the backend
-        return digest([transformers.__version__, PIL.__version__, kind, settings])
+        return digest(image_settings(self.processor.image_processor))
 
     @property
     def digest(self) -> str:
         """A digest of everything that affects pixels and token ids."""
         tokenizer = self.processor.tokenizer
         padding = [tokenizer.padding_side, tokenizer.pad_token_id] if self.pads_fully else []  # padding is read
-        return digest([self.image_digest, self.max_length, self.pads_fully, self._tokenizer_settings(), *padding])
+        return digest([self.image_digest, self.max_length, self.pads_fully, tokenizer_settings(tokenizer), *padding])
 
     def images(self, images: Sequence[PIL.Image.Image]) -> Tensor:
         """Resize and crop images of any mode as the model's processor does, without rescaling and normalizing.
@@ -132,32 +130,8 @@ class Preprocessor:
         return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
 
     def report_captions(self, captions: Sequence[str]) -> int:
-        """Count the captions that `texts` truncates. Log a warning if there are any, or captions of unknown tokens.
-
-        Unknown is also a token that is a part of a character: where a tokenizer lacks a script, it spells its bytes.
-        """
-        tokenizer = self.processor.tokenizer
-        room = self.max_length - tokenizer.num_special_tokens_to_add()
-        n_cut = n_strange = 0
-        strange: dict[int, bool] = {}  # token id -> whether it is unknown
-        for start in range(0, len(captions), TOKENIZED_AT_ONCE):
-            some = list(captions[start : start + TOKENIZED_AT_ONCE])
-            for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
-                n_cut += len(ids) > room
-                for one in ids:
-                    if one not in strange:
-                        strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
-                n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
-        if n_cut:
-            cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
-            logger.warning("%s to %d tokens, the most that the model reads.", cut, self.max_length)
-        if n_strange:
-            logger.warning(
-                "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
-                "for their language?",
-                f"{n_strange:,}", f"{len(captions):,}",
-            )  # fmt: skip
-        return n_cut
+        """Count the captions that `texts` truncates; see the function of this name."""
+        return report_captions(self.processor.tokenizer, self.max_length, captions)
 
     def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
         """Return the model's inputs for some rows of the result of `texts`, truncated to the longest of them.
@@ -195,15 +169,7 @@ class Preprocessor:
         return torch.cat([self._pixels(images, *cut) for cut in cuts])
 
     def _pixels(self, images: Any, start: int, stop: int) -> Tensor:
-        try:
-            some = images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
-        except UserError:  # it names the image
-            raise
-        except UNDECODABLE as error:
-            raise UserError(
-                f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
-                "Its file changed since the pairs were loaded; load them again."
-            ) from error
+        some = read_images(images, start, stop)
         return some if isinstance(some, Tensor) else self.images(some)
 
     def _process(self, images: Sequence[PIL.Image.Image], **kwargs: Any) -> np.ndarray:
@@ -225,13 +191,66 @@ class Preprocessor:
         values = self._process([ramp], do_resize=False, do_center_crop=False, do_pad=False)  # (1, 3, 1, 256)
         return torch.from_numpy(values.astype(np.float32)[0, :, 0])
 
-    def _tokenizer_settings(self) -> Any:
-        tokenizer = self.processor.tokenizer
-        if not tokenizer.is_fast:
-            return [type(tokenizer).__name__, tokenizer.get_vocab()]
-        state = json.loads(tokenizer.backend_tokenizer.to_str())
-        of_the_last_call = ("padding", "truncation")
-        return {part: state[part] for part in state if part not in of_the_last_call}
+
+def image_settings(image_processor: Any) -> list[Any]:
+    """Return everything that affects the pixels that an image processor makes."""
+    settings = json.loads(image_processor.to_json_string())
+    kind = type(image_processor).__name__  # the settings do not contain the backend
+    return [transformers.__version__, PIL.__version__, kind, settings]
+
+
+def tokenizer_settings(tokenizer: Any) -> Any:
+    """Return everything that affects the token ids of a tokenizer without padding and truncation."""
+    if not tokenizer.is_fast:
+        return [type(tokenizer).__name__, tokenizer.get_vocab()]
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    of_the_last_call = ("padding", "truncation")
+    return {part: state[part] for part in state if part not in of_the_last_call}
+
+
+def read_images(images: Any, start: int, stop: int) -> Any:
+    """Decode some rows of a list or column of images; a `PixelStore` or a tensor gives a tensor.
+
+    Raises:
+        UserError: If one cannot be decoded.
+    """
+    try:
+        return images[start:stop] if isinstance(images, list | tuple) else images[np.arange(start, stop)]
+    except UserError:  # it names the image
+        raise
+    except UNDECODABLE as error:
+        raise UserError(
+            f"One of the images {start} to {stop - 1} cannot be decoded ({error}). "
+            "Its file changed since the pairs were loaded; load them again."
+        ) from error
+
+
+def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) -> int:
+    """Count the captions that are truncated. Log a warning if there are any, or captions of unknown tokens.
+
+    Unknown is also a token that is a part of a character: where a tokenizer lacks a script, it spells its bytes.
+    """
+    room = max_length - tokenizer.num_special_tokens_to_add()
+    n_cut = n_strange = 0
+    strange: dict[int, bool] = {}  # token id -> whether it is unknown
+    for start in range(0, len(captions), TOKENIZED_AT_ONCE):
+        some = list(captions[start : start + TOKENIZED_AT_ONCE])
+        for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
+            n_cut += len(ids) > room
+            for one in ids:
+                if one not in strange:
+                    strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
+            n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
+    if n_cut:
+        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
+        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+    if n_strange:
+        logger.warning(
+            "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
+            "for their language?",
+            f"{n_strange:,}", f"{len(captions):,}",
+        )  # fmt: skip
+    return n_cut
 
 
 def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.evaluation.cases import Cases, Metric
 from repair_hf.evaluation.intervals import Draws
 from repair_hf.evaluation.tables import load_table, save_table
@@ -33,7 +33,7 @@ BLOCK = 4096  # cases scored together
 
 
 def evaluate_compositional(
-    encoder: DualEncoder, sets: Sequence[Cases], model: str, own_images: np.ndarray | None = None
+    encoder: Embedder, sets: Sequence[Cases], model: str, own_images: np.ndarray | None = None
 ) -> pa.Table:
     """Score the cases of some benchmarks, in a table with the columns above.
 
@@ -100,7 +100,7 @@ def load_cases(folder: str | Path) -> pa.Table:
     return load_table(Path(folder) / FILE, "of an evaluation with --compositional", COLUMNS)
 
 
-def _judge(encoder: DualEncoder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:
+def _judge(encoder: Embedder, cases: Cases, model: str, own_images: np.ndarray | None) -> pa.Table:
     texts = encoder.embed_texts(cases.captions, desc=f"Embedding captions of {cases.benchmark}")
     if cases.pictures is not None:
         images = encoder.embed_images(

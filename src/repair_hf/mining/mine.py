@@ -9,8 +9,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.opening import Retriever, open_encoder
+from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.alike import alike_images
 from repair_hf.mining.faiss_index import Index
@@ -25,6 +25,7 @@ from repair_hf.mining.false_positives import (
 from repair_hf.mining.options import MiningKeywords, MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.reported import Report, score_report
+from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.processes import processes
@@ -36,7 +37,7 @@ def mine(
     """Find the wrong answers that a retriever ranks highest, in both directions.
 
     Args:
-        model: A `CLIPModel` or another dual encoder of transformers, a Hub id, or a folder.
+        model: A `CLIPModel` or another dual encoder of transformers, a `SentenceTransformer`, a Hub id, or a folder.
         pairs: Images and captions, see `load_pairs` and `Pairs.from_dataset`.
         processor: The model's processor; by default the one beside the weights.
         options: Fields of `MiningOptions`, such as `d_i2t=5` or `max_queries=1000`: the options of `repair-hf mine`.
@@ -55,18 +56,19 @@ def mine(
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
     if len(pairs.images) < 2:
         raise UserError("`pairs` hold one image, so no caption can find a wrong one. Give more images.")
-    encoder = open_encoder(model, processor, batch_size=wanted.batch_size, precision=wanted.precision)
+    how: Any = {"batch_size": wanted.batch_size, "precision": wanted.precision}
+    encoder = open_retriever(model, processor, **wanted.prompts(), **how)
     return mine_pairs(encoder, pairs, wanted)[0]
 
 
 def mine_pairs(
-    encoder: DualEncoder,
+    encoder: Embedder | StoredEmbeddings,
     pairs: Pairs,
     options: MiningOptions,
     cache_folder: Path | None = None,
     report: Report | None = None,
 ) -> tuple[Dataset, dict[str, Any]]:
-    """Mine with an open encoder, or score reported failures; vectors are kept in `cache_folder`.
+    """Mine with an open encoder or stored embeddings, or score reported failures; vectors are kept in `cache_folder`.
 
     Every process gets all failures.
 
@@ -95,7 +97,7 @@ def mine_pairs(
 
 
 def _search(
-    encoder: DualEncoder,
+    encoder: Embedder | StoredEmbeddings,
     pairs: Pairs,
     vectors: tuple[np.ndarray, np.ndarray],
     same_image: Any,

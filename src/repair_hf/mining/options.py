@@ -60,6 +60,8 @@ class MiningKeywords(TypedDict, total=False):
     near_duplicates: float | None
     search: Literal["exact", "ivf", "hnsw"]
     search_effort: float
+    query_prompt: str | None
+    document_prompt: str | None
     batch_size: int
     precision: Literal["fp32", "bf16", "fp16"]
     cache_images: bool

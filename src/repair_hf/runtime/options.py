@@ -127,7 +127,23 @@ class SourceOptions(PairsOptions):
 
 
 @dataclass(kw_only=True)
-class EmbeddingOptions(Bounded):
+class PromptOptions:
+    """Prompts of a retriever of sentence-transformers."""
+
+    query_prompt: str | None = opt(
+        None, "Prompt of captions, for models of sentence-transformers; the model's own by default, '' for none."
+    )
+    document_prompt: str | None = opt(
+        None, "Prompt of images, for models of sentence-transformers with a chat template; the model's own by default."
+    )
+
+    def prompts(self) -> dict[str, Any]:
+        """Return them as keywords."""
+        return {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
+
+
+@dataclass(kw_only=True)
+class EmbeddingOptions(PromptOptions, Bounded):
     """How images and captions are embedded; a base of the commands' own options."""
 
     batch_size: int = opt(256, "Images or captions to encode at once.", least=1)

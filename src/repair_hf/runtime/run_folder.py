@@ -48,7 +48,7 @@ PACKAGES = """
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib
 """.split()
 MARKS = ("config.yaml", "versions.json", "summary.json")
-INPUTS = ("pairs", "image_folder", "model")  # options that may name a folder of the user
+INPUTS = ("pairs", "image_folder", "model", "embeddings")  # options that may name a folder of the user
 FORGET = f"Delete {', '.join(MARKS)} there, and the same command goes on from what else the folder holds"
 SHORTEST_SECRET = 8  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 

@@ -20,7 +20,7 @@ from typing import Any, Unpack
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage, known_dollars
 from repair_hf.llm.journal import shards
@@ -64,7 +64,7 @@ class Synthesizer:
     def __init__(
         self,
         pairs: Pairs,
-        encoder: DualEncoder,
+        encoder: Embedder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor,
         **options: Unpack[SynthesisKeywords],

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
-from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.preprocessing import ahead
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.synthesis.options import Select
@@ -38,7 +38,7 @@ class Selection:
 
 
 def select_captions(
-    encoder: DualEncoder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]], *, select: Select = "nearest"
+    encoder: Embedder, fps: Sequence[str], candidates: Sequence[Sequence[str | None]], *, select: Select = "nearest"
 ) -> list[Selection]:
     """Select among the candidates of each caption in `fps`. Every distinct text is embedded once."""
     changed = [
@@ -57,7 +57,7 @@ def select_captions(
 
 
 def select_images(
-    encoder: DualEncoder,
+    encoder: Embedder,
     sources: SourceImages,
     fps: Sequence[int],
     candidates: Sequence[Sequence[Path | None]],
@@ -104,9 +104,7 @@ class _Embedded:
     pixels: bytes  # digest
 
 
-def _embed(
-    encoder: DualEncoder, keys: list, open_one: Callable[[Any], Image.Image], desc: str
-) -> dict[Any, _Embedded]:
+def _embed(encoder: Embedder, keys: list, open_one: Callable[[Any], Image.Image], desc: str) -> dict[Any, _Embedded]:
     """Open and embed images a few at a time, so that memory does not grow; threads open the next ones meanwhile."""
     embedded = {}
     size = min(encoder.batch_size, MAX_OPENED)

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.identity import check_retriever
-from repair_hf.encoder.opening import Retriever, open_encoder
+from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import RESERVE, open_journal
 from repair_hf.llm.retirement import check_retirement
@@ -61,7 +61,7 @@ class Work:
 
     pairs: Pairs
     failures: Dataset
-    encoder: DualEncoder
+    encoder: Embedder
     llm: LLMOptions
     editor: EditorOptions
     options: RepairOptions
@@ -71,7 +71,7 @@ class Work:
         """What decides the result."""
         options = asdict(self.llm) | asdict(self.editor) | asdict(self.options) | local_weights(self.llm, self.editor)
         return options | {
-            "model": self.encoder.model.name_or_path or None,
+            "model": self.encoder.origin or None,
             "failures_digest": digest(self.failures.select_columns(list(FEATURES)).to_dict()),
             "pairs_fingerprint": self.pairs.fingerprint,
             "model_digest": self.encoder.digest,
@@ -117,7 +117,7 @@ def synthesize(
     expect(failures, (Dataset, str, Path), "failures", "what `mine` returns, or a folder of `repair-hf mine`")
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
     of_llm, of_editor, repair = _options(options | {"llm": llm, "editor": editor})
-    encoder = open_encoder(model, processor)
+    encoder = open_retriever(model, processor)
     if not isinstance(failures, Dataset):
         check_retriever(encoder, [miner_of(failures)], f"The failures of {failures}")
         failures = load_failures(failures)

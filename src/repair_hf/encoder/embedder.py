@@ -1,0 +1,201 @@
+"""Turn images and captions into unit vectors of one space: what mining, evaluation and synthesis ask of a retriever.
+
+Vectors of whole datasets are computed by all processes of a run. They can be stored under a digest of the retriever
+and the data, so a fine-tuned model never reuses its parent's vectors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from repair_hf.encoder.pixel_store import PixelStore
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.arrays import Parts, in_memory, on_disk
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import digest
+
+CAPTIONS_AT_ONCE = 4096  # tokenized and sorted by length together
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TextParts = Iterator[tuple[slice, np.ndarray]]  # rows of distinct texts, and their vectors
+NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures", "dtype")
+
+
+class Embedder(ABC):
+    """Base of the retrievers. A subclass embeds a share of images or texts, and names what its vectors depend on.
+
+    Raises:
+        UserError: If batch size or precision is not valid.
+    """
+
+    preprocessor: Preprocessor | None = None  # without one there is no `PixelStore`
+
+    def __init__(self, device: str | torch.device | None, batch_size: int, precision: str) -> None:
+        if batch_size < 1:
+            raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+        if precision not in PRECISIONS:
+            raise UserError(f"`precision` takes {', '.join(PRECISIONS)}, got {precision}.")
+        self.device = processes().device if device is None else torch.device(device)
+        if precision == "fp16" and self.device.type == "cpu":
+            raise UserError("`precision` fp16 needs a GPU; use bf16 or fp32.")
+        self.batch_size, self.precision = batch_size, precision
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """A digest of all that decides the vectors."""
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """The Hub id or folder of the weights; empty if unknown."""
+
+    @abstractmethod
+    def report_captions(self, captions: Sequence[str]) -> int:
+        """Count the captions that are truncated, and log a warning if there are any."""
+
+    @abstractmethod
+    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts: ...
+
+    @abstractmethod
+    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts: ...
+
+    @property
+    def name(self) -> str:
+        """The Hub id, or the last part of the folder, and after an @ the digest; records name their retriever so."""
+        is_folder = Path(self.origin).is_dir()
+        return f"{Path(self.origin).name if is_folder else self.origin}@{self.digest}"
+
+    @cached_property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.embed_texts(["a"]).shape[1]
+
+    def embed_images(self, images: Any, *, desc: str | None = None, ids: Sequence[str] | None = None) -> np.ndarray:
+        """Embed images.
+
+        Args:
+            images: A list of images, a column of a dataset, a `PixelStore`, or a (N, 3, H, W) uint8 tensor.
+            desc: Title of the progress bar; none without it.
+            ids: Names of the images in error messages; by default their row numbers.
+
+        Shape:
+            Returns (N, D) float32, unit length.
+
+        Raises:
+            UserError: If an image cannot be decoded, or its vector is zero or not finite.
+        """
+        return _joined(self._embed_images(images, slice(0, len(images)), desc, ids))
+
+    def embed_texts(self, captions: Sequence[str], *, desc: str | None = None) -> np.ndarray:
+        """Embed captions. Each distinct text is embedded once, so equal texts have equal vectors.
+
+        Shape:
+            Returns (M, D) float32, unit length.
+
+        Raises:
+            UserError: If a caption's vector is zero or not finite.
+        """
+        texts, places = _distinct(captions)
+        return _joined(self._embed_texts(texts, slice(0, len(texts)), desc))[places]
+
+    def embed_pairs(
+        self, pairs: Pairs, *, pixels: Any = None, cache_folder: str | Path | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Embed the images and captions of pairs. Each process embeds its share, and gets the whole.
+
+        Shares are cut between batches of images, and between `CAPTIONS_AT_ONCE` distinct captions, so each batch is
+        the same as in one process.
+
+        Args:
+            pairs: The pairs.
+            pixels: Their images, if they are decoded already.
+            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights, data and decoding;
+                None stores nothing.
+
+        Shape:
+            Returns (N, D) and (M, D) float32, unit length. From a folder they are read-only.
+        """
+        everyone = processes()
+        images = pairs.images["image"] if pixels is None else pixels
+        texts, places = _distinct(pairs.captions["caption"])
+        titles = ("Embedding images", "Embedding captions") if everyone.is_main else (None, None)
+
+        def of_images() -> Parts:
+            share = everyone.share(len(images), self.batch_size)
+            return self._embed_images(images, share, titles[0], pairs.images["image_id"])
+
+        def of_texts() -> Parts:
+            found = self._embed_texts(texts, everyone.share(len(texts), CAPTIONS_AT_ONCE), titles[1])
+            return _spread(found, places)
+
+        shapes = (len(images), self.dim), (len(places), self.dim)
+        if cache_folder is None:
+            return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
+        data, folder = [self.digest, self.precision, pairs.fingerprint], Path(cache_folder)
+        drafted = [pixels.draft] if isinstance(pixels, PixelStore) and pixels.draft else []
+        files = folder / f"images-{digest(data + drafted)}.npy", folder / f"texts-{digest(data)}.npy"
+        keep: dict[str, Any] = {"dtype": np.float32, "remedy": "free some space, or choose another --output"}
+        return (
+            on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
+            on_disk(files[1], shapes[1], parts=of_texts, what="The captions' vectors", **keep),
+        )
+
+    @contextmanager
+    def _autocast(self) -> Iterator[None]:
+        dtype = PRECISIONS[self.precision]
+        with torch.inference_mode(), torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            yield
+
+
+def _distinct(captions: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Return the distinct texts in order of appearance, and each caption's place among them, (M,)."""
+    places: dict[str, int] = {}
+    where = np.array([places.setdefault(caption, len(places)) for caption in captions[:]], np.int64)
+    return list(places), where
+
+
+def _spread(parts: TextParts, places: np.ndarray) -> Parts:
+    """Convert rows of distinct texts to rows of captions."""
+    order = np.argsort(places, kind="stable")
+    for rows, vectors in parts:
+        first, stop = np.searchsorted(places, (rows.start, rows.stop), sorter=order)
+        captions = np.sort(order[first:stop])
+        yield captions, vectors[places[captions] - rows.start]
+
+
+def _joined(parts: Parts) -> np.ndarray:
+    vectors = [values for _, values in parts]
+    if not vectors:
+        raise UserError("There is nothing to embed; give at least one image or caption.")
+    return np.concatenate(vectors)
+
+
+def unit(vectors: torch.Tensor, names: Sequence[str]) -> np.ndarray:
+    """Normalize vectors (n, D), and raise an error with the name of one that cannot be."""
+    norms = vectors.norm(dim=1, keepdim=True)
+    if (bad := ~(torch.isfinite(norms) & (norms > 0))).any():
+        first = int(bad.squeeze(1).nonzero()[0])
+        raise UserError(
+            f"{int(bad.sum())} of {len(vectors)} vectors are zero or not finite, first for {names[first]}. "
+            "The model's weights may be broken; check its training run."
+        )
+    return (vectors / norms).numpy()
+
+
+def settled(config: dict[str, Any]) -> dict[str, Any]:
+    """Drop from a configuration what changes when the same weights are saved and loaded."""
+    return {
+        key: settled(value) if isinstance(value, dict) else repr(value)
+        for key, value in config.items()
+        if key not in NOT_OF_THE_WEIGHTS
+    }

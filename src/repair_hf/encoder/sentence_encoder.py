@@ -1,0 +1,215 @@
+"""Embed images and captions with a model of sentence-transformers, which does the encoding.
+
+A caption is embedded as a query (`encode_query`), an image as a document (`encode_document`). Both directions rank
+with these vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from repair_hf.encoder.embedder import CAPTIONS_AT_ONCE, Embedder, TextParts, settled, unit
+from repair_hf.encoder.preprocessing import (
+    DECODED_AT_ONCE,
+    PADDED_TO_FULL_LENGTH,
+    ahead,
+    image_settings,
+    read_images,
+    report_captions,
+    tokenizer_settings,
+)
+from repair_hf.pairs.images import in_8_bits
+from repair_hf.runtime.arrays import Parts
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest
+
+IMAGES_AT_ONCE = 32  # opened at full size: a vision LLM cuts them into pieces itself
+INSTALL = "pip install 'repair-hf[sentence-transformers]'"
+WITH_CODE = (
+    "Its repository holds code, which this program does not run. Load it in Python and give the model to `mine`, or "
+    "give its embeddings to `repair-hf mine --embeddings`"
+)
+
+
+class SentenceEncoder(Embedder):
+    """A model of sentence-transformers that reads images and texts.
+
+    Args:
+        model: The model, as `SentenceTransformer(...)` loads it.
+        origin: Its Hub id or folder; by default that of its first model of transformers.
+        query_prompt: Prompt of captions; by default the model's own prompt for queries. Empty for none.
+        document_prompt: Prompt of images; by default the model's own prompt for documents. Models without a chat
+            template ignore it.
+        device: Where to run; by default this process's accelerator, or the CPU.
+        batch_size: Images or captions encoded at once.
+        precision: Precision of the matrix products (autocast), see `DualEncoder`.
+
+    Raises:
+        UserError: If the model does not read both images and texts.
+    """
+
+    def __init__(
+        self,
+        model: Any,  # a `SentenceTransformer`
+        *,
+        origin: str | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        device: str | torch.device | None = None,
+        batch_size: int = 256,
+        precision: str = "fp32",
+    ) -> None:
+        super().__init__(device, batch_size, precision)
+        self.model = model.to(self.device)
+        own = getattr(model.transformers_model, "name_or_path", None)
+        self._origin = str(origin or own or "")
+        if not (model.supports("text") and model.supports("image")):
+            reads = ", ".join(map(str, model.modalities))
+            raise UserError(f"`{self._origin}` reads {reads}; give a model that reads image and text.")
+        self.query_prompt = model.prompts.get("query") if query_prompt is None else query_prompt
+        self.document_prompt = model.prompts.get("document") if document_prompt is None else document_prompt
+        self._padding = _full_padding(model)
+
+    @classmethod
+    def from_pretrained(cls, id_or_folder: str, *, precision: str = "fp32", **options: Any) -> SentenceEncoder:
+        """Load a model from the Hub or a folder, without running code of its repository.
+
+        With `precision` fp32 its weights become float32; otherwise they stay as they are stored.
+
+        Raises:
+            UserError: If sentence-transformers is not installed, or the model cannot be loaded.
+        """
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise UserError(f"`{id_or_folder}` is a sentence-transformers model; run `{INSTALL}`.") from error
+        dtype = torch.float32 if precision == "fp32" else "auto"
+        try:
+            model = SentenceTransformer(id_or_folder, device="cpu", model_kwargs={"dtype": dtype})
+        except MemoryError:
+            raise
+        except Exception as error:  # broken settings raise errors of any kind
+            said = " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__
+            remedy = WITH_CODE if "trust_remote_code" in str(error) else "Save it again with `save_pretrained`"
+            raise UserError(
+                f"`{id_or_folder}` cannot be loaded by sentence-transformers: {said}. {remedy}."
+            ) from error
+        return cls(model, origin=id_or_folder, precision=precision, **options)
+
+    @property
+    def origin(self) -> str:
+        """The Hub id or folder of the weights; empty if unknown."""
+        return self._origin
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of weights, modules, processors and prompts; the same in any precision of the weights."""
+        version, model = importlib.metadata.version("sentence-transformers"), self.model
+        decides = [version, repr(model), model.truncate_dim, model.prompts.get(model.default_prompt_name)]
+        decides += [self.query_prompt, self.document_prompt, self._padding]
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                decides.append(settled(module.config.to_dict()))
+            if (processor := getattr(module, "processor", None)) is not None:
+                decides.append(_processor_settings(processor))
+        found = hashlib.sha256(digest(decides).encode())
+        for name, tensor in model.state_dict().items():
+            tensor = tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
+            found.update(f"{name}|{tuple(tensor.shape)};".encode())
+            found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return found.hexdigest()[:16]
+
+    def report_captions(self, captions: Sequence[str]) -> int:
+        """Count the captions that are truncated, and log a warning if there are any; 0 if the model does not say."""
+        tokenizer, longest = self.model.tokenizer, self.model.max_seq_length
+        if not isinstance(tokenizer, PreTrainedTokenizerBase) or longest is None:
+            return 0
+        return report_captions(tokenizer, longest, captions)
+
+    def _embed_images(self, images: Any, share: slice, desc: str | None, ids: Sequence[str] | None) -> Parts:
+        def load(cut: tuple[int, int]) -> list[Any]:
+            return [in_8_bits(image).convert("RGB") for image in read_images(images, *cut)]
+
+        batches = _cuts(share.start, share.stop, self.batch_size)
+        cuts = [cut for batch in batches for cut in _cuts(*batch, IMAGES_AT_ONCE)]
+        pictures = chain.from_iterable(ahead(load, [piece for cut in cuts for piece in _cuts(*cut, DECODED_AT_ONCE)]))
+        with tqdm(
+            total=share.stop - share.start, desc=desc, unit=" images", delay=1, disable=None if desc else True
+        ) as bar:
+            for start, stop in cuts:
+                some = list(islice(pictures, stop - start))
+                vectors = self._encode(self.model.encode_document, some, self.document_prompt)
+                names = range(start, stop) if ids is None else ids[start:stop]
+                yield slice(start, stop), unit(vectors, [f"image {name}" for name in names])
+                bar.update(stop - start)
+
+    def _embed_texts(self, texts: list[str], share: slice, desc: str | None) -> TextParts:
+        with tqdm(
+            total=share.stop - share.start, desc=desc, unit=" captions", delay=1, disable=None if desc else True
+        ) as bar:
+            for start, stop in _cuts(share.start, share.stop, CAPTIONS_AT_ONCE):
+                # as a dict, or the library would open a caption that is the address or path of an image
+                some = [{"text": text} for text in texts[start:stop]]
+                vectors = self._encode(self.model.encode_query, some, self.query_prompt, **self._padding)
+                yield slice(start, stop), unit(vectors, [f"caption {text!r}" for text in texts[start:stop]])
+                bar.update(stop - start)
+
+    def _encode(self, encode: Any, items: list[Any], prompt: str | None, **how: Any) -> torch.Tensor:
+        with self._autocast():
+            found = encode(
+                items,
+                prompt=prompt,
+                batch_size=self.batch_size,
+                show_progress_bar=False,
+                convert_to_tensor=True,
+                **how,
+            )
+        return found.float().cpu()
+
+
+def is_sentence_transformer(model: Any) -> bool:
+    """Return whether a loaded model is a `SentenceTransformer`, without importing the library."""
+    library = sys.modules.get("sentence_transformers")
+    return library is not None and isinstance(model, library.SentenceTransformer)
+
+
+def _cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
+
+
+def _full_padding(model: Any) -> dict[str, Any]:
+    """Return the options by which captions get the padding that SigLIP was trained with, if that is what it is.
+
+    sentence-transformers pads to the longest caption of a batch. SigLIP reads the last position, so a caption's vector
+    would depend on its neighbours.
+    """
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if not hasattr(module, "processor") or getattr(config, "model_type", None) not in PADDED_TO_FULL_LENGTH:
+            continue
+        if "padding" in getattr(module, "processing_kwargs", {}).get("text", {}):
+            return {}
+        longest = min(module.tokenizer.model_max_length, config.text_config.max_position_embeddings)
+        text = {"padding": "max_length", "max_length": longest, "return_attention_mask": False}
+        return {"processing_kwargs": {"text": text}}
+    return {}
+
+
+def _processor_settings(processor: Any) -> list[Any]:
+    images, tokenizer = getattr(processor, "image_processor", None), getattr(processor, "tokenizer", processor)
+    found = [type(processor).__name__, getattr(processor, "chat_template", None)]
+    if images is not None:
+        found.append(image_settings(images))
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        found += [tokenizer_settings(tokenizer), tokenizer.padding_side, tokenizer.model_max_length]
+    return found

@@ -1,0 +1,139 @@
+"""Export records as triplets (anchor, positive, negative), for trainers of other embedding models.
+
+A folder has a config for each modality of the anchor, with the columns that the losses of sentence-transformers take:
+
+| config | anchor | positive | negative |
+|---|---|---|---|
+| `text_to_image` | caption | image | image |
+| `image_to_text` | image | caption | caption |
+
+A record gives four triplets. With its query as the anchor, the ground truth and the edit are positives, and the false
+positive is the negative. With each of these positives as the anchor, the query is the positive, and the negative is
+what the pairs show or say of the false positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, Features, Image, Value
+
+from repair_hf.pairs.cells import undecoded
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.wording import bare_caption
+from repair_hf.records.columns import MODALITIES
+from repair_hf.records.dataset import build
+from repair_hf.records.parquet import write_parquet
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
+
+_TEXT, _IMAGE = Value("string"), Image()
+FEATURES = {
+    "text_to_image": Features(anchor=_TEXT, positive=_IMAGE, negative=_IMAGE),
+    "image_to_text": Features(anchor=_IMAGE, positive=_TEXT, negative=_TEXT),
+}
+WAYS = {"t2i": ("text_to_image", "image_to_text"), "i2t": ("image_to_text", "text_to_image")}
+Row = dict[str, Any]
+
+
+def triplets(records: Dataset, pairs: Pairs) -> Iterator[tuple[str, Row]]:
+    """Yield each triplet after the name of its config; images are cells of bytes or a path.
+
+    A record whose false positive is not in the pairs gives two triplets instead of four. So does one whose false
+    positive has the query as its counterpart.
+    """
+    for name in ("q_image", "gt_image", "fp_image", "edit_image"):
+        records = records.cast_column(name, Image(decode=False))
+    counterpart_of = _Counterparts(pairs)
+    for record in records:
+        modalities = MODALITIES[record["direction"]]
+        q, gt, fp, edit = (record[f"{role}_{kind}"] for role, kind in modalities.items())
+        forth, back = WAYS[record["direction"]]
+        counterpart = counterpart_of(record)
+        for match in (gt, edit):
+            yield forth, {"anchor": q, "positive": match, "negative": fp}
+            if counterpart is not None:
+                yield back, {"anchor": match, "positive": q, "negative": counterpart}
+
+
+def export_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[str, int]:
+    """Write the triplets of records to a folder that `load_dataset(folder, config)` reads.
+
+    Args:
+        records: What `load_records` returns, with all images.
+        pairs: The pairs that they were made from.
+        folder: An existing folder.
+
+    Returns:
+        The number of triplets of each config that has any.
+
+    Raises:
+        UserError: If no false positive is in the pairs, or an image cannot be read.
+    """
+    folder, files, counts = Path(folder), {}, {}
+    if not any(_Counterparts(pairs).knows(record) for record in records.select_columns(["direction", "fp_id"])):
+        raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
+    for config, features in FEATURES.items():
+        draft = folder / f".{config}.arrow"
+        rows = build((row for name, row in triplets(records, pairs) if name == config), draft, features)
+        if len(rows):
+            files[config], counts[config] = write_parquet(folder / config, rows), len(rows)
+        draft.unlink()
+    write_atomically(folder / "README.md", _readme(files, counts))
+    return counts
+
+
+class _Counterparts:
+    """What the pairs hold for a false positive in the other modality: an image's caption, a caption's image."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs, self.images = pairs, undecoded(pairs.images, "image")
+        self.captions: list[str] = pairs.captions["caption"][:]
+        self.image_rows = {name: row for row, name in enumerate(pairs.images["image_id"][:])}
+        self.caption_rows = {name: row for row, name in enumerate(pairs.captions["caption_id"][:])}
+
+    def knows(self, record: Row) -> bool:
+        rows = self.image_rows if record["direction"] == "t2i" else self.caption_rows
+        return record["fp_id"] in rows
+
+    def __call__(self, record: Row) -> Any:
+        if not self.knows(record):
+            return None
+        if record["direction"] == "i2t":
+            image = int(self.pairs.caption_image[self.caption_rows[record["fp_id"]]])
+            is_query = image == self.image_rows.get(record["q_id"])
+            return None if is_query else self.images[image]["image"]
+        captions = [self.captions[row] for row in self.pairs.captions_of(self.image_rows[record["fp_id"]])]
+        return next((text for text in captions if bare_caption(text) != bare_caption(record["q_text"])), None)
+
+
+def _readme(files: dict[str, str], counts: dict[str, int]) -> str:
+    configs = "\n".join(
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/{pattern}"
+        for name, pattern in files.items()
+    )
+    rows = "\n".join(f"| `{name}` | {count:,} |" for name, count in counts.items())
+    return _README.format(configs=configs, rows=rows, names=tuple(counts))
+
+
+_README = """---
+configs:
+{configs}
+---
+# Triplets of repaired retrieval failures
+
+Each row has an anchor, a positive and a hard negative, for losses such as `CachedMultipleNegativesRankingLoss` of
+sentence-transformers.
+
+| config | triplets |
+|---|---|
+{rows}
+
+```python
+from datasets import load_dataset
+
+data = {{name: load_dataset("<this folder or repository>", name, split="train") for name in {names}}}
+```
+"""

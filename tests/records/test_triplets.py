@@ -1,0 +1,64 @@
+"""`repair-hf export triplets`: each record's four triplets, in columns that sentence-transformers trains on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from datasets import load_dataset
+
+from repair_hf.cli.main import main
+from repair_hf.records.triplets import FEATURES, export_triplets
+
+
+def pixels(value):
+    return value if isinstance(value, str) else value.convert("RGB").tobytes()
+
+
+def expected(pairs, records) -> Counter:
+    """Read off the records and pairs with plain dictionaries."""
+    images = {row["image_id"]: row["image"] for row in pairs.images}
+    captions, found = {row["caption_id"]: row["caption"] for row in pairs.captions}, Counter()
+    for row in records:
+        kinds = ("text", "image") if row["direction"] == "t2i" else ("image", "text")
+        q, gt, fp, edit = (row[f"{role}_{kinds[role != 'q']}"] for role in ("q", "gt", "fp", "edit"))
+        other = captions[row["fp_id"] + "#0"] if row["direction"] == "t2i" else images[row["fp_id"].split("#")[0]]
+        for match in (gt, edit):
+            found[tuple(map(pixels, (q, match, fp)))] += 1
+            found[tuple(map(pixels, (match, q, other)))] += 1
+    return found
+
+
+def test_a_record_gives_four_triplets(illustrated, illustrated_folder, pairs_folder, tmp_path, capsys):
+    words = [
+        "export",
+        "triplets",
+        "--records",
+        str(illustrated_folder),
+        "--pairs",
+        str(pairs_folder),
+        "--split",
+        "all",
+    ]
+    words += ["--output", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 0
+    assert "24 records would become up to 96 triplets" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main(words) == 0 == main(words)
+    assert "24 records: 48 text_to_image, 48 image_to_text" in capsys.readouterr().out
+    found: Counter = Counter()
+    for config, features in FEATURES.items():
+        data = load_dataset(str(tmp_path / "out"), config, split="train", cache_dir=str(tmp_path / "cache"))
+        assert data.features == features and data.column_names == ["anchor", "positive", "negative"]
+        found.update(tuple(map(pixels, row.values())) for row in data)
+    assert found == expected(*illustrated)
+
+
+def test_records_of_other_pairs(illustrated, tmp_path):
+    pairs, records = illustrated
+    with pytest.raises(ValueError, match="No record names a false positive of these pairs. Give the pairs"):
+        export_triplets(records.map(lambda row: {"fp_id": "x"}), pairs, tmp_path)
+    known = next(row for row in records if row["direction"] == "t2i")["fp_id"]
+    some = records.map(lambda row: {"fp_id": row["fp_id"] if row["fp_id"] == known else "x"})
+    n = sum(row["fp_id"] == known for row in records)
+    assert export_triplets(some, pairs, tmp_path) == {"text_to_image": 24, "image_to_text": 24 + 2 * n}
