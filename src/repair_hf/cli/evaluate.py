@@ -70,6 +70,8 @@ def run(
     from repair_hf.runtime.run_folder import check_stage, open_stage
 
     names, output = short_names(options.model), Path(stage.output)
+    if options.model_revision is not None and len(names) > 1:
+        raise UserError(f"`model_revision` is of one model, got {len(names)}. Measure them one at a time.")
     pairs = load_wanted(pairs_options)
     data = _Data(pairs, pairs_options, load_benchmarks(compositional, pairs, pairs_options))
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options) | asdict(compositional)
@@ -143,7 +145,7 @@ def _check_model(
     from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.runtime.run_folder import check_stage, finished
 
-    encoder = DualEncoder.from_pretrained(model, batch_size=options.batch_size, precision=options.precision)
+    encoder = DualEncoder.from_pretrained(model, **options.how_to_load)
     own = {**resolved, "model": model, "model_digest": encoder.digest}
     metrics = finished(folder, own, needs=("intervals", "n_images", "n_texts"))
     if metrics is None:

@@ -100,7 +100,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
             "so no caption can find a wrong one. Give more images, or --split all."
         )
     report = None if options.reported is None else read_report(options.reported, pairs)
-    encoder = DualEncoder.from_pretrained(options.model, batch_size=options.batch_size, precision=options.precision)
+    encoder = DualEncoder.from_pretrained(options.model, **options.how_to_load)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     if options.reported is not None:

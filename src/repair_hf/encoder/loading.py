@@ -17,8 +17,6 @@ from repair_hf.runtime.options import UserError
 
 # A file that only another program's model has, and how to get a checkpoint from it.
 OTHER_FORMATS = {
-    "adapter_config.json": "an adapter without its model; merge them with peft (`merge_and_unload`), save model and "
-    "processor in a folder, and give that",
     "modules.json": "a sentence-transformers model; give the id or folder of the CLIP inside it, such as 0_CLIPModel",
     "open_clip_config.json": "an open_clip model; give its version for transformers, which has a config.json",
 }
@@ -32,7 +30,7 @@ def explained(model: str, what: str) -> Iterator[None]:
     """Turn any failure to load `what` of a model into a `UserError`, and silence all warnings meanwhile.
 
     Raises:
-        UserError: If the model is an adapter or of another program, or loading fails.
+        UserError: If the model is of another program, or loading fails.
     """
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -86,22 +84,22 @@ def check_tokenizer(model: str, tokenizer: Any, embedded: int) -> None:
         )
 
 
-def _other_format(model: str) -> str | None:
-    """Say what a folder or Hub id holds in place of a checkpoint, if that is known."""
-    for name, what in OTHER_FORMATS.items():
-        is_certain = name == "adapter_config.json" or not _has(model, CONFIG)
-        if is_certain and _has(model, name):
-            return f"`{model}` is {what} ({name} is there)."
-    return None
-
-
-def _has(model: str, name: str) -> bool:
+def has_file(model: str, name: str, revision: str | None = None) -> bool:
+    """Return whether a folder or Hub id holds a file."""
     if Path(model).is_dir():
         return (Path(model) / name).is_file()
     try:
-        return cached_file(model, name) is not None
+        return cached_file(model, name, revision=revision) is not None
     except OSError:  # the file, the repository or the network is missing
         return False
+
+
+def _other_format(model: str) -> str | None:
+    """Say what a folder or Hub id holds in place of a checkpoint, if that is known."""
+    for name, what in OTHER_FORMATS.items():
+        if not has_file(model, CONFIG) and has_file(model, name):
+            return f"`{model}` is {what} ({name} is there)."
+    return None
 
 
 def _reason(error: Exception) -> str:

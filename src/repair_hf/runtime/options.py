@@ -130,11 +130,23 @@ class EmbeddingOptions(Bounded):
     precision: Literal["fp32", "bf16", "fp16"] = opt(
         "fp32", "Precision in which the encoder computes; embeddings are float32 in any case. fp16 needs a GPU."
     )
+    model_revision: str | None = opt(None, "Branch, tag or commit of a model on the Hub; the newest by default.")
+    attn_implementation: str | None = opt(None, "Attention of transformers, such as sdpa or eager; its own choice.")
     cache_images: bool = opt(
         False, "Keep decoded and resized images in a memory-mapped file, which other stages reuse."
     )
     cache_folder: str | None = opt(None, "Folder of that file; Hugging Face's assets cache by default.")
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
+
+    @property
+    def how_to_load(self) -> dict[str, Any]:
+        """Arguments of `DualEncoder.from_pretrained`."""
+        return {
+            "batch_size": self.batch_size,
+            "precision": self.precision,
+            "revision": self.model_revision,
+            "attn_implementation": self.attn_implementation,
+        }
 
     def __post_init__(self) -> None:
         super().__post_init__()

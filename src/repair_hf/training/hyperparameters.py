@@ -90,6 +90,15 @@ class Hyperparameters(GridRule):
         "masked",
         "Off-diagonal grid cells known to be true pairs: masked out of the loss, or negatives as in the paper.",
     )
+    global_loss: Literal["softmax", "sigmoid"] | None = opt(
+        None, "Global loss; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
+    )
+    freeze: Literal["image", "text"] | None = opt(
+        None, "Tower to freeze with its projection; its embeddings stay those of the base."
+    )
+    lora_rank: int | None = opt(None, "Train LoRA adapters of this rank instead of all weights; needs peft.")
+    lora_towers: Literal["both", "image", "text"] = opt("both", "Towers that get LoRA adapters.")
+    save_merged: bool = opt(False, "Also save base and adapter as one model, in the folder `merged`.")
     batches: Literal["random", "neighbours"] = opt(
         "random",
         "Fill a batch at random, or with anchors of its false positives: fewer items to encode, harder negatives.",
@@ -113,6 +122,9 @@ class Hyperparameters(GridRule):
     per_device_eval_batch_size: int = opt(256, "Items encoded at once in evaluation.")
     logging_steps: float = opt(0.05, "Steps between points of the loss curve; below 1, a fraction of all steps.")
     logging_nan_inf_filter: bool = opt(False, "Hide a nan or inf in the logged loss.")
+    report_to: None | str | list[str] = opt(
+        "none", "Trackers of the loss curve: trackio, wandb, tensorboard or another of transformers."
+    )
     save_strategy: str = opt("no", "When to write a checkpoint: `no`, `steps` or `epoch`.")
     resume_from_checkpoint: str | None = opt(
         "last",
