@@ -22,9 +22,9 @@ MADE = {"synthesize/answers", "synthesize/drops", "synthesize/dollars"}
 def folder(tmp_path_factory):
     """A small world and its failures."""
     folder = tmp_path_factory.mktemp("tracked")
-    sizes = "--train 30 --validation 8 --test 8".split()
+    sizes = "--train 60 --validation 8 --test 8".split()
     assert main(["world", "build", "--output", str(folder / "world"), *sizes]) == 0
-    words = ["--pairs", str(folder / "world"), "--model", "world/base", "--max-queries", "3"]
+    words = ["--pairs", str(folder / "world"), "--model", "world/base", "--max-queries", "8"]
     assert main(["mine", *words, "--output", str(folder / "failures")]) == 0
     return folder
 
@@ -38,7 +38,7 @@ def commands(folder, tracker: str) -> list[list[str]]:
     return [["synthesize", *shared, *models, *made], ["train", *shared, *short, *cache]]
 
 
-def test_tensorboard_gets_the_progress_and_the_curve(folder, monkeypatch):
+def test_tensorboard_gets_the_progress_and_the_curve(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     seen = {}

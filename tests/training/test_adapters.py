@@ -158,7 +158,7 @@ def test_what_cannot_be_trained_in_part_is_one_line(clip, encoder, clip_folder, 
             clip_folder,
             dict(global_loss="sigmoid"),
             None,
-            "`global_loss` sigmoid needs a `logit_bias`, which CLIPModel lacks",
+            "sigmoid needs a `logit_bias`, which CLIPModel lacks",
         ),
     ):
         with pytest.raises(UserError, match=message):

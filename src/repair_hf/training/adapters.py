@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from repair_hf.encoder.models import check_peft
+from repair_hf.encoder.models import ADAPTER, check_peft
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.training.config import RepairConfig
 
 TOWERS = {"image": ("vision_model", "visual_projection"), "text": ("text_model", "text_projection")}
@@ -71,6 +72,17 @@ def has_adapters(model: torch.nn.Module) -> bool:
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
+def name_base(folder: str | Path) -> None:
+    """Name a shipped base in a saved adapter as `world/base`: its folder is another on each machine.
+
+    peft must not see that name when it saves: it would ask the Hub for it.
+    """
+    path, names = Path(folder) / ADAPTER, {str(place): name for name, place in RETRIEVERS.items()}
+    config = json.loads(path.read_text())
+    base = config["base_model_name_or_path"]
+    write_atomically(path, json.dumps(config | {"base_model_name_or_path": names.get(base, base)}, indent=2) + "\n")
+
+
 def load_adapters(model: PreTrainedModel, folder: str | Path) -> None:
     """Load the weights of a checkpoint into the adapters of a model."""
     from peft import load_peft_weights, set_peft_model_state_dict
@@ -89,8 +101,6 @@ def _add_adapters(model: Any, config: Any, seed: int) -> None:
             model.add_adapter(config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
-    shipped = {str(folder): name for name, folder in RETRIEVERS.items()}
-    config.base_model_name_or_path = shipped.get(model.name_or_path, model.name_or_path)
     config.revision = config.revision or getattr(model.config, "_commit_hash", None)
     for parameter in model.parameters():
         if parameter.requires_grad:

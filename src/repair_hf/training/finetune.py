@@ -17,7 +17,7 @@ from repair_hf.encoder.models import MERGED
 from repair_hf.encoder.opening import Retriever
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.training.adapters import has_adapters
+from repair_hf.training.adapters import adapter_config, has_adapters
 from repair_hf.training.checkpoints import check_run, mean_loss
 from repair_hf.training.checks import check_model
 from repair_hf.training.collation import TrainingRows
@@ -106,6 +106,7 @@ def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig, 
         UserError: If the model cannot be trained, a batch needs more images, or the last checkpoint is of another run.
     """
     check_model(encoder.model)
+    adapter_config(encoder.model, config)
     sampler_of(data, config)
     if config.resume_from_checkpoint == "last":
         check_run(checkpoint, run_of(encoder.model, data, config))

@@ -30,7 +30,14 @@ from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
-from repair_hf.training.adapters import adapter_config, described, has_adapters, limit_training, load_adapters
+from repair_hf.training.adapters import (
+    adapter_config,
+    described,
+    has_adapters,
+    limit_training,
+    load_adapters,
+    name_base,
+)
 from repair_hf.training.checkpoint_files import fault
 from repair_hf.training.checkpoints import (
     LoopCallback,
@@ -218,6 +225,8 @@ class GridTrainer(Trainer):
             for name in ("forward", "_original_forward"):
                 vars(self.model).pop(name, None)
         super().save_model(output_dir, _internal_call)
+        if has_adapters(self.model) and self.args.should_save:
+            name_base(output_dir or str(self.args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if has_adapters(self.model):  # transformers loads adapters into peft's own models alone
