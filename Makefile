@@ -25,7 +25,7 @@ test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
 
 test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromium, where there is one; an environment of its own.
-	.venv-page/bin/python -m pytest -rs tests/analysis/people
+	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
 	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks
@@ -54,8 +54,8 @@ clean:  ## Remove .venv and caches; runs/ stays.
 # Written last, so a broken installation is begun anew. What is imported gets compiled then: to compile all takes two minutes.
 .venv-page/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-page
-	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio wants Pillow below 13
-	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev,ui]' playwright
+	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio and trackio want Pillow below 13
+	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev,ui]' playwright trackio
 	@touch $@
 
 .venv-crosscheck/ready: pyproject.toml constraints.txt

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
+PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
 TRAIN = "--batch 8 --corpus 40 --steps 1 --repeat 1"
 
 
@@ -32,6 +33,7 @@ def run(script: str, words: str) -> str:
         ("evaluate", "--images 20 --texts 60 --dim 8 --resamples 10 --repeat 2", ("ours", "ours, no intervals")),
         ("llm", "--requests 12 --concurrency 4 --latency 0.01 --repeat 2", ("1", "2", "median ratio")),
         ("train", f"{TRAIN} --rows vanilla", ("run_clip", "vanilla")),
+        ("adapters", f"{PART} --rows lora", ("base", "lora")),
     ],
 )
 def test_a_row_for_each_way(script, words, rows):

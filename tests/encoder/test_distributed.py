@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+from safetensors.torch import load_file
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
@@ -54,7 +55,7 @@ def embed(model: str, source: str, output: str, index: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(pairs_folder, clip_folder, records_folder, tmp_path_factory) -> dict[int, Path]:
+def runs(pairs_folder, clip_folder, siglip_folder, records_folder, tmp_path_factory) -> dict[int, Path]:
     """Number of processes -> folder of their runs: a whole one, and one resumed from its checkpoint."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "script.py").write_text(SCRIPT)
@@ -68,12 +69,15 @@ def runs(pairs_folder, clip_folder, records_folder, tmp_path_factory) -> dict[in
         halves = ["--per-device-train-batch-size", str(PAIRS_PER_STEP // processes // 2)]
         cut = [*flags, str(output / "cut"), *halves, "--gradient-accumulation-steps", "2", "--max-steps", "4"]
         whole = [*flags, str(output / "whole")]
+        part = [*flags, str(output / "part"), "--model", str(siglip_folder), "--max-steps", "4", "--lora-rank", "2"]
+        siglip = [*flags, str(output / "siglip"), "--model", str(siglip_folder), "--max-steps", "4", "--any-model"]
+        siglip += ["--freeze", "image", "--learning-rate", "0.05"]
         resumed = [*flags, str(output / "resumed"), "--resume-from-checkpoint", str(output / "whole" / "checkpoint-5")]
         if processes == 1:
-            assert main(whole) == main(cut) == 0
+            assert main(whole) == main(cut) == main(part) == main(siglip) == 0
             embed(str(clip_folder), str(pairs_folder), str(output), 0)
         else:  # in chunks, which change nothing
-            commands = [[*words, "--chunk-size", "5"] for words in (whole, resumed, cut)]
+            commands = [[*words, "--chunk-size", "5"] for words in (whole, resumed, cut, part, siglip)]
             data = {"model": str(clip_folder), "pairs": str(pairs_folder), "output": str(output)}
             launch(folder / "script.py", json.dumps([commands, data]), output / "seen-by-1.npz")
     return {1: folder / "1", 2: folder / "2"}
@@ -90,7 +94,8 @@ def launch(script: Path, argument: str, proof: Path) -> None:
     )
     # Not the exit code: gloo's threads sometimes abort the interpreter at exit, after everything is saved.
     assert proof.is_file(), done.stderr[-4000:]
-    assert done.stdout.count("world size 2   cpu   float32   8 pairs per step") == 3, done.stdout
+    assert done.stdout.count("world size 2   cpu   float32   8 pairs per step") == 5, done.stdout
+    assert "find_unused_parameters" not in done.stderr
 
 
 def test_two_processes_make_the_model_of_one(runs):
@@ -118,6 +123,15 @@ def test_the_global_loss_of_a_step_that_is_cut_is_the_mean_over_its_parts(runs, 
         logits = dual.model.logit_scale.exp().item() * images[pairs.caption_image[part]] @ texts[part].mT
         losses += [torch.nn.functional.cross_entropy(each, torch.arange(4)).item() for each in (logits, logits.mT)]
     assert curve(runs[1] / "cut")[0]["loss_global"] == pytest.approx(sum(losses) / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "file"), [("part", "adapter_model.safetensors"), ("siglip", "model.safetensors")])
+def test_two_processes_train_adapters_and_a_tower_with_the_sigmoid_loss_as_one(runs, name, file):
+    one, two = (load_file(folder / name / file) for folder in runs.values())
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(*(curve(folder / name) for folder in runs.values()), strict=True):
+        for term in ("loss_global", "loss_grid", "grad_norm"):
+            assert theirs[term] == pytest.approx(mine[term], rel=1e-3), term
 
 
 def test_a_resumed_run_of_two_processes_ends_where_the_whole_one_does(runs):

@@ -89,7 +89,7 @@ BROKEN = [
     (drop(PROCESSOR), "Can't load image processor"),
     (write(PROCESSOR, b"[1]"), "as the processor of a dual encoder"),
     (settings(PROCESSOR, "image_processor", {"size": "x"}), "as the processor of a dual encoder"),
-    (write("adapter_config.json", b"{}"), r"is an adapter without its model; merge .* \(adapter_config.json is"),
+    (write("adapter_config.json", b"{}"), "an adapter whose adapter_config.json names no base; add `base_model_name"),
     (only("modules.json", b"[]"), r"a sentence-transformers model.* `repair-hf export triplets` \(modules.json is"),
     (only("open_clip_config.json", b"{}"), "is an open_clip model; give its version for transformers"),
 ]

@@ -111,3 +111,33 @@ def test_the_push_of_transformers_is_refused(clip, clip_processor, pairs_folder,
     config = RepairConfig(output_dir=str(tmp_path), push_to_hub=True, use_cpu=True)
     with pytest.raises(UserError, match=r"call `trainer.push_to_hub\(\)` after the training"):
         RepairTrainer(clip, config, load_pairs(pairs_folder), None, clip_processor)
+
+
+def test_an_adapter_is_pushed_alone_and_loaded_onto_its_base(hub, client, clip_folder, pairs_folder, tmp_path):
+    assert client.main("push", "model", shutil.copytree(clip_folder, tmp_path / "clip"), "--repo", "me/clip")[0] == 0
+    words = f"train --pairs {pairs_folder} --split all --use-cpu --per-device-train-batch-size 4 --max-steps 2"
+    words += f" --lora-rank 2 --cache-folder {tmp_path / 'cache'} --push-to-hub --hub-model-id me/clip-lora"
+    out = tmp_path / "out"
+    code, _, error = client.main(*words.split(), "--model", "me/clip", "--model-revision", "main", "--output", out)
+    assert code == 0, error
+    sent = hub.files("model", "me/clip-lora")
+    assert "model.safetensors" not in sent
+    assert sent["adapter_model.safetensors"] == (out / "adapter_model.safetensors").read_bytes()
+    config = json.loads(sent["adapter_config.json"])
+    assert config["base_model_name_or_path"] == "me/clip" and len(config["revision"]) == 40
+    card = sent["README.md"].decode()
+    assert "library_name: peft" in card and "base_model: me/clip" in card and "The weights here are an adapter" in card
+    shown = f"""
+from transformers import AutoModel, AutoProcessor
+from repair_hf.encoder.dual_encoder import DualEncoder
+AutoModel.from_pretrained("me/clip-lora"), AutoProcessor.from_pretrained("me/clip-lora")
+result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-lora", {str(out)!r}, "me/clip")]
+"""
+    there, here, base = client.run(shown)
+    assert there == here != base
+    local = [*words.split(), "--model", tmp_path / "clip", "--output", tmp_path / "local"]
+    code, _, error = client.main(*local)
+    assert code == 2 and "is not on the Hub. Train with --save-merged to push a whole model" in error
+    assert client.main(*local, "--save-merged", "--output", tmp_path / "both")[0] == 0
+    sent = hub.files("model", "me/clip-lora")
+    assert {"model.safetensors", "config.json"} <= sent.keys() and "adapter_config.json" not in sent

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import SiglipConfig, SiglipModel
 from transformers.models.clip.modeling_clip import image_text_contrastive_loss
 
-from repair_hf.training.losses import ContrastiveLoss, GridLoss
+from repair_hf.training.losses import ContrastiveLoss, GridLoss, SigmoidLoss
 
 SCALE = torch.tensor(14.0)
 
@@ -126,3 +127,19 @@ def test_gradient_is_the_numerical_one():
         down, _ = slow_grid(images.detach() - nudge, texts, SCALE, present, matches)
         numeric[tuple(at)] = (up - down) / (2 * step)
     torch.testing.assert_close(images.grad.double(), numeric, atol=1e-4, rtol=1e-3)
+
+
+def test_the_sigmoid_loss_is_that_of_transformers_and_leaves_out_what_is_hidden():
+    text = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+    vision = {name: value for name, value in text.items() if name != "vocab_size"} | dict(image_size=8, patch_size=4)
+    config = SiglipConfig(text_config=text | dict(max_position_embeddings=4), vision_config=vision)
+    model = SiglipModel(config).eval()
+    model.logit_scale.data.fill_(1.5), model.logit_bias.data.fill_(-2.0)
+    inputs = dict(input_ids=torch.randint(9, (5, 4)), pixel_values=torch.randn(5, 3, 8, 8))
+    found = model(**inputs, return_loss=True)
+    given = found.image_embeds, found.text_embeds, model.logit_scale.exp(), model.logit_bias
+    torch.testing.assert_close(SigmoidLoss()(*given)["loss"], found.loss)
+    hidden = torch.zeros(5, 5, dtype=torch.bool)
+    hidden[0, 3] = True
+    left = torch.nn.functional.softplus(found.logits_per_image[0, 3])
+    torch.testing.assert_close(SigmoidLoss()(*given, hidden)["loss"], found.loss - left / 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,6 +173,7 @@ MADE = {
     "grid and edits": LocalGrids,
     "triplet": lambda: WithNegatives(triplet),
     "drawn": MultiPositive,
+    "sigmoid": lambda: LocalGrids(needs_bias=True),
 }
 
 
@@ -183,12 +185,16 @@ def part(rank: int) -> tuple[Vectors, dict[str, torch.Tensor]]:
     return found, inputs | {"negative_images": places, "negative_texts": places, "drawn_images": places}
 
 
+def biased(name: str, vectors: Vectors) -> Vectors:
+    return replace(vectors, bias=torch.tensor(-3.0)) if name == "sigmoid" else vectors
+
+
 def work(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     said = {}
     for name, make in MADE.items():
         found, inputs = part(rank)
-        loss = sum(term.value for term in make()(found, inputs).values())
+        loss = sum(term.value for term in make()(biased(name, found), inputs).values())
         loss.backward()
         said[name] = loss.item(), found.images.grad / 2, found.texts.grad / 2  # the Trainer's mean over processes
     torch.save(said, f"{folder}/{rank}.pt")
@@ -210,7 +216,8 @@ def test_two_processes_have_the_loss_and_the_gradients_of_one(tmp_path):
             torch.cat([getattr(found, kind).detach() for found, _ in parts]).requires_grad_()
             for kind in ("images", "texts")
         )
-        loss = sum(term.value for term in make()(Vectors(images, texts, torch.tensor(SCALE)), inputs).values())
+        vectors = biased(name, Vectors(images, texts, torch.tensor(SCALE)))
+        loss = sum(term.value for term in make()(vectors, inputs).values())
         loss.backward()
         for rank, half in enumerate(halves):
             value, image_grad, text_grad = half[name]

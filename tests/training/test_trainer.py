@@ -142,14 +142,18 @@ def test_records_of_one_direction_make_two_by_two_grids(direction, encoder, pair
     assert max(losses) > 0.5 and all(0 <= loss < 10 for loss in losses)
 
 
-def test_siglip_trains_with_its_own_padding(pairs, repaired, clip_processor, config, tmp_path):
+@pytest.mark.parametrize(("named", "still"), [({}, []), (dict(global_loss="softmax"), ["logit_bias"])])
+def test_siglip_trains_with_its_own_padding_and_loss(named, still, pairs, repaired, clip_processor, config, tmp_path):
     small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     text = SiglipTextConfig(vocab_size=len(clip_processor.tokenizer), max_position_embeddings=32, **small)
     vision = SiglipVisionConfig(image_size=32, patch_size=16, **small)
     model = SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict()))
     before = weights(model)
-    train(DualEncoder(model, Preprocessor(clip_processor, model.config), device="cpu"), pairs, repaired, config())
-    assert [name for name, value in weights(model).items() if value.equal(before[name])] == ["logit_bias"]
+    train(
+        DualEncoder(model, Preprocessor(clip_processor, model.config), device="cpu"), pairs, repaired, config(**named)
+    )
+    assert [name for name, value in weights(model).items() if value.equal(before[name])] == still
+    assert ("logit_bias" in curve(tmp_path / "out")[0]) == (not still)
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "siglip"
 
 

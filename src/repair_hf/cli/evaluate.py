@@ -74,6 +74,8 @@ def run(
     from repair_hf.runtime.run_folder import check_stage, open_stage
 
     names, output = short_names(options.model), Path(stage.output)
+    if options.model_revision is not None and len(names) > 1:
+        raise UserError(f"`model_revision` is of one model, got {len(names)}. Measure them one at a time.")
     pairs = load_wanted(pairs_options)
     data = _Data(pairs, pairs_options, load_benchmarks(compositional, pairs, pairs_options))
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options) | asdict(compositional)
@@ -147,8 +149,7 @@ def _check_model(
     from repair_hf.encoder.opening import open_retriever
     from repair_hf.runtime.run_folder import check_stage, finished
 
-    how: Any = {"batch_size": options.batch_size, "precision": options.precision}
-    encoder = open_retriever(model, **options.prompts(), **how)
+    encoder = open_retriever(model, **options.prompts(), **options.how_to_load)
     own = {**resolved, "model": model, "model_digest": encoder.digest}
     metrics = finished(folder, own, needs=("intervals", "n_images", "n_texts"))
     if metrics is None:

@@ -123,8 +123,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
     if options.model is None:
         encoder: Any = StoredEmbeddings(str(options.embeddings), pairs)
     else:
-        how: Any = {"batch_size": options.batch_size, "precision": options.precision}
-        encoder = open_retriever(options.model, **options.prompts(), **how)
+        encoder = open_retriever(options.model, **options.prompts(), **options.how_to_load)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved["model"] = options.model or options.embeddings  # who mined the failures

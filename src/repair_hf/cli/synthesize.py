@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate
@@ -40,6 +40,7 @@ class SynthesizeOptions(PromptOptions, FilterOptions, RepairOptions):
 
     failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
+    model_revision: str | None = opt(None, "Branch, tag or commit of that model on the Hub. Default: the newest.")
     any_model: bool = opt(False, "Accept a --model other than the one that was mined.")
     earlier_rounds: list[str] | None = opt(
         None, "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped."
@@ -48,6 +49,9 @@ class SynthesizeOptions(PromptOptions, FilterOptions, RepairOptions):
         None, "Folders of other runs or of a study's products; what they paid for is not paid again."
     )
     embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
+    report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
+        "none", "Tracker of the progress: answers, drops and dollars, once a minute."
+    )
     image_side: int = opt(1024, "Longest side, in pixels, of images sent to the LLM.", least=64)
 
 
@@ -107,16 +111,19 @@ def _check(
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import check_stage, digest, finished
+    from repair_hf.runtime.trackers import check_trackers
     from repair_hf.synthesis.record_builder import RecordBuilder
     from repair_hf.synthesis.reuse import check_sources
     from repair_hf.synthesis.rounds import EarlierRounds
     from repair_hf.synthesis.sources import SourceImages
     from repair_hf.synthesis.synthesize import NEEDS
 
+    if options.report_to != "none":
+        check_trackers([options.report_to])
     failures = load_failures(options.failures)
     pairs = load_wanted(pairs_options)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
-    encoder = open_retriever(options.model, **options.prompts())
+    encoder = open_retriever(options.model, **options.prompts(), revision=options.model_revision)
     if not options.any_model:
         check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
     check_sources(options.answers_from or ())
@@ -149,6 +156,7 @@ def _synthesize(
     from repair_hf.llm.cost import paid_in
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
+    from repair_hf.runtime.trackers import tracking
     from repair_hf.synthesis.reuse import inherit
     from repair_hf.synthesis.synthesize import Work, repair_into
 
@@ -156,15 +164,23 @@ def _synthesize(
     if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
         print(f"{folder} starts with the answers and images of {', '.join(map(str, sources))}.")
 
-    def watch(synthesizer: Any) -> LiveView:
-        spent = lambda: synthesizer.dollars  # noqa: E731
-        return LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=spent)
-
     work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round)
+    has_images = options.embed_source_images
     try:
-        return repair_into(
-            folder, work, ready.resolved, ready.summary, embed_source_images=options.embed_source_images, watch=watch
-        )
+        with tracking(options.report_to if processes().is_main else "none", folder) as log:
+
+            def watch(synthesizer: Any) -> LiveView:
+                def track(drops: int, done: int) -> None:
+                    answers = sum(use.calls for use in synthesizer.chat.usage.values())
+                    values = {"answers": answers, "drops": drops, "dollars": synthesizer.dollars}
+                    log({f"synthesize/{name}": value for name, value in values.items()}, done)
+
+                spent = lambda: synthesizer.dollars  # noqa: E731
+                return LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=spent, track=track)
+
+            return repair_into(
+                folder, work, ready.resolved, ready.summary, embed_source_images=has_images, watch=watch
+            )
     except RunStopped:
         if processes().is_main:
             _print_paid(paid_in(folder))

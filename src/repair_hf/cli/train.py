@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.command_line import as_flags
@@ -34,7 +34,14 @@ A grid is a matrix of up to 3 images and 3 captions around one training pair, it
 
 @dataclass
 class TrainOptions:
-    model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder.")
+    model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
+    model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
+    dtype: Literal["float32", "bfloat16", "float16"] = opt(
+        "float32", "Type of the frozen weights under LoRA; what is trained is always float32."
+    )
+    attn_implementation: str | None = opt(
+        None, "Attention of transformers, such as sdpa or eager. Default: its own choice."
+    )
     records: list[str] | None = opt(
         None,
         "Records from `repair-hf synthesize`: folders or Hub ids. Default: none, which trains on the pairs alone.",
@@ -125,6 +132,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     from repair_hf.records.dataset import load_records
     from repair_hf.runtime.run_folder import check_stage, digest, finished
     from repair_hf.training.checkpoints import find_checkpoint
+    from repair_hf.training.checks import global_loss_of
     from repair_hf.training.finetune import check_start
     from repair_hf.training.tables import grids_of
 
@@ -134,7 +142,18 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
 
         check_login(_repository_name(config))
     pairs = load_wanted(pairs_options)
-    encoder = DualEncoder.from_pretrained(options.model, device=config.device)
+    if options.dtype != "float32" and config.lora_rank is None:
+        raise UserError(
+            f"`dtype` {options.dtype} is for the frozen weights under LoRA. Give `lora_rank` too, or `bf16` for mixed "
+            "precision."
+        )
+    encoder = DualEncoder.from_pretrained(
+        options.model,
+        device=config.device,
+        revision=options.model_revision,
+        dtype=options.dtype,
+        attn_implementation=options.attn_implementation,
+    )
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if options.records and records is not None:
         named = f"The records of {', '.join(options.records)}"
@@ -143,6 +162,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
     data = grids_of(pairs, records, config)
     resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= config.recorded(has_records=records is not None)
+    resolved |= {"global_loss": global_loss_of(encoder.model, config)}
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
     resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
@@ -219,6 +239,8 @@ def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
         f"{1000 * summary['seconds_per_step']:.0f} ms per step   {summary['waiting']:.1%} waiting for data   "
         f"loss {summary['loss']:.4f}"
     )
+    if (trained := summary.get("parameters_trained", 0)) < summary.get("parameters", 0):
+        print(f"        {trained:,} of {summary['parameters']:,} parameters are trained")
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
 

@@ -10,20 +10,12 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import (
-    AutoConfig,
-    AutoModelForZeroShotImageClassification,
-    PreTrainedModel,
-    ProcessorMixin,
-    VisionTextDualEncoderModel,
-)
+from transformers import PreTrainedModel, ProcessorMixin
 
 from repair_hf.encoder.embedder import CAPTIONS_AT_ONCE, Embedder, TextParts, settled, unit
-from repair_hf.encoder.loading import check_weights, explained
+from repair_hf.encoder.models import load_model
 from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.encoder.shipped import locate
 from repair_hf.runtime.arrays import Parts
-from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import expect
 from repair_hf.runtime.run_folder import digest
 
@@ -77,25 +69,28 @@ class DualEncoder(Embedder):
         device: str | torch.device | None = None,
         batch_size: int = 256,
         precision: str = "fp32",
+        revision: str | None = None,
+        dtype: str | torch.dtype = torch.float32,
+        attn_implementation: str | None = None,
     ) -> DualEncoder:
-        """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`, in float32.
+        """Load model and processor from the Hub or a folder, or a shipped one such as `world/base`.
+
+        Args:
+            id_or_folder: A model, or an adapter of peft, which is merged into its base.
+            device: Where to run, as for the class.
+            batch_size: Images or captions encoded at once.
+            precision: Precision of the matrix products.
+            revision: Branch, tag or commit on the Hub.
+            dtype: Type of the weights, such as `bfloat16`.
+            attn_implementation: Attention of transformers, such as `eager` or `sdpa`; its own choice by default.
 
         Raises:
             UserError: If there is no such model, it is not a dual encoder, or its weights, tokenizer or processor are
                 missing or damaged.
         """
         expect(id_or_folder, (str, Path), "id_or_folder", "a Hub id or a folder; a model goes to `DualEncoder(...)`")
-        id_or_folder = locate(id_or_folder)
-        settle_hub(id_or_folder)
-        with explained(id_or_folder, "a dual encoder (CLIP, SigLIP, ...)"):
-            config = AutoConfig.from_pretrained(id_or_folder)
-            model_class: Any = AutoModelForZeroShotImageClassification
-            if config.model_type == "vision-text-dual-encoder":  # any two towers; not among the auto classes
-                model_class = VisionTextDualEncoderModel
-            told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # `check_weights` names them
-            model, found = model_class.from_pretrained(id_or_folder, config=config, dtype=torch.float32, **told)
-        check_weights(id_or_folder, found)
-        preprocessor = Preprocessor.from_pretrained(id_or_folder)
+        model = load_model(id_or_folder, revision=revision, dtype=dtype, attn_implementation=attn_implementation)
+        preprocessor = Preprocessor.from_pretrained(id_or_folder, revision)
         return cls(model, preprocessor, device=device, batch_size=batch_size, precision=precision)
 
     @property

@@ -19,8 +19,6 @@ from repair_hf.runtime.texts import parse_json
 # A file that only another program's model has, and how to get a checkpoint from it.
 MODULES = "modules.json"
 OTHER_FORMATS = {
-    "adapter_config.json": "an adapter without its model; merge them with peft (`merge_and_unload`), save model and "
-    "processor in a folder, and give that",
     MODULES: "a sentence-transformers model. `mine`, `evaluate` and `synthesize` take it; to train it, make its data "
     "with `repair-hf export triplets`",
     "open_clip_config.json": "an open_clip model; give its version for transformers, which has a config.json",
@@ -35,7 +33,7 @@ def explained(model: str, what: str) -> Iterator[None]:
     """Turn any failure to load `what` of a model into a `UserError`, and silence all warnings meanwhile.
 
     Raises:
-        UserError: If the model is an adapter or of another program, or loading fails.
+        UserError: If the model is of another program, or loading fails.
     """
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -89,15 +87,6 @@ def check_tokenizer(model: str, tokenizer: Any, embedded: int) -> None:
         )
 
 
-def _other_format(model: str) -> str | None:
-    """Say what a folder or Hub id holds in place of a checkpoint, if that is known."""
-    for name, what in OTHER_FORMATS.items():
-        is_certain = name == "adapter_config.json" or not has_file(model, CONFIG) or _has_more_modules(model, name)
-        if is_certain and has_file(model, name):
-            return f"`{model}` is {what} ({name} is there)."
-    return None
-
-
 def _has_more_modules(model: str, name: str) -> bool:
     """Return whether a folder's modules.json lists more than the checkpoint, such as a pooling of its tokens."""
     path = Path(model) / name
@@ -107,14 +96,22 @@ def _has_more_modules(model: str, name: str) -> bool:
     return any(each["path"] and not each["type"].endswith(".Normalize") for each in listed)
 
 
-def has_file(model: str, name: str) -> bool:
-    """Return whether a folder or a repository of the Hub has a file."""
+def has_file(model: str, name: str, revision: str | None = None) -> bool:
+    """Return whether a folder or Hub id holds a file."""
     if Path(model).is_dir():
         return (Path(model) / name).is_file()
     try:
-        return cached_file(model, name) is not None
+        return cached_file(model, name, revision=revision) is not None
     except OSError:  # the file, the repository or the network is missing
         return False
+
+
+def _other_format(model: str) -> str | None:
+    """Say what a folder or Hub id holds in place of a checkpoint, if that is known."""
+    for name, what in OTHER_FORMATS.items():
+        if (not has_file(model, CONFIG) or _has_more_modules(model, name)) and has_file(model, name):
+            return f"`{model}` is {what} ({name} is there)."
+    return None
 
 
 def _reason(error: Exception) -> str:

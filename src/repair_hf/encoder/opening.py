@@ -27,6 +27,8 @@ def open_retriever(
     *,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
+    revision: str | None = None,
+    attn_implementation: str | None = None,
     **how: Any,
 ) -> Embedder:
     """Open what embeds images and captions: a model of sentence-transformers, or a dual encoder.
@@ -38,6 +40,8 @@ def open_retriever(
         processor: The processor of a dual encoder, see `open_encoder`.
         query_prompt: Prompt of captions, see `SentenceEncoder`.
         document_prompt: Prompt of images.
+        revision: Branch, tag or commit on the Hub.
+        attn_implementation: Attention of transformers, such as `eager` or `sdpa`.
         how: `device`, `batch_size` and `precision`, see `DualEncoder`.
 
     Raises:
@@ -49,7 +53,8 @@ def open_retriever(
     if isinstance(model, str | Path):
         model = locate(model)
         settle_hub(model)
-        if has_file(model, MODULES):
+        how |= {"revision": revision, "attn_implementation": attn_implementation}
+        if has_file(model, MODULES, revision):
             return SentenceEncoder.from_pretrained(model, **prompts, **how)
     if given := [name for name, prompt in prompts.items() if prompt is not None]:
         raise UserError(f"`{given[0]}` is for models of sentence-transformers, which have {MODULES}; leave it out.")
@@ -63,6 +68,8 @@ def open_encoder(
     device: str | torch.device | None = None,
     batch_size: int = 256,
     precision: str = "fp32",
+    revision: str | None = None,
+    attn_implementation: str | None = None,
 ) -> DualEncoder:
     """Open a dual encoder. A loaded model becomes float32 in place; an open `DualEncoder` is returned as it is.
 
@@ -72,6 +79,8 @@ def open_encoder(
         device: Where to run; by default this process's accelerator, or the CPU.
         batch_size: Images or captions encoded at once.
         precision: `fp32`, `bf16` or `fp16`, see `DualEncoder`.
+        revision: Branch, tag or commit on the Hub.
+        attn_implementation: Attention of transformers, such as `eager` or `sdpa`.
 
     Raises:
         UserError: If the model is of another type or cannot be loaded, or a processor is needed and not given.
@@ -88,5 +97,6 @@ def open_encoder(
             )
         model.float()  # transformers loads in the precision of the file
         return DualEncoder(model, processor or Preprocessor.from_pretrained(name), **how)
-    encoder = DualEncoder.from_pretrained(model, **how)  # type: ignore[arg-type]
+    which: Any = {"revision": revision, "attn_implementation": attn_implementation}
+    encoder = DualEncoder.from_pretrained(model, **which, **how)  # type: ignore[arg-type]
     return encoder if processor is None else DualEncoder(encoder.model, processor, **how)

@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, PreTrainedConfig, ProcessorMixin
 
 from repair_hf.encoder.loading import check_tokenizer, explained
+from repair_hf.encoder.models import homes
 from repair_hf.pairs.images import UNDECODABLE, in_8_bits
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
@@ -57,18 +58,19 @@ class Preprocessor:
         self._values = self._value_of_each_byte()  # (3, 256)
 
     @classmethod
-    def from_pretrained(cls, id_or_folder: str | Path) -> Preprocessor:
+    def from_pretrained(cls, id_or_folder: str | Path, revision: str | None = None) -> Preprocessor:
         """Load the processor of a model from the Hub or from a folder.
 
         Raises:
             UserError: If a part of it is missing or damaged, or the tokenizer is not the model's.
         """
-        with explained(str(id_or_folder), "the processor of a dual encoder"):
-            processor = AutoProcessor.from_pretrained(id_or_folder)
+        (home, own), (base, revision) = homes(id_or_folder, revision)
+        with explained(home, "the processor of a dual encoder"):
+            processor = AutoProcessor.from_pretrained(home, revision=own)
             # Never torchvision's: results must not depend on whether it is installed.
-            processor.image_processor = AutoImageProcessor.from_pretrained(id_or_folder, backend="pil")
-            config = AutoConfig.from_pretrained(id_or_folder)
-            check_tokenizer(str(id_or_folder), processor.tokenizer, config.text_config.vocab_size)
+            processor.image_processor = AutoImageProcessor.from_pretrained(home, revision=own, backend="pil")
+            config = AutoConfig.from_pretrained(base, revision=revision)
+            check_tokenizer(home, processor.tokenizer, config.text_config.vocab_size)
             return cls(processor, config)
 
     def save_pretrained(self, folder: str | Path) -> None:

@@ -81,7 +81,15 @@ class SentenceEncoder(Embedder):
         self._padding = _full_padding(model)
 
     @classmethod
-    def from_pretrained(cls, id_or_folder: str, *, precision: str = "fp32", **options: Any) -> SentenceEncoder:
+    def from_pretrained(
+        cls,
+        id_or_folder: str,
+        *,
+        precision: str = "fp32",
+        revision: str | None = None,
+        attn_implementation: str | None = None,
+        **options: Any,
+    ) -> SentenceEncoder:
         """Load a model from the Hub or a folder, without running code of its repository.
 
         With `precision` fp32 its weights become float32; otherwise they stay as they are stored.
@@ -93,9 +101,11 @@ class SentenceEncoder(Embedder):
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise UserError(f"`{id_or_folder}` is a sentence-transformers model; run `{INSTALL}`.") from error
-        dtype = torch.float32 if precision == "fp32" else "auto"
+        how: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else "auto"}
+        if attn_implementation is not None:
+            how["attn_implementation"] = attn_implementation
         try:
-            model = SentenceTransformer(id_or_folder, device="cpu", model_kwargs={"dtype": dtype})
+            model = SentenceTransformer(id_or_folder, device="cpu", revision=revision, model_kwargs=how)
         except MemoryError:
             raise
         except Exception as error:  # broken settings raise errors of any kind

@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.loading import has_file
+from repair_hf.encoder.models import ADAPTER, MERGED, base_of
 from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, export_open_clip
+from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
@@ -22,10 +25,11 @@ from repair_hf.runtime.own_files import intact
 
 # What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
 MODEL_FILES = """
-    config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json tokenizer*.json
-    vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model chat_template.jinja
+    config.json adapter_config.json generation_config.json *.safetensors *.safetensors.index.json *processor*.json
+    tokenizer*.json vocab.json vocab.txt merges.txt special_tokens_map.json added_tokens.json *.model
+    chat_template.jinja
 """.split()
-WEIGHT_FILES = ("model*.safetensors", "model*.safetensors.index.json", "open_clip_*")
+WEIGHT_FILES = ("adapter_*", "model*.safetensors", "model*.safetensors.index.json", "open_clip_*")
 RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png")
 
 
@@ -109,17 +113,24 @@ def pack_model(
     """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""
     from repair_hf.hub.model_card import model_card  # imports the Trainer, which takes seconds
 
-    folder = Path(folder)
+    folder, merged = Path(folder), Path(folder) / MERGED
+    is_adapter = has_file(str(folder), ADAPTER) and not merged.is_dir()
     files: dict[str, Path | bytes] = {
         path.name: path
-        for path in sorted(folder.glob("*"))
+        for path in sorted((merged if merged.is_dir() else folder).glob("*"))
         if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
     }
-    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
+    if not {"config.json", ADAPTER} & files.keys() or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
     encoder = DualEncoder.from_pretrained(folder, device="cpu")  # an error if it is damaged
+    if is_adapter and (Path(base := base_of(folder)[0]).exists() or base in RETRIEVERS):
+        raise UserError(
+            f"{folder} holds an adapter whose base, {base}, is not on the Hub. Train with --save-merged to push a "
+            "whole model, or train from a base on the Hub."
+        )
+    kind = {"model_type": encoder.model.config.model_type, "is_adapter": is_adapter}
     with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
-        card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip)
+        card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip, **kind)
     files["README.md"] = card.encode()
     if open_clip:  # the tokenizer's files are those of the folder
         made = Path(scratch) / "open_clip"

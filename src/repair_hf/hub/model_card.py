@@ -52,14 +52,18 @@ def model_card(
     results: Sequence[str | Path] = (),
     license: str | None = None,
     has_open_clip: bool = False,
+    model_type: str | None = None,
+    is_adapter: bool = False,
 ) -> str:
     """Write the card of the model in the `folder` of a training; `results` are folders of `repair-hf evaluate`.
+
+    `model_type` is as in `config.json`, which is read by default. An adapter has none.
 
     Raises:
         UserError: If `results` do not fit the model; see `load_evaluations`.
     """
     stage = Stage.of(folder)
-    config = read_json(stage.folder / "config.json")
+    model_type = model_type or read_json(stage.folder / "config.json")["model_type"]
     runs = load_evaluations(stage, results)
     options = stage.options
     has_records = options.get("records") is not None and options.get("negatives") != "none"
@@ -72,8 +76,9 @@ def model_card(
         "base_digest": options.get("model_digest"),
         "has_records": has_records,
         "is_toy": str(options.get("model", "")).startswith("world/"),
-        "padding": '"max_length"' if config["model_type"] in ("siglip", "siglip2") else "True",
-        "model_type": config["model_type"],
+        "padding": '"max_length"' if model_type in ("siglip", "siglip2") else "True",
+        "is_adapter": is_adapter,
+        "model_type": model_type,
         "sentence_transformers": SENTENCE_TRANSFORMERS.format(repo=repo),
         "open_clip": OPEN_CLIP.format(repo=repo) if has_open_clip else "",
         "hyperparameters": _hyperparameters(options),
@@ -83,14 +88,14 @@ def model_card(
         "licence": license,
     }
     values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(_defaults())
-    return render("model_card", _header(stage, repo, runs, license), values)
+    return render("model_card", _header(stage, repo, runs, license, "peft" if is_adapter else "transformers"), values)
 
 
-def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | None) -> ModelCardData:
+def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | None, library: str) -> ModelCardData:
     return ModelCardData(
         base_model=next(iter(stage.hub_ids("model")), None),
         datasets=[*stage.hub_ids("records"), *stage.hub_ids("pairs")] or None,
-        library_name="transformers",
+        library_name=library,
         license=license,
         pipeline_tag="zero-shot-image-classification",
         tags=TAGS,

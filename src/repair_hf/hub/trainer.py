@@ -40,6 +40,8 @@ class RepairTrainer(GridTrainer):
             one split will do. None trains on the pairs alone.
         rows: Rows to train on in place of the grids of `records`: another method's, or grids that are made already.
         objective: The loss; by default the one that `args.negatives` names.
+        peft_config: Adapters to train instead of all weights, such as `peft.LoraConfig(...)`; they are saved in place
+            of the model. `args.lora_rank` is shorter.
         callbacks: As in the Trainer.
         optimizers: As in the Trainer.
 
@@ -116,7 +118,8 @@ class RepairTrainer(GridTrainer):
         named = {"output": str(self.args.output_dir), "pairs": IN_MEMORY, "model": self.model.name_or_path or None}
         named |= self.args.recorded(has_records=self.records is not None)
         encoder = DualEncoder(self.model, self.processing_class, device=self.args.device)
-        named |= {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": encoder.digest}
+        named |= {"global_loss": self.run["global_loss"], "peft_config": self.peft_config}
+        named |= {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": self.base_digest or encoder.digest}
         if self.records is not None:
             named |= {"records": IN_MEMORY, "records_digest": digest(self.records["record_id"][:])}
         return named

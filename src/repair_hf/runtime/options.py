@@ -150,9 +150,19 @@ class EmbeddingOptions(PromptOptions, Bounded):
     precision: Literal["fp32", "bf16", "fp16"] = opt(
         "fp32", "Precision of the encoder; embeddings are always float32. fp16 needs a GPU."
     )
+    model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
+    attn_implementation: str | None = opt(
+        None, "Attention of transformers, such as sdpa or eager. Default: its own choice."
+    )
     cache_images: bool = opt(False, "Keep resized images in a memory-mapped file, which other stages reuse.")
     cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
+
+    @property
+    def how_to_load(self) -> dict[str, Any]:
+        """Arguments of `open_retriever`."""
+        given = {"revision": self.model_revision, "attn_implementation": self.attn_implementation}
+        return {"batch_size": self.batch_size, "precision": self.precision, **given}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,11 +38,17 @@ NOT_PART_OF_THE_RESULT = """
     answer_attempts batch allow_deprecated any_model prompts domain_notes audit always_instruct answers_from
     llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
     dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
-    logging_steps report_to save_total_limit
+    logging_steps report_to save_total_limit ddp_find_unused_parameters
     push_to_hub hub_model_id hub_private_repo hub_token hub_strategy hub_always_push hub_revision
 """.split()
 # What options meant before they existed, where that is not "not set".
-ABSENT_MEANT = {"grids": "paper", "own_failures_share": 0.5}
+ABSENT_MEANT = {
+    "grids": "paper",
+    "own_failures_share": 0.5,
+    "lora_towers": "both",
+    "global_loss": "softmax",
+    "dtype": "float32",
+}
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate
     litellm faiss-cpu numpy pyarrow pillow pydantic matplotlib

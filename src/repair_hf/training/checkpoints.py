@@ -46,13 +46,13 @@ class Spent:
 
 
 class LoopCallback(TrainerCallback):
-    """Time the loop, start the sampler's epochs, bound the logit scale, and log before each checkpoint.
+    """Time the loop, start the sampler's epochs, bound a softmax loss's scale, and log before each checkpoint.
 
     After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
     """
 
-    def __init__(self, sampler: OneCaptionPerImage) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: OneCaptionPerImage, *, bounds_scale: bool = True) -> None:
+        self.sampler, self.bounds_scale = sampler, bounds_scale
         self.first_step = 0  # above 0 after a resume
         self._began = 0.0
         self._waits = _Waits(torch.device("cpu"))
@@ -72,7 +72,9 @@ class LoopCallback(TrainerCallback):
         self._waits.end()
 
     def on_optimizer_step(self, args, state, control, **kwargs):
-        kwargs["model"].logit_scale.data.clamp_(max=MAX_LOGIT_SCALE)
+        scale = kwargs["model"].logit_scale
+        if self.bounds_scale and scale.requires_grad:
+            scale.data.clamp_(max=MAX_LOGIT_SCALE)
 
     def on_step_end(self, args, state, control, **kwargs):
         self._waits.begin()

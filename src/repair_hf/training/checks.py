@@ -13,6 +13,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import check_columns, one_split
 from repair_hf.runtime.options import UserError, expect
+from repair_hf.training.adapters import has_adapters
 from repair_hf.training.checkpoints import MAX_LOGIT_SCALE
 from repair_hf.training.config import RepairConfig
 
@@ -57,8 +58,21 @@ def check_model(model: PreTrainedModel) -> None:
         raise UserError(f"{type(model).__name__} has no `logit_scale`; a CLIP- or SigLIP-like dual encoder has one.")
 
 
-def check_trainable(model: PreTrainedModel, args: RepairConfig) -> None:
-    """Check what the trainer cannot work with, and freeze SigLIP's bias: a constant on all logits has no effect."""
+def global_loss_of(model: PreTrainedModel, args: RepairConfig) -> str | None:
+    """Return the global loss, `sigmoid` or `softmax`, for a model with a `logit_bias`; None for another: softmax."""
+    if getattr(model, "logit_bias", None) is not None:
+        return args.global_loss or "sigmoid"
+    if args.global_loss == "sigmoid":
+        raise UserError(
+            f"`global_loss` sigmoid needs a `logit_bias`, which {type(model).__name__} lacks; leave it out."
+        )
+    return None
+
+
+def check_trainable(model: PreTrainedModel, args: RepairConfig, *, needs_bias: bool = False) -> None:
+    """Check what the trainer cannot work with. Without the sigmoid loss SigLIP's bias has no effect and is frozen."""
+    if has_adapters(model):
+        raise UserError("The model has an adapter. Give the adapter's folder, which is loaded merged into its base.")
     if args.push_to_hub:
         raise UserError(
             "`push_to_hub` of the Trainer would upload pickled arguments and no model card. Leave it out and call "
@@ -66,8 +80,9 @@ def check_trainable(model: PreTrainedModel, args: RepairConfig) -> None:
         )
     parameters = dict(model.named_parameters())
     if "logit_bias" in parameters:
-        parameters["logit_bias"].requires_grad_(False)
+        parameters["logit_bias"].requires_grad_(needs_bias)
     check_model(model)
     scale = parameters["logit_scale"].exp().item()
-    if scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
+    is_held = not needs_bias and parameters["logit_scale"].requires_grad
+    if is_held and scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
         logger.warning("The model's logit scale is %.1f; from the first step on it is held at 100 at most.", scale)

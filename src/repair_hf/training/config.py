@@ -14,8 +14,8 @@ from transformers import TrainingArguments
 from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.runtime.options import SEEDS, UserError
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
+from repair_hf.runtime.trackers import check_trackers
 from repair_hf.training.hyperparameters import GridRule, Hyperparameters
-from repair_hf.training.trackers import check_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ IDLE_CHOICES = {
     ("negatives", "alone"): ("counterparts",),
     ("negatives", "none"): ("grids", "own_failures_share", "counterparts", "slot1", "known_matches", "batches"),
     ("grids", "paper"): ("own_failures_share",),
+    ("lora_rank", None): ("lora_towers",),
 }
 # Does not change the result, or differs between the processes of one run.
 NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
@@ -56,6 +57,8 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # every parameter that is trained gets a gradient
         self._check_before_transformers()
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("median_rank"):
             self.greater_is_better = False
@@ -113,7 +116,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             self._n_gpu = 1  # no public setter; transformers' Trainer assigns it too, for model parallelism
 
     def _check_numbers(self) -> None:
-        for name in ("chunk_size", "per_device_train_batch_size"):
+        for name in ("chunk_size", "lora_rank", "per_device_train_batch_size"):
             value = getattr(self, name)
             _refuse_if(value is not None and value < 1, f"`{name}` must be at least 1, got {value}.")
         _refuse_if(self.grid_weight < 0, f"`grid_weight` must be at least 0, got {self.grid_weight:g}.")
@@ -135,6 +138,11 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         _refuse_if(
             self.draft_jpegs and not self.cache_images,
             "`draft_jpegs` is for the file of `cache_images`; leave both on, or turn it off.",
+        )
+        _refuse_if(
+            self.freeze is not None and self.lora_rank is not None,
+            f"`freeze` {self.freeze} changes nothing with `lora_rank`, which freezes all but the adapters. Name their "
+            "towers by `lora_towers`.",
         )
         _refuse_if(
             self.slot1 == "mixed" and not self.has_own_failures,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -12,9 +13,11 @@ from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.models import MERGED
 from repair_hf.encoder.opening import Retriever
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.disk import check_room, naming_full_disk
+from repair_hf.training.adapters import adapter_config, has_adapters
 from repair_hf.training.checkpoints import check_run, mean_loss
 from repair_hf.training.checks import check_model
 from repair_hf.training.collation import TrainingRows
@@ -34,6 +37,7 @@ def train(
     validation: Pairs | None = None,
     data: TrainingRows | None = None,
     objective: Objective | None = None,
+    peft_config: Any = None,
     callbacks: Sequence[TrainerCallback] = (),
     checkpoint: str | bool | None = None,
 ) -> dict[str, Any]:
@@ -50,20 +54,29 @@ def train(
         validation: Pairs to evaluate on, as `config.eval_strategy` says; if that is off, see `RepairTrainer`.
         data: Rows to train on in place of the grids of `records`, made of `pairs` and of another method's additions.
         objective: The loss; by default the one that `config.negatives` names.
+        peft_config: Adapters to train instead of all weights, such as `LoraConfig`; `config.lora_rank` is shorter.
         callbacks: Callbacks of transformers, such as `EarlyStoppingCallback`.
         checkpoint: Folder to resume from; False starts anew, None follows `config.resume_from_checkpoint`.
 
     Returns:
-        `steps`, `processes`, `seconds` (of the loop, with evaluations and checkpoints), `seconds_per_step`, `waiting`
-        (fraction of the seconds between steps, for data), `loss` (mean over the steps), `images_per_step` and
-        `texts_per_step` (encoded, all processes together), `grids` (see `Grids.report`), `edits_reachable` (by
-        direction, the share of edits that can be encoded in some epoch), `samples_encoded` (how many synthetic samples
-        of each kind were encoded), and the metrics of the last evaluation, if any, or of the best with
-        `load_best_model_at_end`. All of it includes the steps before a resume.
+        `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (of the loop, with
+        evaluations and checkpoints), `seconds_per_step`, `waiting` (fraction of the seconds between steps, for data),
+        `loss` (mean over the steps), `images_per_step` and `texts_per_step` (encoded, all processes together), `grids`
+        (see `Grids.report`), `edits_reachable` (by direction, the share of edits that can be encoded in some epoch),
+        `samples_encoded` (how many synthetic samples of each kind were encoded), and the metrics of the last
+        evaluation, if any, or of the best with `load_best_model_at_end`. All includes the steps before a resume.
     """
     config = RepairConfig() if config is None else config
     trainer = GridTrainer(
-        model, config, pairs, validation, records=records, rows=data, objective=objective, callbacks=callbacks
+        model,
+        config,
+        pairs,
+        validation,
+        records=records,
+        rows=data,
+        objective=objective,
+        peft_config=peft_config,
+        callbacks=callbacks,
     )
     return train_and_save(trainer, partial(trainer.train, checkpoint))[1]
 
@@ -76,6 +89,10 @@ def train_and_save(trainer: GridTrainer, run: Callable[[], TrainOutput]) -> tupl
         result = run()
         trainer.save_model()
         trainer.save_state()
+        if trainer.args.save_merged and trainer.args.should_save:
+            merged = DualEncoder.from_pretrained(folder, device="cpu")  # as every reader of the adapter merges it
+            merged.model.save_pretrained(Path(folder) / MERGED)
+            merged.preprocessor.save_pretrained(Path(folder) / MERGED)
         trainer.model.eval()
     return result, _summary(trainer, result)
 
@@ -89,6 +106,7 @@ def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig, 
         UserError: If the model cannot be trained, a batch needs more images, or the last checkpoint is of another run.
     """
     check_model(encoder.model)
+    adapter_config(encoder.model, config)
     sampler_of(data, config)
     if config.resume_from_checkpoint == "last":
         check_run(checkpoint, run_of(encoder.model, data, config))
@@ -96,8 +114,12 @@ def check_start(encoder: DualEncoder, data: TrainingRows, config: RepairConfig, 
 
 def _space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
     """Return the bytes of the trained model, and of one checkpoint: weights and two moments of the optimizer."""
-    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    return weights * (1 if config.save_strategy == "no" else 4)
+    whole, trained = (
+        sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad or frozen)
+        for frozen in (True, False)
+    )
+    saved, merged = trained if has_adapters(model) else whole, whole if config.save_merged else 0
+    return saved + merged + (0 if config.save_strategy == "no" else saved + 2 * trained)
 
 
 def _summary(trainer: GridTrainer, result: TrainOutput) -> dict[str, Any]:
@@ -108,6 +130,8 @@ def _summary(trainer: GridTrainer, result: TrainOutput) -> dict[str, Any]:
     return {
         "steps": result.global_step,
         "processes": trainer.args.world_size,
+        "parameters": trainer.model.num_parameters(),
+        "parameters_trained": trainer.model.num_parameters(only_trainable=True),
         "seconds": spent.seconds,
         "seconds_per_step": spent.seconds / steps,
         "waiting": spent.waited / spent.seconds,

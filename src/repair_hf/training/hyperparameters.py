@@ -90,6 +90,15 @@ class Hyperparameters(GridRule):
         "masked",
         "True pairs among a grid's negatives: `masked` out of the loss, or `negative` as in the paper.",
     )
+    global_loss: Literal["softmax", "sigmoid"] | None = opt(
+        None, "Global loss; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
+    )
+    freeze: Literal["image", "text"] | None = opt(
+        None, "Tower to freeze with its projection; its embeddings stay those of the base."
+    )
+    lora_rank: int | None = opt(None, "Train LoRA adapters of this rank instead of all weights; needs peft.")
+    lora_towers: Literal["both", "image", "text"] = opt("both", "Towers that get LoRA adapters.")
+    save_merged: bool = opt(False, "Also save base and adapter as one model, in the folder `merged`.")
     batches: Literal["random", "neighbours"] = opt(
         "random",
         "Random, or `neighbours`: pairs together with their false positives, so fewer items are encoded and "
@@ -114,6 +123,9 @@ class Hyperparameters(GridRule):
     eval_strategy: str = opt("no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.")
     logging_steps: float = opt(0.05, "Steps between logged losses; below 1, a fraction of all steps.")
     logging_nan_inf_filter: bool = opt(False, "Hide losses that are nan or inf from the log.")
+    report_to: None | str | list[str] = opt(
+        "none", "Trackers of the loss curve: trackio, wandb, tensorboard or another of transformers."
+    )
     save_strategy: str = opt(
         "no", "When to write a checkpoint: `no`, `steps` or `epoch`. The final model is always saved."
     )

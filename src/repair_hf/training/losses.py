@@ -10,6 +10,8 @@ from torch import Tensor, nn
 class ContrastiveLoss(nn.Module):
     """Symmetric InfoNCE: each image against the batch's texts, and each text against its images.
 
+    Cells of `hidden`, (B, B) bool, are masked out.
+
     Shape:
         images, texts: (B, D); row b of one belongs to row b of the other. scale: (). Returns scalar `loss`.
 
@@ -18,10 +20,34 @@ class ContrastiveLoss(nn.Module):
         tensor(2.0794)
     """
 
-    def forward(self, images: Tensor, texts: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, texts: Tensor, scale: Tensor, hidden: Tensor | None = None) -> dict[str, Tensor]:
         logits = scale * images.float() @ texts.float().mT  # (B images, B texts)
+        if hidden is not None:
+            logits = logits.masked_fill(hidden, -torch.inf)
         truth = torch.arange(len(logits), device=logits.device)  # (B,)
         return {"loss": (F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2}
+
+
+class SigmoidLoss(nn.Module):
+    """SigLIP's loss: each image and text of a batch is a yes-or-no question, is this a pair?
+
+    Cells of `hidden`, (B, B) bool, are left out. The loss is the sum over the texts of an image, averaged over images.
+
+    Shape:
+        images, texts: (B, D); row b of one belongs to row b of the other. scale, bias: (). Returns scalar `loss`.
+
+    Example:
+        >>> SigmoidLoss()(torch.zeros(8, 4), torch.zeros(8, 4), torch.tensor(9.0), torch.tensor(0.0))["loss"]  # 8 ln 2
+        tensor(5.5452)
+    """
+
+    def forward(
+        self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, hidden: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        logits = scale * images.float() @ texts.float().mT + bias  # (B images, B texts)
+        signs = 2 * torch.eye(len(logits), device=logits.device) - 1
+        each = -F.logsigmoid(signs * logits)
+        return {"loss": (each if hidden is None else each.masked_fill(hidden, 0.0)).sum() / len(logits)}
 
 
 class GridLoss(nn.Module):

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repair_hf.runtime.options import UserError
-from repair_hf.training.losses import ContrastiveLoss, GridLoss
+from repair_hf.training.adapters import has_adapters
+from repair_hf.training.losses import ContrastiveLoss, GridLoss, SigmoidLoss
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Vectors:
     texts: Tensor  # (n_texts, D), unit length
     scale: Tensor  # (), after exp
     features: Tensor | None = None  # (n_images, F) before the projection, for an objective that `needs_features`
+    bias: Tensor | None = None  # () of the logits, for an objective that `needs_bias`
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Objective(nn.Module):
     """Map a batch to the terms of its loss. Parameters of an objective are trained with the model, but not saved."""
 
     needs_features: ClassVar[bool] = False
+    needs_bias: bool = False  # trains the model's `logit_bias`: its L_global is the sigmoid loss
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Change a batch before it is encoded, for example to add augmented images."""
@@ -61,9 +64,9 @@ class LocalGrids(Objective):
     `mask_matches`, cells that are known to be true pairs are masked out of L_grid.
     """
 
-    def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True) -> None:
+    def __init__(self, grid_weight: float = 0.5, *, mask_matches: bool = True, needs_bias: bool = False) -> None:
         super().__init__()
-        self.grid_weight, self.mask_matches = grid_weight, mask_matches
+        self.grid_weight, self.mask_matches, self.needs_bias = grid_weight, mask_matches, needs_bias
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
         terms = {"loss_global": global_loss(vectors, inputs)}
@@ -86,6 +89,10 @@ class GlobalMatrix(Objective):
 
     Our reading: slots 2 and 3 of every grid are pairs like the anchors.
     """
+
+    def __init__(self, *, needs_bias: bool = False) -> None:
+        super().__init__()
+        self.needs_bias = needs_bias
 
     def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
         return {"loss_global": global_loss(vectors, inputs)}
@@ -115,13 +122,13 @@ class HardNegativesOnly(LocalGrids):
 
 
 def global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
-    """Compute InfoNCE over the anchors and, if the batch has them, further pairs.
+    """Compute InfoNCE, or with a bias the sigmoid loss, over the anchors and, if the batch has them, further pairs.
 
     With further pairs, or groups, cells that are known to match are masked out: a hub is the false positive of many
     anchors.
     """
     if "wordings" not in inputs:
-        return Term(ContrastiveLoss()(*anchor_pairs(vectors, inputs), vectors.scale)["loss"])
+        return Term(_contrast(*anchor_pairs(vectors, inputs), vectors))
     n_anchors = len(inputs["anchor_images"])
     parts = ("anchor", "pair") if "pair_images" in inputs else ("anchor",)
     ids = [  # (B,) or (4 B,) each, -1 where absent
@@ -137,10 +144,13 @@ def global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
     hidden = torch.zeros(len(images), len(images), dtype=torch.bool, device=images.device)  # (P images, P texts)
     for wording in answers.T:  # one at a time: (P, P, K) would be large
         hidden |= wording[:, None] == wordings
-    hidden.fill_diagonal_(False)
-    logits = (vectors.scale * images.float() @ texts.float().mT).masked_fill(hidden, -torch.inf)
-    truth = torch.arange(len(logits), device=logits.device)
-    return Term((F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2)
+    return Term(_contrast(images, texts, vectors, hidden.fill_diagonal_(False)))
+
+
+def _contrast(images: Tensor, texts: Tensor, vectors: Vectors, hidden: Tensor | None = None) -> Tensor:
+    if vectors.bias is not None:
+        return SigmoidLoss()(images, texts, vectors.scale, vectors.bias, hidden)["loss"]
+    return ContrastiveLoss()(images, texts, vectors.scale, hidden)["loss"]
 
 
 def anchor_pairs(vectors: Vectors, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -180,13 +190,13 @@ def gather(rows: Tensor) -> Tensor:
     return rows if is_alone else _Gather.apply(rows)
 
 
-def objective_of(negatives: str, grid_weight: float, known_matches: str) -> Objective:
+def objective_of(negatives: str, grid_weight: float, known_matches: str, global_loss: str | None = None) -> Objective:
     """Create the objective that the options of a training name."""
-    mask_matches = known_matches == "masked"
+    mask_matches, needs_bias = known_matches == "masked", global_loss == "sigmoid"
     if negatives == "batch":
-        return GlobalMatrix()
+        return GlobalMatrix(needs_bias=needs_bias)
     kind = HardNegativesOnly if negatives == "alone" else LocalGrids
-    return kind(grid_weight, mask_matches=mask_matches)
+    return kind(grid_weight, mask_matches=mask_matches, needs_bias=needs_bias)
 
 
 def attach(objective: Objective, model: nn.Module, *, processes: int) -> None:
@@ -194,6 +204,7 @@ def attach(objective: Objective, model: nn.Module, *, processes: int) -> None:
 
     Raises:
         UserError: If several processes train: they do not share gradients of parameters outside the model's forward.
+            Or if the model has adapters, which alone are saved.
     """
     if next(objective.parameters(), None) is None:
         return
@@ -202,6 +213,8 @@ def attach(objective: Objective, model: nn.Module, *, processes: int) -> None:
             f"{type(objective).__name__} has parameters of its own, whose gradients {processes} processes would not "
             "share. Train in one process."
         )
+    if has_adapters(model):
+        raise UserError(f"{type(objective).__name__} has parameters, which an adapter cannot keep. Train all weights.")
     model.objective = objective
 
 

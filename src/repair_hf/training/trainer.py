@@ -30,6 +30,14 @@ from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
+from repair_hf.training.adapters import (
+    adapter_config,
+    described,
+    has_adapters,
+    limit_training,
+    load_adapters,
+    name_base,
+)
 from repair_hf.training.checkpoint_files import fault
 from repair_hf.training.checkpoints import (
     LoopCallback,
@@ -39,7 +47,7 @@ from repair_hf.training.checkpoints import (
     find_checkpoint,
     spent_before,
 )
-from repair_hf.training.checks import check_arguments, check_trainable, keep_the_best
+from repair_hf.training.checks import check_arguments, check_trainable, global_loss_of, keep_the_best
 from repair_hf.training.collation import TrainingRows
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.objectives import Objective, Vectors, attach, detach, objective_of
@@ -74,21 +82,25 @@ class GridTrainer(Trainer):
         records: Dataset | DatasetDict | None = None,
         rows: TrainingRows | None = None,
         objective: Objective | None = None,
+        peft_config: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
         records = check_arguments(args, train_dataset, eval_dataset, records)
         encoder = open_encoder(model, processing_class, device=args.device)
-        check_trainable(encoder.model, args)
+        rule = str(args.negatives), args.grid_weight, args.known_matches, global_loss_of(encoder.model, args)
+        self.objective: Objective = objective or objective_of(*rule)
+        check_trainable(encoder.model, args, needs_bias=self.objective.needs_bias)
         rows = rows or grids_of(train_dataset, records, args)
         if eval_dataset is not None:
             keep_the_best(args)
         self.sampler = sampler_of(rows, args)
-        self.loop = LoopCallback(self.sampler)
-        rule = str(args.negatives), args.grid_weight, args.known_matches
-        self.objective: Objective = objective or objective_of(*rule)
+        self.loop = LoopCallback(self.sampler, bounds_scale=not self.objective.needs_bias)
+        self.peft_config = described(peft_config)
+        adapter = adapter_config(encoder.model, args, peft_config)
+        self.base_digest = None if adapter is None else encoder.digest  # before its weights get other names
+        limit_training(encoder.model, args, adapter)
         attach(self.objective, encoder.model, processes=args.world_size)
-        encoder.model.float()  # the optimizer's weights are float32
         super().__init__(
             encoder.model,
             args,
@@ -151,7 +163,8 @@ class GridTrainer(Trainer):
             autocast=self.accelerator.autocast,
         )
         self.encoded += torch.tensor([len(images), len(texts)])
-        vectors = Vectors(images, texts, self.model.logit_scale.exp(), *features)
+        bias = self.model.logit_bias if self.objective.needs_bias else None
+        vectors = Vectors(images, texts, self.model.logit_scale.exp(), next(iter(features), None), bias)
         parts = []
         for name, term in self.objective(vectors, inputs).items():
             count = torch.ones_like(term.value) if term.count is None else term.count
@@ -179,6 +192,8 @@ class GridTrainer(Trainer):
             for name, (total, count) in zip(self._sums, sums.tolist(), strict=True):
                 logs[name] = total / max(count, 1)
             logs["logit_scale"] = self.model.logit_scale.exp().item()
+            if self.objective.needs_bias:
+                logs["logit_bias"] = self.model.logit_bias.item()
             self._sums = {}
         super().log(logs, start_time)
         if self.args.disable_tqdm and self.is_world_process_zero():
@@ -210,12 +225,21 @@ class GridTrainer(Trainer):
             for name in ("forward", "_original_forward"):
                 vars(self.model).pop(name, None)
         super().save_model(output_dir, _internal_call)
+        if has_adapters(self.model) and self.args.should_save:
+            name_base(output_dir or str(self.args.output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if has_adapters(self.model):  # transformers loads adapters into peft's own models alone
+            return load_adapters(self.model, resume_from_checkpoint)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
         """Load the best model, unless its checkpoint was damaged since."""
         folder = Path(str(self.state.best_model_checkpoint))
         if folder.is_dir() and (why := fault(folder, self.args.world_size)):
             raise UserError(f"The best checkpoint, {folder}, is damaged: {why}. Delete the checkpoints to train anew.")
+        if has_adapters(self.model):
+            return load_adapters(self.model, folder)
         super()._load_best_model()
 
     def spent(self) -> Spent:
@@ -226,7 +250,7 @@ class GridTrainer(Trainer):
     @cached_property
     def run(self) -> dict[str, Any]:
         """What identifies this run in its checkpoints."""
-        return run_of(self.model, self.train_dataset, self.args)
+        return run_of(self.model, self.train_dataset, self.args) | {"peft_config": self.peft_config}
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
@@ -272,4 +296,5 @@ def run_of(model: PreTrainedModel, rows: TrainingRows, args: RepairConfig) -> di
     """Return what identifies a run in its checkpoints."""
     report = rows.report()
     data = {"model": model.name_or_path, "captions": digest(rows.captions), "rows": report}
+    data |= {"global_loss": global_loss_of(model, args), "dtype": str(model.dtype).removeprefix("torch.")}
     return args.recorded(has_records="cells" in report) | data
