@@ -103,6 +103,29 @@ def test_a_streamed_split_needs_no_network_again(streamed, stranger, hub):
     assert stranger.run(LOAD) == first and len(hub.requests) == asked
 
 
+def test_images_that_are_files_of_the_dataset_are_kept_and_others_are_not_opened(
+    hub_of_all_tests, stranger, pairs_folder
+):
+    names = ["red_circle.png", "blue_circle.png"]
+    files = {f"train/{name}": (pairs_folder / name).read_bytes() for name in names}
+    rows = [{"file_name": name, "caption": name} for name in names]
+    files["train/metadata.jsonl"] = "\n".join(map(json.dumps, rows)).encode()
+    cells = [{"bytes": None, "path": "/etc/hostname"}, {"bytes": files["train/red_circle.png"], "path": None}]
+    data = Dataset.from_dict({"image": cells, "caption": names}).cast_column("image", Image())
+    data.to_parquet(table := io.BytesIO())
+    for name, content in (("files", files), ("hostile", {"data/train-0.parquet": table.getvalue()})):
+        hub_of_all_tests.repos["dataset", f"me/{name}"] = Repo(False, [("3" * 40, content | {".gitattributes": b""})])
+    found = stranger.run("""
+from repair_hf.pairs.dataset import load_pairs
+found = [load_pairs(f"me/{name}", split="all", stream=True) for name in ("files", "hostile")]
+result = [[each.captions["caption"][:], each.looks, [(p.kind, p.count) for p in each.problems]] for each in found]
+""")
+    whole = load_pairs(pairs_folder, split="all")
+    look = dict(zip(whole.images["image_id"], whole.looks, strict=True))
+    assert [sorted(found[0][0]), sorted(found[0][1])] == [sorted(names), sorted(look[name] for name in names)]
+    assert found[1] == [names[1:], [look["red_circle.png"]], [["outside_folder", 1]]]
+
+
 def test_winoground_names_the_login_and_is_fetched_after_it(hub_of_all_tests, stranger, tmp_path):
     rows = [{"id": k} | {name: values[k] for name, values in WINO.items()} for k in range(2)]
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
