@@ -126,7 +126,6 @@ class _Ready:
 
 def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> _Ready:
     """Load what a training needs and check everything, also for a dry run."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
     from repair_hf.encoder.identity import check_retriever
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.records.dataset import load_records
@@ -142,18 +141,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
 
         check_login(_repository_name(config))
     pairs = load_wanted(pairs_options)
-    if options.dtype != "float32" and config.lora_rank is None:
-        raise UserError(
-            f"`dtype` {options.dtype} is for the frozen weights under LoRA. Give `lora_rank` too, or `bf16` for mixed "
-            "precision."
-        )
-    encoder = DualEncoder.from_pretrained(
-        options.model,
-        device=config.device,
-        revision=options.model_revision,
-        dtype=options.dtype,
-        attn_implementation=options.attn_implementation,
-    )
+    encoder = _load(options, config)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if options.records and records is not None:
         named = f"The records of {', '.join(options.records)}"
@@ -177,6 +165,23 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptio
             check_stage(stage.output, command="train", options=resolved, is_bound=resumes)
         check_start(encoder, data, config, checkpoint)
     return _Ready(pairs, validation, records, encoder, data, resolved, checkpoint, resumes, summary)
+
+
+def _load(options: TrainOptions, config: RepairConfig) -> Any:
+    from repair_hf.encoder.dual_encoder import DualEncoder
+
+    if options.dtype != "float32" and config.lora_rank is None:
+        raise UserError(
+            f"`dtype` {options.dtype} is for the frozen weights under LoRA. Give `lora_rank` too, or `bf16` for mixed "
+            "precision."
+        )
+    return DualEncoder.from_pretrained(
+        options.model,
+        device=config.device,
+        revision=options.model_revision,
+        dtype=options.dtype,
+        attn_implementation=options.attn_implementation,
+    )
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:

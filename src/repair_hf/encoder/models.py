@@ -16,8 +16,9 @@ from transformers import (
     VisionTextDualEncoderModel,
 )
 from transformers.utils import cached_file
+from transformers.utils.hub import extract_commit_hash
 
-from repair_hf.encoder.loading import NAMED, check_weights, explained, has_file
+from repair_hf.encoder.loading import CONFIG, NAMED, check_weights, explained, has_file
 from repair_hf.encoder.shipped import locate
 from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
@@ -53,6 +54,8 @@ def load_model(
         told = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # `check_weights` names them
         loaded, found = model_class.from_pretrained(model, config=config, revision=revision, **how, **told)
     check_weights(model, found)
+    if not Path(model).exists():  # an adapter that is trained on it names this commit
+        loaded.config._commit_hash = extract_commit_hash(cached_file(model, CONFIG, revision=revision), None)
     return loaded
 
 

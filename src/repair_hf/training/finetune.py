@@ -67,17 +67,8 @@ def train(
         evaluation, if any, or of the best with `load_best_model_at_end`. All includes the steps before a resume.
     """
     config = RepairConfig() if config is None else config
-    trainer = GridTrainer(
-        model,
-        config,
-        pairs,
-        validation,
-        records=records,
-        rows=data,
-        objective=objective,
-        peft_config=peft_config,
-        callbacks=callbacks,
-    )
+    how: dict[str, Any] = {"records": records, "rows": data, "objective": objective, "peft_config": peft_config}
+    trainer = GridTrainer(model, config, pairs, validation, callbacks=callbacks, **how)
     return train_and_save(trainer, partial(trainer.train, checkpoint))[1]
 
 
