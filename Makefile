@@ -24,7 +24,7 @@ test: .venv/ready  ## Run the tests. No network, GPU or key.
 test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
 
-test-page: .venv-page/ready  ## Drive the page of `repair-hf annotate` in Chromium, where there is one; an environment of its own.
+test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
 	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.

@@ -40,9 +40,10 @@ class Sheet:
                 right = left + line_width(run, size)
                 text = " ".join(word.text for word in run)
                 names = families(text)
-                font = {"family": names, "weight": "bold" if look.bold and len(names) == 1 else "normal"}
+                weight = "bold" if look.bold and len(names) == 1 else "normal"
                 # parse_math: dollar signs of a caption are letters
-                self.axes.text(left, y + 0.93 * size, text, size=size, color=look.colour, parse_math=False, **font)
+                font: dict[str, Any] = {"family": names, "weight": weight, "size": size, "color": look.colour}
+                self.axes.text(left, y + 0.93 * size, text, parse_math=False, **font)
                 if look.struck:
                     middle = y + 0.66 * size
                     self.axes.plot([left, right], [middle, middle], color=look.colour, lw=size / 10)

@@ -26,6 +26,8 @@ if CHROMIUM is None:
 
 MARK = f"--opened-by={os.getpid()}"  # tells our browser from others; Chromium passes over what it does not know
 PATIENCE = 180_000  # milliseconds: a first start on a busy machine takes long
+CUT = """[...document.querySelectorAll(".scroll")].filter(
+  table => table.scrollWidth > table.clientWidth).map(table => table.innerText)"""
 LINES = """[...document.querySelectorAll(".cells")].map(
   cells => new Set([...cells.children].map(cell => cell.getBoundingClientRect().top)).size)"""
 # The next request to the server is held until `window.release` is called.
@@ -285,4 +287,6 @@ def test_each_page_can_be_read(pages, name, width, scheme):
     assert page.evaluate(FAINT) == []
     if width == 1280:
         assert set(page.evaluate(LINES)) <= {1}  # a record stands on one line
+    else:
+        assert page.evaluate(CUT) == []
     page.close()
