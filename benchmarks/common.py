@@ -183,6 +183,22 @@ def random_weights(architecture: str, captions: Iterable[str]) -> tuple[Any, Any
     return model, Preprocessor(processor, model.config)
 
 
+def noise(n: int, preprocessor: Any) -> Any:
+    """Return a table of n pictures that repeats after 256."""
+    import torch
+
+    class Noise:
+        pixels = torch.randint(256, (min(n, 256), *preprocessor.image_shape), dtype=torch.uint8)
+
+        def __len__(self) -> int:
+            return n
+
+        def __getitem__(self, rows: np.ndarray) -> torch.Tensor:
+            return self.pixels[torch.from_numpy(np.asarray(rows) % len(self.pixels))]
+
+    return Noise()
+
+
 def _config(architecture: str, tokenizer: Any) -> Any:
     from transformers import CLIPConfig
 

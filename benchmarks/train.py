@@ -30,6 +30,7 @@ from common import (
     GPU_NOTE,
     GpuUse,
     gpu_watched,
+    noise,
     parser,
     print_notes,
     print_table,
@@ -146,9 +147,9 @@ def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     how: dict[str, Any] = {"batches": "neighbours" if row == "neighbours" else "random"}
     how |= {"chunk_size": load.chunk_size if row == "chunks" else None, "torch_compile": row == "compiled"}
     args = RepairConfig(**_arguments(load, folder), **how, grids="paper", cache_images=False)
-    noise = [_noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
+    pictures = [noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
     collator_of = _every_slot(GridCollator) if row == "every slot" else GridCollator
-    collator = collator_of(preprocessor, noise, grids.captions, chunk_size=args.chunk_size)
+    collator = collator_of(preprocessor, pictures, grids.captions, chunk_size=args.chunk_size)
     trainer = GridTrainer(model, args, pairs, None, preprocessor, rows=grids)
     trainer.data_collator = collator  # noise in the place of pictures
     some = [batch for _, batch in zip(range(3), trainer.get_train_dataloader(), strict=False)]
@@ -161,14 +162,14 @@ def _plain(load: Namespace, folder: str) -> tuple[Any, list]:
     from transformers import Trainer, TrainingArguments
 
     model, preprocessor, pairs, _ = _setting(load)
-    noise, captions = _noise(len(pairs.images), preprocessor), pairs.captions["caption"][:]
+    pictures, captions = noise(len(pairs.images), preprocessor), pairs.captions["caption"][:]
     tokens = preprocessor.processor.tokenizer(
         captions, padding="max_length", max_length=preprocessor.max_length, truncation=True, return_tensors="pt"
     )
 
     def collate(rows: list[int]) -> dict[str, Any]:
         ids = torch.tensor(rows)
-        pixels = preprocessor.normalize(noise[pairs.caption_image[rows]])
+        pixels = preprocessor.normalize(pictures[pairs.caption_image[rows]])
         texts = {name: tokens[name][ids] for name in ("input_ids", "attention_mask")}
         return {"pixel_values": pixels, **texts, "return_loss": True}
 
@@ -242,23 +243,6 @@ def _records(n_images: int, texts: list[str], rng: random.Random) -> Any:
     }
     empty = {name: [None] * len(rows) for name in FEATURES if name not in columns}
     return Dataset.from_dict({name: (columns | empty)[name] for name in FEATURES}, features=FEATURES)
-
-
-def _noise(n: int, preprocessor: Any) -> Any:
-    """Return a table of n pictures that repeats after 256."""
-    import numpy as np
-    import torch
-
-    class Noise:
-        pixels = torch.randint(256, (min(n, 256), *preprocessor.image_shape), dtype=torch.uint8)
-
-        def __len__(self) -> int:
-            return n
-
-        def __getitem__(self, rows: np.ndarray) -> torch.Tensor:
-            return self.pixels[torch.from_numpy(np.asarray(rows) % len(self.pixels))]
-
-    return Noise()
 
 
 def _every_slot(collator: type) -> type:

@@ -1,6 +1,7 @@
 """`make real` with what a test has: a tiny model, drawn pictures, and the toy world's LLM over HTTP."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPAIR_HF_PHOTOGRAPHS", str(world))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with ChatServer(oracle.answer) as server:
+    with ChatServer(partial(oracle.choices, oracle.answer)) as server:
         asked = f"--llm openai/any --llm-base-url {server.base_url} --output {tmp_path / 'out'}"
         shown = run("real", f"--model {clip_folder} {asked}")
     assert "photographs: i2t_R@1 " in shown and "published" not in shown

@@ -60,14 +60,14 @@ def test_a_dry_run_ends_with_the_price_of_llm_and_images(llm, editor, price, inp
     ],
 )
 def test_a_model_is_used_until_its_provider_switches_it_off(
-    day, more, code, said, inputs, tmp_path, capsys, monkeypatch
+    day, more, code, said, inputs, tmp_path, capsys, caplog, monkeypatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr(retirement, "today", lambda: datetime.date.fromisoformat(day))
     words = [*inputs, "--llm", "world/oracle", "--editor", "openai/gpt-image-1", "--output", str(tmp_path / "new")]
     for dry in ([], ["--dry-run"]) if code else (["--dry-run"],):
         assert synthesize(*words, *more, *dry) == code
-        shown = capsys.readouterr().err
+        shown = capsys.readouterr().err + caplog.text
         assert said in shown if said else "switched off" not in shown
     assert not (tmp_path / "new").exists()
 

@@ -33,7 +33,7 @@ def test_mixed_precision_trains_float32_weights(precision, device, encoder, fit,
         assert value.dtype == torch.float32 and value.isfinite().all(), name
         assert not value.equal(before[name]), f"{name} did not move"
     assert {value.dtype for value in load_file(run.folder / "model.safetensors").values()} == {torch.float32}
-    assert losses(run)[-5:].mean() < 0.9 * losses(run)[:3].mean()
+    assert losses(run)[-5:].mean() < losses(run)[:3].mean()
     assert losses(run)[-5:].mean() == pytest.approx(losses(in_float32)[-5:].mean(), rel=0.1)  # fp16 may skip a step
 
 

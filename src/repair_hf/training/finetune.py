@@ -62,11 +62,11 @@ def train(
         `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (of the loop, with
         evaluations and checkpoints), `seconds_per_step`, `waiting` (fraction of the seconds between steps, for data),
         `loss` (mean over the steps), `images_per_step` and `texts_per_step` (encoded, all processes together), `grids`
-        (see `Grids.report`), `edits_reachable` (by direction, the share of edits that can be encoded in some epoch),
-        `samples_encoded` (how many synthetic samples of each kind were encoded), and the metrics of the last
-        evaluation, if any, or of the best with `load_best_model_at_end`. All includes the steps before a resume.
+        (see `Grids.report`), `edits_reachable` (by direction, the share that can be encoded), `samples_encoded`
+        (synthetic samples of each kind), and the metrics of the last evaluation, if any, or of the best with
+        `load_best_model_at_end`. All includes the steps before a resume.
     """
-    config = RepairConfig() if config is None else config
+    config = config or RepairConfig()
     how: dict[str, Any] = {"records": records, "rows": data, "objective": objective, "peft_config": peft_config}
     trainer = GridTrainer(model, config, pairs, validation, callbacks=callbacks, **how)
     return train_and_save(trainer, partial(trainer.train, checkpoint))[1]
