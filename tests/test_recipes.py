@@ -19,7 +19,7 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.toyworld.parsing import build_parser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "study")]
+STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "aro", "study")]
 STUDIES = sorted((RECIPES / "study").glob("*.yaml"))
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
@@ -31,6 +31,17 @@ def options_of(path: Path) -> tuple:
     options = parse(types, ["--config", str(path)], f"repair-hf {path.stem}")
     assert len(options) == len(types)
     return options
+
+
+@pytest.mark.parametrize("name", ["coco30k", "flickr30k"])
+def test_the_recipes_of_aro_measure_what_the_other_recipes_train(name):
+    module = load_command("evaluate")
+    options = parse(module.OPTIONS, ["--config", str(RECIPES / "aro" / f"{name}.yaml")], "repair-hf evaluate")
+    asked = {key: value for each in options for key, value in asdict(each).items()}
+    known = yaml.safe_load((RECIPES / name / "evaluate.yaml").read_text())
+    assert asked["model"][1] == known["model"] and len(asked["compositional"]) == 3
+    for key in ("pairs", "image_folder", "benchmark", "split"):
+        assert asked[key] == known[key], key
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -24,6 +25,20 @@ def test_samples_stay_when_an_option_changes_that_has_no_part_in_them(tmp_path):
     before = stamps(tmp_path)
     study(*words, "--editor", "world?smear=0.5")  # the editor's, which rewrites no captions
     assert stamps(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_a_launcher_starts_processes_that_share_the_work(tmp_path):
+    """The first prints for all, and each training is made once."""
+    words = f"study --size tiny --seeds 2 --output {tmp_path} --methods repair --cells {tmp_path / 'kept'}".split()
+    config = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config), "-m", "repair_hf"]
+    shown = subprocess.run([*launch, *words], check=True, capture_output=True, text=True, timeout=1800).stdout
+    assert shown.count("after 2 of 2 seeds") == 1 and shown.count("The regime") == 1
+    alone = study(*words[1:])
+    assert alone.partition("The regime")[2] == shown.partition("The regime")[2]
+    logs = [json.loads(file.read_text()) for file in tmp_path.glob("cells/*/summary.json")]
+    assert len(logs) == len(list(tmp_path.glob("kept/*.json"))) > 4
 
 
 def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):

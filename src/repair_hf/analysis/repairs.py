@@ -123,7 +123,7 @@ def round_finding(root: Path | None) -> Finding | None:
         axes.set_xlabel("round of repair")
         axes.set_ylabel("R@1, %")
         axes.legend(fontsize=7)
-    why = f"Measured on the split `{history['split']}`; stopped: {history['stopped']}."
+    why = f"Measured on the split `{history['split']}`; stopped {history['stopped']}."
     return Finding("rounds", "Round by round", why, pd.DataFrame(rows, columns=heads), figure)
 
 

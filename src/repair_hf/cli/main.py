@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in HELP:
-        print(_overview())
+        try:  # without the imports of `_run_guarded`: the help is fast
+            print(_overview(), flush=True)
+        except BrokenPipeError:
+            _close(sys.stdout)
+            return 141
         return 0
     if words[0] == "--version":
         from repair_hf import __version__

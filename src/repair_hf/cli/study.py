@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from repair_hf.cli.subcommands import print_table, run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.processes import refuse_several
+from repair_hf.runtime.processes import leave_launcher
 from repair_hf.study.options import (
     ListOptions,
     Size,
@@ -37,8 +39,8 @@ EPILOG = """examples:
   repair-hf study --pairs data/mine --model openai/clip-vit-base-patch32 --records runs/records --test-split validation
 
 You can stop it at any time: the same command resumes. You can add --methods, --seeds or --shares later.
-You can run the same command several times at once, each on its own GPU or core: each skips what another is working on,
-and the last to finish prints the whole table."""
+For several GPUs use `accelerate launch --num_processes 4 -m repair_hf study ...`, or run the command several times:
+each process skips what another is working on."""
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
@@ -56,13 +58,26 @@ def run(
     editor: StudyEditorOptions,
     compositional: CompositionalOptions,
 ) -> None:
-    """Run the study, or print an estimate of calls and cost."""
+    """Run the study, or print an estimate of calls and cost. Of several processes, each works by itself."""
+    with ExitStack() as stack:
+        if not leave_launcher():  # the first process prints for all
+            stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+        _study(listing, options, pairs_options, llm, editor, compositional)
+
+
+def _study(
+    listing: ListOptions,
+    options: StudyOptions,
+    pairs_options: StudyPairsOptions,
+    llm: StudyLLMOptions,
+    editor: StudyEditorOptions,
+    compositional: CompositionalOptions,
+) -> None:
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
     from repair_hf.study.tuning import SearchSpace
 
-    refuse_several("study")
     logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # the cells hold the loss curves
     methods = load_methods()
     if listing.list:

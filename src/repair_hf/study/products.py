@@ -32,8 +32,6 @@ from repair_hf.study.spending import Cost, Product, limit_spending, paid, produc
 from repair_hf.synthesis.models import (
     ORACLE,
     LLMOptions,
-    find_editor,
-    find_llm,
     local_weights,
     open_chat,
     open_editor,
@@ -82,7 +80,7 @@ class Products:
     def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
         key = variant.product, variant.select, knobs if variant.rounds > 1 else None
         if key not in self._made:
-            with self._lock(variant.product):
+            with self._lock():
                 self._made[key] = self._repair.make(variant, knobs)
         return self._made[key]
 
@@ -102,13 +100,12 @@ class Products:
             self._made[maker.name] = Product(data, cost, name_of_samples(resolved, summary))
         return self._made[maker.name]
 
-    def _lock(self, name: str) -> filelock.FileLock:
-        """Products that cost money are made one after another: each counts all payments and takes over answers."""
-        is_paid = find_llm(self.setting.llm)[0] != "world" or find_editor(self.setting.editor)[0] != "world"
-        return self.setting.sharing.lock("products" if is_paid else f"product-{name}")
+    def _lock(self) -> filelock.FileLock:
+        """One process at a time makes products: each counts the payments of all, and takes over their answers."""
+        return self.setting.sharing.lock("products")
 
     def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        with self._lock(maker.name):
+        with self._lock():
             if summary := finished(folder, resolved):  # another process made them meanwhile
                 return summary
             inherit([self.folder / name for name in asking_alike(maker)], folder, images=False)
