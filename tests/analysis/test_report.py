@@ -263,7 +263,7 @@ def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):
     texts = kept[kept["direction"] == "i2t"]
     genuine = texts[[is_wrong(row, truth["shown"]) for row in texts.to_dict("records")]]
     assert found["i2t"]["edits"] == len(texts) and found["i2t"]["fp_wrong"] == pytest.approx(len(genuine) / len(texts))
-    assert found["i2t"]["valid"] == found["i2t"]["fp_wrong"] < found["i2t"]["matches"] == 1  # this LLM edits well
+    assert found["i2t"]["valid"] == found["i2t"]["fp_wrong"] <= found["i2t"]["matches"] == 1  # this LLM edits well
     for kind, share in found["error_kinds"].items():
         assert share == pytest.approx(np.mean([kind in kinds for kinds in genuine["error_types"]])), kind
 

@@ -88,7 +88,7 @@ LINES: dict[str, tuple[Damage, str]] = {  # left out with this reason
     "name of a number": (line(ODD | {"image": 5}), MALFORMED),
     "split of a number": (line(ODD | {"split": 5}), MALFORMED),
     "captions of numbers": (line(ODD | {"captions": [5]}), EMPTY),
-    "twice": (line(ODD | {"image": "red_circle.png"}), "rows are 12 images"),
+    "twice": (line(ODD | {"image": "red_circle.png"}), "merged 13 rows into 12 images"),
     "parent": (leads_to("../secret.png"), OUTSIDE),
     "absolute": (leads_to("/etc/hostname"), OUTSIDE),
     "link": (picture(to_secret), OUTSIDE),
@@ -114,10 +114,10 @@ FILES: dict[str, tuple[Damage, str]] = {  # an error of one line
     name: (whole("captions.jsonl", content), wanted)
     for name, content, wanted in (
         ("empty", b"", "holds no usable image"),
-        ("only brackets", DEEP, "no line of"),
-        ("picture", WHOLE_PNG, "no line of"),
-        ("UTF-16", '{"image": "x"}'.encode("utf-16"), "no line of"),
-        ("zeros", bytes(9999), "no line of"),
+        ("only brackets", DEEP, "No line of"),
+        ("picture", WHOLE_PNG, "No line of"),
+        ("UTF-16", '{"image": "x"}'.encode("utf-16"), "No line of"),
+        ("zeros", bytes(9999), "No line of"),
         ("one image", json.dumps({"image": "red_circle.png", "captions": [" "]}).encode(), "holds no usable image"),
     )
 }

@@ -185,4 +185,4 @@ except RunStopped as error:
 hub.HfApi = post
 """
     )
-    assert "cannot be reached" in found and "the same command resumes" in found
+    assert "cannot be reached" in found and "Rerun to resume." in found

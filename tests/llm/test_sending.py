@@ -237,6 +237,6 @@ def test_what_has_no_price_needs_no_tokens(crowd, tmp_path):
 
 def test_max_usd_needs_a_price(tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal:
-        with pytest.raises(UserError, match="no list price is known for 'openai/mine'. Set `max_calls` instead"):
+        with pytest.raises(UserError, match="no list price is known for 'openai/mine'. Use `max_calls` instead"):
             ChatModel("openai/mine", journal=journal, budget=Budget(max_usd=1.0))
         ChatModel("openai/mine", journal=journal, budget=Budget(max_calls=1))

@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_one_line(damage, said, flags, stored, tmp_path, ca
     [
         ([], "give --model, or --embeddings in its place"),
         (["--model", "world/base", "--embeddings", "x"], "give --model, or --embeddings in its place"),
-        (["--embeddings", "x", "--precision", "bf16"], "takes the place of a model, so leave out ['precision']"),
+        (["--embeddings", "x", "--precision", "bf16"], "replaces the model, so leave out ['precision']"),
     ],
 )
 def test_model_or_embeddings(words, said, flags, capsys):

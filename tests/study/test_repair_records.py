@@ -40,7 +40,7 @@ def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(mon
     setting = SimpleNamespace(
         pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={}, training={},
         llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
-        type_command=lambda *words: typed.append(words), has_records=lambda variant: False,
+        type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
     records = RepairRecords(setting, tmp_path, lambda llm, folder: llm)
@@ -106,7 +106,7 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     setting = SimpleNamespace(
         pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={"d_i2t": 5, "d_t2i": 1}, training={},
         llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
-        type_command=lambda *words: typed.append(words), has_records=lambda variant: False,
+        type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     own = [row | {"record_id": f"r{k}", "direction": "i2t", "q_id": f"i{k}", "fp_id": f"c{k}"} for k in range(4)]
     made = Dataset.from_list([one | {"error_types": ["x"], "candidate_similarities": [0.5]} for one in own])

@@ -57,7 +57,7 @@ class Faulty:
         return replace(wire, delay=TIMEOUT + 0.5) if wire.delay else wire
 
     def _fault(self, draw: str, first: str, text: str) -> str:
-        rng, is_json = random.Random(draw), text.startswith("{")
+        rng, is_edit = random.Random(draw), text.startswith('{"answer"')
         lasting = random.Random(first)
         if "gt_valid" in text and lasting.random() < LASTING_RATE:
             reason, names = lasting.choice([("llm_refused", sorted(REFUSED)), ("llm_unparsed", ["wrong types"])])
@@ -65,8 +65,8 @@ class Faulty:
             return lasting.choice(names)
         if rng.random() >= FAULT_RATE:
             return "none"
-        # An edited caption has no form to check, and its second draw would be another caption.
-        fault = rng.choice(sorted(PASSING | UNUSABLE | USABLE if is_json else PASSING))
+        # The second draw of an edited caption would be another caption.
+        fault = rng.choice(sorted(PASSING if is_edit else PASSING | UNUSABLE | USABLE))
         if "time-out" in fault and rng.random() < 0.8:  # they take long
             return "500"
         if fault in UNUSABLE and first in self._useless:  # twice of no use would be the row's end
