@@ -21,7 +21,10 @@ STUDY = "study --output $out"
         (f"{MINE} --d-i2t 101", "`d_i2t` must lie between 0 and `k_mine` (100), got 101"),
         (f"{MINE} --d-i2t 0 --d-t2i 0", "`d_i2t` and `d_t2i` are both 0, and nothing would be mined"),
         (f"{MINE} --model /nowhere", "`/nowhere` is not a local folder, and cannot be loaded as a dual encoder"),
-        (f"{MINE} --model world/bse", "is neither a folder nor a retriever of the toy world: world/base, world/narrow."),
+        (
+            f"{MINE} --model world/bse",
+            "is neither a folder nor a retriever of the toy world: world/base, world/narrow.",
+        ),
         (f"{MINE} --split dev", "has no image in split `dev`"),
         (f"{MINE} --search-effort 2", "`search_effort` 2 needs an index, and `search` is exact; give `search` ivf"),
         (f"{MINE} --cache-folder x", "`cache_folder` x is for the file of `cache_images`; give both, or neither"),

@@ -38,7 +38,8 @@ PUSH_MODEL = {"push": "push model {trained} --repo me/x --dry-run"}
 READ_JUDGED = {"agreement": "agreement {judged}", "analyze": "analyze {judged} --output {out}"}
 MADE_BEFORE = {"mine": STAGES["mine"].replace("{out}", "{mined}"), "train": RESUME}
 MINED_BEFORE = {"synthesize": STAGES["synthesize"].replace("--any-model", "")}
-MANY = ("world", "data", "figure", "annotate", "export", "push", "completion")  # commands of two words, or without options
+# commands of two words, or without options
+MANY = ("world", "data", "figure", "annotate", "export", "push", "completion")
 WITH_RECIPE = {name: name for name in COMMANDS if name not in MANY}
 WITH_RECIPE |= {"world build": "world build", "figure grid": "figure grid", "push records": "push records"}
 WITH_RECIPE |= {"data coco": "data coco"}
