@@ -12,6 +12,7 @@ from repair_hf.toyworld.server import ChatServer
 from tests.benchmarks.test_scripts import run
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_skipped_in_a_line(tmp_path, clip_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)  # without data
     monkeypatch.delenv("REPAIR_HF_PHOTOGRAPHS", raising=False)
@@ -21,6 +22,7 @@ def test_what_is_missing_is_skipped_in_a_line(tmp_path, clip_folder, monkeypatch
     assert line.startswith("skipped, no data: needs data/flickr30k")
 
 
+@pytest.mark.slow
 def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
     world = build_world(tmp_path / "world", splits={"train": 8, "validation": 1, "test": 1})
     monkeypatch.chdir(tmp_path)
