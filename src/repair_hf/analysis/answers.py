@@ -11,14 +11,13 @@ from repair_hf.analysis.costs import told
 from repair_hf.analysis.repairs import find_ranks, recall_changes
 from repair_hf.analysis.report import Answers, Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.llm.cost import paid_in
 from repair_hf.records.columns import REASONS
 
 
 def answer(data: RunData) -> Answers:
     """Answer the three questions about a run."""
     changes = recall_changes(find_ranks(data.root))
-    return Answers(did_it_work(changes), told(paid_in(*data.folders)), what_to_look_at(data, changes))
+    return Answers(did_it_work(changes), told(data.paid), what_to_look_at(data, changes))
 
 
 def did_it_work(changes: pd.DataFrame) -> Finding:
@@ -33,13 +32,7 @@ def did_it_work(changes: pd.DataFrame) -> Finding:
         "interval excludes 0. Training without records also raises R@1: compare with such a model."
     )
     rows = [
-        (
-            row.model.removeprefix("evaluate/"),
-            NAMES[row.direction],
-            f"{row.before:.1f}",
-            f"{row.after:.1f}",
-            _change(row),
-        )
+        (_name(row), NAMES[row.direction], f"{row.before:.1f}", f"{row.after:.1f}", _change(row))
         for row in changes.itertuples()
     ]
     heads = ["model", "direction", "R@1 before", "after", "change, %"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
 
+from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
@@ -40,6 +42,11 @@ class RunData:
         """Options of the first synthesis."""
         path = self.folders[0] / "config.yaml" if self.folders else None
         return read_yaml(path, remedy=FORGET) if path is not None and path.is_file() else {}
+
+    @cached_property
+    def paid(self) -> dict[tuple[str, str], Usage]:
+        """What all rounds have paid, see `paid_in`. Journals of a large run take long to read."""
+        return paid_in(*self.folders)
 
     def pairs(self) -> Pairs:
         """Load the pairs that the records were made from, by the options of the synthesis.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
@@ -15,7 +12,6 @@ from repair_hf.analysis.people.findings import people_findings
 from repair_hf.analysis.repairs import rank_findings, round_finding
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
-from repair_hf.llm.cost import paid_in
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.grids import SOURCES, Grids
@@ -31,7 +27,7 @@ def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
         reasons(data),
         audit_shares(data),
         *people_findings(list(data.folders)),
-        _costs(data.folders),
+        _costs(data),
         *error_findings(data),
         candidates(data),
         *distributions(data),
@@ -41,8 +37,8 @@ def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
     ]
 
 
-def _costs(folders: Sequence[Path]) -> Finding:
-    paid, title = paid_in(*folders), "What it cost"
+def _costs(data: RunData) -> Finding:
+    paid, title = data.paid, "What it cost"
     if not paid:
         return Finding("costs", title, "There is no journal of answers beside these records.")
     text = (

@@ -50,19 +50,12 @@ BRIEF = (
 ).split()
 
 
-def run(
-    listing: ListOptions,
-    options: StudyOptions,
-    pairs_options: StudyPairsOptions,
-    llm: StudyLLMOptions,
-    editor: StudyEditorOptions,
-    compositional: CompositionalOptions,
-) -> None:
+def run(*options: Any) -> None:
     """Run the study, or print an estimate of calls and cost. Of several processes, each works by itself."""
     with ExitStack() as stack:
         if not leave_launcher():  # the first process prints for all
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        _study(listing, options, pairs_options, llm, editor, compositional)
+        _study(*options)
 
 
 def _study(

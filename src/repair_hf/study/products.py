@@ -29,14 +29,7 @@ from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product, limit_spending, paid, products_in
-from repair_hf.synthesis.models import (
-    ORACLE,
-    LLMOptions,
-    local_weights,
-    open_chat,
-    open_editor,
-    prompts_of,
-)
+from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor, prompts_of
 from repair_hf.synthesis.reuse import inherit
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
