@@ -33,7 +33,7 @@ METHODS = {
     "plain": ["--negatives", "none"],
     "repair": [],
     "repair_paper": ["--grids", "paper"],
-    "plain_same_compute": ["--negatives", "none"],  # as long as `repair` took
+    "plain_same_compute": ["--negatives", "none"],  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 
@@ -106,12 +106,14 @@ def run(options: DemoOptions) -> None:
 
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
-    """Return how many plain steps take as long as `repair` took, at the pace of `plain` in this demo."""
+    """Return how many plain steps encode as much as `repair` did, as the study counts it."""
+    from repair_hf.study.running import compute_ratio
+
     repair, plain = (
-        read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("seconds", "seconds_per_step"))
+        read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("images_per_step", "texts_per_step"))
         for name in ("repair", "plain")
     )
-    return max(round(repair["seconds"] / plain["seconds_per_step"]), 1)
+    return round(repair["steps"] * compute_ratio(repair, plain))
 
 
 def _report(folder: Path, seeds: int) -> None:
