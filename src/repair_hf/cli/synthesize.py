@@ -162,7 +162,7 @@ def _synthesize(
 
     sources = [Path(source) for source in options.answers_from or ()]
     if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
-        print(f"{folder} starts with the answers and images of {', '.join(map(str, sources))}.")
+        print(f"{folder} reuses the answers and images of {', '.join(map(str, sources))}.")
 
     work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round)
     has_images = options.embed_source_images

@@ -38,7 +38,7 @@ WAYS = {"t2i": ("text_to_image", "image_to_text"), "i2t": ("image_to_text", "tex
 Row = dict[str, Any]
 
 
-def triplets(records: Dataset, pairs: Pairs) -> Iterator[tuple[str, Row]]:
+def triplets(records: Dataset, counterpart_of: Counterparts) -> Iterator[tuple[str, Row]]:
     """Yield each triplet after the name of its config; images are cells of bytes or a path.
 
     A record whose false positive is not in the pairs gives two triplets instead of four. So does one whose false
@@ -46,7 +46,6 @@ def triplets(records: Dataset, pairs: Pairs) -> Iterator[tuple[str, Row]]:
     """
     for name in ("q_image", "gt_image", "fp_image", "edit_image"):
         records = records.cast_column(name, Image(decode=False))
-    counterpart_of = _Counterparts(pairs)
     for record in records:
         modalities = MODALITIES[record["direction"]]
         q, gt, fp, edit = (record[f"{role}_{kind}"] for role, kind in modalities.items())
@@ -72,12 +71,12 @@ def export_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[
     Raises:
         UserError: If no false positive is in the pairs, or an image cannot be read.
     """
-    folder, files, counts = Path(folder), {}, {}
-    if not any(_Counterparts(pairs).knows(record) for record in records.select_columns(["direction", "fp_id"])):
+    folder, files, counts, counterparts = Path(folder), {}, {}, Counterparts(pairs)
+    if not any(counterparts.knows(record) for record in records.select_columns(["direction", "fp_id"])):
         raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
     for config, features in FEATURES.items():
         draft = folder / f".{config}.arrow"
-        rows = build((row for name, row in triplets(records, pairs) if name == config), draft, features)
+        rows = build((row for name, row in triplets(records, counterparts) if name == config), draft, features)
         if len(rows):
             files[config], counts[config] = write_parquet(folder / config, rows), len(rows)
         draft.unlink()
@@ -85,7 +84,7 @@ def export_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[
     return counts
 
 
-class _Counterparts:
+class Counterparts:
     """What the pairs hold for a false positive in the other modality: an image's caption, a caption's image."""
 
     def __init__(self, pairs: Pairs) -> None:
