@@ -56,9 +56,7 @@ def test_a_recipe_and_a_study_share_what_is_paid_for(clip_folder, tmp_path, monk
         capsys.readouterr()
         assert main([*words, str(again), "--answers-from", str(recipe), str(made)]) == 0
         assert asked(log) == by_recipe + by_study and saved(again) == saved(recipe)
-        assert (
-            "reuses the answers and images of" in (shown := capsys.readouterr().out) and "images: 0 new" in shown
-        )
+        assert "reuses the answers and images of" in (shown := capsys.readouterr().out) and "images: 0 new" in shown
         assert len(set(asked(log))) == len(asked(log))
     assert main([*words, str(tmp_path / "third"), "--answers-from", str(world)]) == 2
     assert "holds no paid answers" in capsys.readouterr().err
