@@ -41,13 +41,13 @@ EPILOG = """examples:
 
 You can stop it at any time: the same command resumes. You can add --methods, --seeds or --shares later.
 For several GPUs use `accelerate launch --num_processes 4 -m repair_hf study ...`, or run the command several times:
-each process skips what another is working on."""
+each process skips what another is working on. With --batch, type the command again until it prints the tables."""
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 BRIEF = (
     "list pairs model records methods output dry_run size seeds tune learning_rates epochs test_split "
-    "validation_split llm editor max_usd compositional"
+    "validation_split llm editor max_usd batch compositional"
 ).split()
 
 

@@ -65,7 +65,7 @@ class Products:
         self.purse = Purse(self.folder, setting.sharing)
         self._repair = RepairRecords(setting, self.folder, self.purse.spend)
         self._made: dict[Any, Product] = {}
-        self._with_provider: dict[Any, BatchesOpen] = {}  # products that wait for a batch, in this run
+        self._with_provider: dict[str, BatchesOpen] = {}  # products that wait for a batch, in this run
 
     def of(self, method: Method, knobs: Knobs) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
@@ -116,8 +116,8 @@ class Products:
         self, key: Any, name: str, make: Callable[[], Product], asks: Callable[[], list[str]], editor: EditorOptions
     ) -> Product:
         """Make a product, as the only process, while no other product with the same questions is being made."""
-        if key in self._with_provider:
-            raise self._with_provider[key]
+        if name in self._with_provider:
+            raise self._with_provider[name]
         if key not in self._made:
             with self._lock(f"product--{name}", editor), ExitStack() as stack:
                 for asked in asks():
@@ -125,7 +125,7 @@ class Products:
                 try:
                     self._made[key] = make()
                 except BatchesOpen as stop:
-                    self._with_provider[key] = stop
+                    self._with_provider[name] = stop
                     raise
         return self._made[key]
 
