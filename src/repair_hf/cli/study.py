@@ -57,7 +57,10 @@ def run(*options: Any) -> None:
         is_first, count = leave_launcher()
         if not is_first:  # the first process prints for all
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        _study(*(_part_of_limits(each, count) if isinstance(each, StudyLLMOptions) else each for each in options))
+        given: list[Any] = [
+            _part_of_limits(each, count) if isinstance(each, StudyLLMOptions) else each for each in options
+        ]
+        _study(*given)
 
 
 def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
@@ -230,14 +233,18 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
 def _basis(setting: Any, trainings: int) -> str:
     """Say what the plan assumes."""
     from repair_hf.study.plan import HOURS_PER_TRAINING, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE
+    from repair_hf.synthesis.models import find_llm
 
     limit = setting.llm.requests_per_minute
     rate = f"{limit or REQUESTS_PER_MINUTE:,} requests per minute{'' if limit else ' (assumed)'}"
+    if find_llm(setting.llm)[0] != "litellm":
+        rate = "runs here, in time that is not counted"
+    elif setting.llm.batch:
+        rate = "a batch may take a day for each step, whatever the hours here"
     return (
         f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per image of a local editor and {HOURS_PER_TRAINING:g} "
         f"hour for each of {trainings:,} trainings (plain ones at equal compute come on top), divided by the GPUs. "
-        f"The LLM: {rate}{', or a day for each step of a batch' if setting.llm.batch else ''}. GB: all candidate "
-        "images as PNG, and decoded pixels."
+        f"LLM: {rate}. GB: all candidate images as PNG, and decoded pixels."
     )
 
 

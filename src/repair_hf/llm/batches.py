@@ -40,7 +40,7 @@ class BatchesOpen(RunStopped):
 
     def __init__(self, open: Mapping[Path, OpenBatches]) -> None:
         self.open = dict(open)
-        requests, batches = (sum(each[place] for each in self.open.values()) for place in (1, 2))
+        requests, batches = sum(each.requests for each in open.values()), sum(each.batches for each in open.values())
         models = " and ".join(sorted({each.model for each in self.open.values()}))
         super().__init__(
             f"{requests:,} requests are with {models} in {batches} batches, to be answered within a day. The same "

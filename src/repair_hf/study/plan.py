@@ -14,7 +14,7 @@ GPUS = (1, 4, 8)
 # Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and a training on grids of 145,000 pairs.
 SECONDS_PER_IMAGE, HOURS_PER_TRAINING = 1.0, 1.0
 REQUESTS_PER_MINUTE = 1000  # assumed of a provider, unless `requests_per_minute` is set
-PNG_BYTES_PER_PIXEL, DECODED_BYTES = 4 / 3, 3 * 224**2
+PNG_BYTES, DECODED_BYTES = 1e6 / 3, 3 * 224**2  # assumed of an image of 512 px; of one as training reads it
 HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all", "dollars", "GB")
 
 
@@ -25,7 +25,7 @@ def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -
     image_hours = asked.image_calls * SECONDS_PER_IMAGE / 3600 * is_local
     has_provider = find_llm(setting.llm)[0] == "litellm"
     llm_hours = asked.llm_calls / (setting.llm.requests_per_minute or REQUESTS_PER_MINUTE) / 60 * has_provider
-    gigabytes = (asked.image_calls * setting.editor.editor_size**2 * PNG_BYTES_PER_PIXEL) / 1e9
+    gigabytes = asked.image_calls * (setting.editor.editor_size / 512) ** 2 * PNG_BYTES / 1e9
     gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES / 1e9
     rows = []
     for count in GPUS:

@@ -78,8 +78,9 @@ class Products:
         """
         try:
             if isinstance(method, Baseline):
-                parts = {part: partial(self._samples, maker) for part, maker in method.parts.items()}
-                return self.setting.sharing.run_all(parts)
+                return self.setting.sharing.run_all(
+                    {str(part): partial(self._samples, maker) for part, maker in method.parts.items()}
+                )
             return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
             dollars, calls = paid(products_in(self.folder))
