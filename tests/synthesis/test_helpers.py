@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,8 +57,12 @@ def helper(tmp_path, request) -> Iterator[subprocess.Popen]:
 
 @pytest.mark.parametrize("helper", ["works", "hangs"], indirect=True)
 def test_a_helper_makes_some_and_the_run_what_it_leaves(helper, sources, tmp_path, request):
+    """The one that works is there before the run begins; the one that is killed comes later."""
     is_killed = request.node.callspec.params["helper"] == "hangs"
     editor = Waiting()
+    while not is_killed and not list(helpers_of(tmp_path / "run").glob("*/editor.txt")):
+        assert helper.poll() is None
+        time.sleep(0.05)
 
     def watch() -> None:
         assert helper.stdout.readline() == "asked\n"

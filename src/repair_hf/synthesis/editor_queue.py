@@ -35,8 +35,8 @@ class EditorQueue:
 
     def __init__(self, editor: ImageEditor, helpers: Path) -> None:
         self.editor, self.batch_size, self.helpers = editor, editor.batch_size, helpers
-        self._arriving: asyncio.Queue[_Edit] = asyncio.Queue()
         self._waiting: list[_Edit] = []
+        self._has_work = asyncio.Event()  # set while edits wait
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -57,7 +57,8 @@ class EditorQueue:
         """Edit an image once per path, and write the results there. A path's name gives the seed."""
         shape = _shape(source) if self.batch_size > 1 else None
         done = asyncio.get_running_loop().create_future()
-        self._arriving.put_nowait(_Edit(Job(source, instruction, tuple(paths)), shape, done))
+        self._waiting.append(_Edit(Job(source, instruction, tuple(paths)), shape, done))
+        self._has_work.set()
         if (failure := await done) is not None:
             raise failure
 
@@ -92,10 +93,9 @@ class EditorQueue:
 
     async def _next_batch(self) -> list[_Edit]:
         """The edit that waits longest, with others of the same shape."""
-        arrived = [] if self._waiting else [await self._arriving.get()]
-        self._waiting += arrived  # after the await: the other server may have been here meanwhile
-        while not self._arriving.empty():
-            self._waiting.append(self._arriving.get_nowait())
+        while not self._waiting:
+            self._has_work.clear()
+            await self._has_work.wait()
         first = self._waiting[0]
         batch = [edit for edit in self._waiting if edit.shape == first.shape][: self.batch_size]
         self._waiting = [edit for edit in self._waiting if edit not in batch]
