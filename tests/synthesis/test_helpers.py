@@ -75,7 +75,7 @@ def test_a_helper_makes_some_and_the_run_what_it_leaves(helper, sources, tmp_pat
     jobs = [(fp, colour) for fp in range(6) for colour in ("red", "blue", "nothing")]
     found, made, _ = make(editor, sources, tmp_path / "run" / "candidates", jobs, count=2)
     watcher.join()
-    alone, *_ = make(Painter(), sources, tmp_path / "alone" / "candidates", jobs, count=2)
+    alone, *_ = make(Painter(), sources, tmp_path / "alone" / "run" / "candidates", jobs, count=2)
     assert made == 24 and [[path and path.read_bytes() for path in row] for row in found] == [
         [path and path.read_bytes() for path in row] for row in alone
     ]
