@@ -55,7 +55,7 @@ STUDY = "study --output $out"
             "`other-backbone` needs `editor` and `llm` and `other_model`",
         ),
         (f"{STUDY} --size tiny --pairs x", "`size` tiny is one of the toy world, but `pairs` names x"),
-        (f"{STUDY} --batch", "`batch` answers within a day"),
+        (f"{STUDY} --batch", "`batch` needs one process and a provider with a batch API, got --llm world/oracle"),
         (STUDY + ' --training {"max_steps":3}', "'max_steps', which the study sets itself"),
         (STUDY + ' --training {"lerning_rate":3}', "'lerning_rate', which `repair-hf train` does not know"),
     ],

@@ -9,8 +9,10 @@ import yaml
 from study_runs import PER_SAMPLE, stamps, study
 
 from repair_hf.cli.main import main
+from repair_hf.cli.study import _part_of_limits
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.options import StudyLLMOptions
 from repair_hf.toyworld.parsing import build_parser
 
 TINY = ["--size", "tiny", "--seeds", "1", "--methods", "laclip", "repair-i2t"]
@@ -66,6 +68,7 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     shown = study("--pairs", "runs/world", "--model", str(clip_folder), "--spacy-model", "parser", "--dry-run")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
+    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per image" in " ".join(shown.split())
 
 
 def test_without_choosing_no_validation_split_is_needed(tmp_path):
@@ -217,3 +220,8 @@ def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch):
     assert {"vanilla", "repair", "repair-paper"} < set(table.index) and not list(Path("found/products").glob("*"))
     cost = pd.read_csv("found/overhead.csv").set_index("method").loc["repair"]
     assert cost["made"] > 0 and cost["llm_calls"] > cost["made"]
+
+
+def test_a_launchers_processes_share_the_limits_of_a_provider():
+    part = _part_of_limits(StudyLLMOptions(requests_per_minute=1000, max_usd=5.0), 4)
+    assert (part.requests_per_minute, part.tokens_per_minute, part.max_usd) == (250, None, 5.0)

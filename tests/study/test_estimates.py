@@ -1,13 +1,18 @@
 """The dry run's counts: the paper's overhead table, by our own makers' declarations."""
 
+from functools import partial
+
 import pytest
 
+from repair_hf.analysis.costs import dollars
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.study.cost_tables import published_results
 from repair_hf.study.estimates import Corpus, Estimator
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.plan import count_trainings, plan_rows
 from repair_hf.study.setting import Setting
+from repair_hf.study.tuning import SearchSpace
 from repair_hf.synthesis.models import EditorOptions, LLMOptions
 
 METHODS = load_methods()
@@ -81,3 +86,26 @@ def test_limits_of_mining_limit_the_estimate(estimator, monkeypatch):
     monkeypatch.setitem(estimator.setting.mine, "max_queries", 1000)
     asked = estimator.of(METHODS["repair"])
     assert (round(asked.llm_calls), round(asked.image_calls)) == (5 * 5000 + 2 * 1000, 3000)
+
+
+def test_the_plan_divides_hours_by_gpus_and_not_the_llms(estimator):
+    """435,000 images of a second each, 1,015,000 requests at 1,000 a minute, a third of a megabyte an image."""
+    rows = plan_rows(estimator, [METHODS["repair"], METHODS["repair-paper"]], trainings=40)
+    price = dollars(estimator.of(METHODS["repair"]).dollars)
+    assert rows == [
+        ("1", "121", "40", "17", "161", price, "171"),
+        ("4", "30", "10", "17", "40", price, "171"),
+        ("8", "15", "5", "17", "22", price, "171"),
+    ]
+    drawn = plan_rows(estimator, [METHODS["stablerep"]], trainings=1)[0]  # a candidate each, and no LLM
+    assert drawn == ("1", "40", "1", "0", "41", "$0.00", "75")
+
+
+def test_trainings_are_those_of_tuning_and_of_the_tables():
+    """Of RePair 2 rates with one weight, then the other weight of the better rate, two seeds each."""
+    space = SearchSpace([1e-5, 1e-6], [5.0], [0.5, 1.0])
+    count = partial(count_trainings, METHODS, space=space, tune=True, seeds=3)
+    assert count(["vanilla"]) == 2 * 2 + 3 - 2
+    assert count(["repair-paper"]) == 3 * 2 + 3 - 2
+    assert count(["repair-paper", "hard-neg-only"]) == count(["repair-paper"]) + 3
+    assert count(["vanilla"], tune=False) == 3

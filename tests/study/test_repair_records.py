@@ -43,7 +43,7 @@ def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(mon
         type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
-    records = RepairRecords(setting, tmp_path, lambda llm, folder: llm)
+    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm))
     variant = METHODS["repair-2-rounds"]
     one, other = (records.make_rounds(variant, Knobs(rate, 1.0, 1.0))[1] for rate in (1e-4, 3e-4))
     assert one[0] == other[0] and one[1] != other[1]
@@ -114,7 +114,7 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     mined = [row | ranked | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
     (tmp_path / "repair-i2t-t2i-failures").mkdir()
     pd.DataFrame(mined).to_parquet(tmp_path / "repair-i2t-t2i-failures" / "failures.parquet")
-    records = RepairRecords(setting, tmp_path, lambda llm, folder: llm).make_rounds(
+    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm)).make_rounds(
         METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0)
     )[0]
     assert records["direction"][:] == ["i2t"] * 4 + ["t2i"] * 4 and len(set(records["record_id"][:])) == 8

@@ -1,10 +1,15 @@
 """What was paid once, and what the ceilings leave."""
 
+import json
 from pathlib import Path
 
+import pytest
+
+from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.journal import Entry, Journal
 from repair_hf.study.multi_dataset import ceilings
-from repair_hf.study.spending import limit_spending, paid, products_in
+from repair_hf.study.spending import Purse, paid, products_in
+from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import LLMOptions
 from repair_hf.synthesis.reuse import inherit
 
@@ -35,13 +40,48 @@ def test_a_ceiling_applies_to_all_datasets_together(tmp_path):
     assert ceilings(LLMOptions(llm="m"), others) == []
 
 
-def test_a_folder_may_spend_what_the_others_have_left(tmp_path, monkeypatch):
-    write_journal(tmp_path / "one" / "journal.jsonl", "abc")
-    write_journal(tmp_path / "two" / "journal.jsonl", "d")
-    left = limit_spending(LLMOptions(llm="m", max_usd=2.25, max_calls=10), products_in(tmp_path), [tmp_path / "two"])
-    assert (left.max_usd, left.max_calls) == (0.75, 7)  # including its own 0.5 and 1
-    monkeypatch.setattr("repair_hf.study.spending.paid", None)  # without a ceiling nothing is read
-    assert limit_spending(LLMOptions(llm="m"), products_in(tmp_path)) == LLMOptions(llm="m")
+def given(llm: LLMOptions) -> tuple[float | None, int | None]:
+    return llm.max_usd, llm.max_calls
+
+
+def test_a_product_may_spend_half_of_what_is_left_and_then_all_of_it(tmp_path):
+    """What another product may spend meanwhile is set aside, unless its process has died."""
+    products, sharing = tmp_path / "products", WorkSharing(tmp_path / ".locks")
+    write_journal(products / "one" / "journal.jsonl", "abc")
+    write_journal(products / "two" / "journal.jsonl", "d")
+    purse, llm, seen = Purse(products, sharing), LLMOptions(llm="m", max_usd=6.0, max_calls=24), []
+    (tmp_path / ".locks").mkdir()
+    (tmp_path / ".locks" / "paying--dead.json").write_text("[100.0, 100]")
+
+    def make(limited: LLMOptions) -> None:  # 4.0 and 20 are left
+        seen.append(given(limited))
+        purse.spend(llm, products / "other", lambda other: seen.append(given(other)))
+        if len(seen) < 4:
+            write_journal(products / "two" / "images.jsonl", "x", 1.5, stage="edit", direction="t2i")
+            raise BudgetSpent("spent")
+
+    purse.spend(llm, products / "two", make)
+    assert seen == [(2.5, 11), (1.0, 5), (4.5, 21), (0.0, 0)]  # its own 0.5 and 1 included
+    assert not list((tmp_path / ".locks").glob("paying--*.json"))
+    purse.spend(LLMOptions(llm="m"), products / "two", lambda free: seen.append(given(free)))
+    assert seen[-1] == (None, None)
+
+
+def test_nothing_is_left_when_all_is_spent_or_with_a_provider(tmp_path):
+    purse = Purse(tmp_path, WorkSharing(tmp_path / ".locks"))
+    (tmp_path / "one" / "batches").mkdir(parents=True)
+    state = {"name": "b", "model": "m", "questions": {"k": ["audit", "i2t", 0.75, 9], "l": ["audit", "i2t", 0.5, 9]}}
+    (tmp_path / "one" / "batches" / "b.json").write_text(json.dumps(state))
+    llm, seen = LLMOptions(llm="m", max_usd=2.0, max_calls=10, batch=True), []
+
+    def make(limited: LLMOptions) -> None:
+        seen.append(given(limited))
+        raise BudgetSpent("spent")
+
+    for name, left in (("two", (0.75, 8)), ("one", (2.0, 10))):  # its own batches are the product's to count
+        with pytest.raises(BudgetSpent):
+            purse.spend(llm, tmp_path / name, make)
+        assert seen.pop() == left and seen == []
 
 
 def test_a_variant_starts_from_the_answers_and_images_of_repair(tmp_path):
@@ -53,8 +93,10 @@ def test_a_variant_starts_from_the_answers_and_images_of_repair(tmp_path):
     assert inherit([source], folder)
     assert paid([folder]) == paid([source]) and (folder / "candidates" / "00" / "x.png").read_bytes() == b"picture"
     write_journal(folder / "journal.jsonl", "c")
-    assert not inherit([source], folder)  # begun: left alone
-    assert paid([folder])[1] == 3 and paid([source])[1] == 2
+    write_journal(source / "journal-1.jsonl", "e")
+    assert inherit([source], folder) and paid([folder])[1] == 4  # what the source has paid meanwhile, too
+    (folder / "summary.json").write_text("{}")
+    assert not inherit([source], folder) and paid([source])[1] == 3
 
 
 def test_answers_are_inherited_from_where_they_were_paid(tmp_path):

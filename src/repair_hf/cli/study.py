@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +41,32 @@ EPILOG = """examples:
 
 You can stop it at any time: the same command resumes. You can add --methods, --seeds or --shares later.
 For several GPUs use `accelerate launch --num_processes 4 -m repair_hf study ...`, or run the command several times:
-each process skips what another is working on."""
+each process skips what another is working on. With --batch, type the command again until it prints the tables."""
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
 BRIEF = (
     "list pairs model records methods output dry_run size seeds tune learning_rates epochs test_split "
-    "validation_split llm editor max_usd compositional"
+    "validation_split llm editor max_usd batch compositional"
 ).split()
 
 
 def run(*options: Any) -> None:
     """Run the study, or print an estimate of calls and cost. Of several processes, each works by itself."""
     with ExitStack() as stack:
-        if not leave_launcher():  # the first process prints for all
+        is_first, count = leave_launcher()
+        if not is_first:  # the first process prints for all
             stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        _study(*options)
+        given: list[Any] = [
+            _part_of_limits(each, count) if isinstance(each, StudyLLMOptions) else each for each in options
+        ]
+        _study(*given)
+
+
+def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
+    """Return a process's part of a provider's limits per minute."""
+    limits = {name: vars(llm)[name] for name in ("requests_per_minute", "tokens_per_minute")}
+    return replace(llm, **{name: max(most // processes, 1) for name, most in limits.items() if most is not None})
 
 
 def _study(
@@ -67,6 +78,7 @@ def _study(
     compositional: CompositionalOptions,
 ) -> None:
     from repair_hf.study.methods.registry import check_installed, load_methods
+    from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
     from repair_hf.study.tuning import SearchSpace
@@ -84,16 +96,17 @@ def _study(
     wanted = _wanted(names, methods, setting)
     check_installed([methods[name] for name in wanted])
     _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
-    if options.dry_run:
-        return _dry_run(setting, size, [methods[name] for name in wanted])
-    if size.world is not None:
-        with setting.sharing.lock("world"):
-            run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
     space = SearchSpace(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,
         options.grid_weights or size.grid_weights,
     )
+    if options.dry_run:
+        trainings = count_trainings(methods, wanted, space, tune=options.tune, seeds=options.seeds)
+        return _dry_run(setting, size, [methods[name] for name in wanted], trainings)
+    if size.world is not None:
+        with setting.sharing.lock("world"):
+            run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
     study = Study(setting, methods, wanted, space, tune=options.tune, shares=options.shares, tell=print)
     _run(study, setting, options)
 
@@ -111,6 +124,8 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
         check_retirements(setting.llm, setting.editor)
     if "llm" in means:
         find_usable_llm(setting.llm)
+    if "weak_llm" in means:
+        find_usable_llm(setting.weak_llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
     for model in {setting.model, *map(setting.model_of, methods)}:
@@ -122,6 +137,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
 
 def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
     """Run a study of each data set, one after the other, and write one table of all."""
+    from repair_hf.llm.batches import BatchesOpen
     from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
     from repair_hf.study.setting import settle
@@ -137,11 +153,19 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
         except UserError as error:
             raise UserError(f"`datasets` {name}: {error}") from error
         is_toy |= setting.is_toy
-    names = list(words)
-    for count, (name, typed) in enumerate(words.items(), start=1):
-        run_command("study", *typed, *ceilings(llm, [output / other for other in names if other != name]))
+    done: list[str] = []
+    with_provider: dict[Path, Any] = {}
+    for name, typed in words.items():
+        try:
+            run_command("study", *typed, *ceilings(llm, [output / other for other in words if other != name]))
+        except BatchesOpen as stop:
+            with_provider |= stop.open
+            continue
+        done.append(name)
         if not options.dry_run:
-            across = write_across(output, names[:count], is_toy=is_toy)
+            across = write_across(output, done, is_toy=is_toy)
+    if with_provider:
+        raise BatchesOpen(with_provider)
     if not options.dry_run and across.table is not None:
         table = across.table
         _print(across.title, list(table.columns), table.to_numpy().tolist(), f"-> {output / 'study.md'}")
@@ -165,13 +189,14 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
         suggest("show", str(records))
 
 
-def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
-    """Print calls and dollars of each method, and of all together."""
+def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -> None:
+    """Print calls and dollars of each method and of all together; for data of one's own also the plan by GPUs."""
     import tempfile
 
     from repair_hf.analysis.costs import dollars
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.study import estimates
+    from repair_hf.study.plan import HEADS, plan_rows
     from repair_hf.study.spending import paid, products_in
     from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
@@ -185,6 +210,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
         estimator = estimates.Estimator(setting, whole, sample)
         needs = {method.name: estimator.of(method) for method in methods}
         needs["all together"] = estimator.of_all(methods)
+        plan = plan_rows(estimator, methods, trainings)
     rows = [
         [name, f"{each.llm_calls:,.0f}", f"{each.image_calls:,.0f}", f"{each.prompt_tokens / 1000:,.0f}",
          f"{each.completion_tokens / 1000:,.0f}", dollars(each.dollars)]
@@ -192,14 +218,34 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any]) -> None:
     ]  # fmt: skip
     footer = (
         f"{whole.images:,} images, {whole.captions:,} captions. Calls: at most, as if every failure passed the audit, "
-        "for each method alone; all together counts shared calls once. Dollars: list prices; local models cost "
-        "time only."
+        "for each method alone; all together counts shared calls once. Dollars: list prices"
+        f"{' of the batch API' if setting.llm.batch else ''}; local models cost time only."
     )
     heads = ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"]
     _print("Estimated calls and cost", heads, rows, footer)
+    if size.world is None:
+        _print("Plan for all together", HEADS, plan, _basis(setting, trainings))
     spent, answers = paid(products_in(setting.output / "products"))
     if answers:
         print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
+
+
+def _basis(setting: Any, trainings: int) -> str:
+    """Say what the plan assumes."""
+    from repair_hf.study.plan import HOURS_PER_TRAINING, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE
+    from repair_hf.synthesis.models import find_llm
+
+    limit = setting.llm.requests_per_minute
+    rate = f"{limit or REQUESTS_PER_MINUTE:,} requests per minute{'' if limit else ' (assumed)'}"
+    if find_llm(setting.llm)[0] != "litellm":
+        rate = "runs here, in time that is not counted"
+    elif setting.llm.batch:
+        rate = "a batch may take a day for each step, whatever the hours here"
+    return (
+        f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per image of a local editor and {HOURS_PER_TRAINING:g} "
+        f"hour for each of {trainings:,} trainings (plain ones at equal compute come on top), divided by the GPUs. "
+        f"LLM: {rate}. GB: all candidate images as PNG, and decoded pixels."
+    )
 
 
 def _wanted(names: Sequence[str], methods: dict[str, Any], setting: Any) -> list[str]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
 from repair_hf.llm.failures import PassingFailure, ProviderError, Retries
@@ -33,6 +33,28 @@ MOST_BYTES = 100 * 2**20
 
 class Deferred(Exception):
     """The answer comes with a batch, in a later run."""
+
+
+class BatchesOpen(RunStopped):
+    """A run ends until a provider has answered its batches; `open` are these, by the folders of their runs."""
+
+    def __init__(self, open: Mapping[Path, OpenBatches]) -> None:
+        self.open = dict(open)
+        requests, batches = sum(each.requests for each in open.values()), sum(each.batches for each in open.values())
+        models = " and ".join(sorted({each.model for each in self.open.values()}))
+        super().__init__(
+            f"{requests:,} requests are with {models} in {batches} batches, to be answered within a day. The same "
+            "command collects the answers and goes on."
+        )
+
+
+class OpenBatches(NamedTuple):
+    """Submitted batches of a run: model, number of requests, number of batches, and their worst case in dollars."""
+
+    model: str
+    requests: int
+    batches: int
+    dollars: float
 
 
 @dataclass(frozen=True)
@@ -159,12 +181,9 @@ class Batches:
             self._save(batch)
             logger.info("%s: submitted batch %s of %d requests.", self.model, batch.id, len(batch.questions))
 
-    def stopped(self) -> RunStopped:
+    def stopped(self) -> BatchesOpen:
         """Return the exception that ends a run until the provider has answered."""
-        return RunStopped(
-            f"{self.waiting:,} requests are with {self.model} in {len(self._open)} batches, to be answered within a "
-            "day. The same command collects the answers and goes on."
-        )
+        return BatchesOpen(open_batches([self.folder.parent]))
 
     def _settle(self, batch: _Batch, answers: list[Answer], keep: Keep) -> list[ProviderError]:
         """Keep a batch's answers and forget the batch; its unanswered requests may be asked again."""
@@ -195,6 +214,17 @@ class Batches:
 
     def _path(self, batch: _Batch) -> Path:
         return self.folder / f"{batch.name}.json"
+
+
+def open_batches(runs: Iterable[Path]) -> dict[Path, OpenBatches]:
+    """Return the runs among some folders that have submitted batches, and what is in them."""
+    found = {}
+    for run in runs:
+        states = [read_json(path) for path in sorted((run / "batches").glob("*.json"))]
+        asked = [question for state in states for question in state["questions"].values()]
+        if states:
+            found[run] = OpenBatches(states[0].get("model", ""), len(asked), len(states), sum(one[2] for one in asked))
+    return found
 
 
 def refuse_if_waiting(folder: str | Path) -> None:

@@ -95,8 +95,10 @@ def refuse_several(command: str) -> None:
         )
 
 
-def leave_launcher() -> bool:
-    """Let each process of a launcher run by itself, on a GPU of its own; return whether this is the first.
+def leave_launcher() -> tuple[bool, int]:
+    """Let each process of a launcher run by itself, on a GPU of its own.
+
+    Return whether this is the first process, and how many there are.
 
     Call it before anything asks for an accelerator.
     """
@@ -107,7 +109,7 @@ def leave_launcher() -> bool:
         os.environ["CUDA_VISIBLE_DEVICES"] = seen[place % len(seen)] if seen != [""] else str(place)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             os.environ.pop(name, None)
-    return is_first
+    return is_first, count
 
 
 _REMEDY = (

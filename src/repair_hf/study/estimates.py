@@ -112,10 +112,11 @@ class Estimator:
         llm, editor = self.setting.llm_of(variant), self.setting.editor_of(variant)
         is_audited = variant.synthesize.get("audited", True)
         estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited)
-        times = {side: variant.rounds * count / made for side, count in self._triplets(variant).items()}
+        times = {side: variant.rounds * count / made for side, count in self.triplets(variant).items()}
         return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Requests())
 
-    def _triplets(self, variant: RepairVariant) -> dict[str, int]:
+    def triplets(self, variant: RepairVariant) -> dict[str, int]:
+        """Return the failures of one round by direction, at most."""
         mine, most = self.setting.mine, self.setting.mine["max_queries"] or self.corpus.captions
         i2t, t2i = min(self.corpus.images, most) * mine["d_i2t"], min(self.corpus.captions, most) * mine["d_t2i"]
         if variant.reciprocal:  # the captions' failures become the images'
@@ -150,7 +151,7 @@ def prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] 
     """Return dollars per token (in, out) and per image: 0 for local models, None for an unknown price."""
     (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     return (
-        price_per_token(llm_name) if llm_place == "litellm" else (0.0, 0.0),
+        price_per_token(llm_name, batch=llm.batch) if llm_place == "litellm" else (0.0, 0.0),
         price_per_image(editor_name) if editor_place == "litellm" else 0.0,
     )
 

@@ -3,19 +3,27 @@
 A product is made once for all methods and seeds, in a folder of its own below `products/`. Finished products are
 reused; a folder that was made with other options raises an error. The ceilings of the study's LLM apply to all folders
 together.
+
+Several processes make products side by side. Products that ask the same questions are made one after the other, so
+that the later ones take over the answers. A process that has nothing else to do makes images for the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import filelock
 from datasets import Dataset
 
+from repair_hf.llm.batches import BatchesOpen, open_batches
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
@@ -26,13 +34,27 @@ from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
-from repair_hf.study.repair_records import RepairRecords
+from repair_hf.study.repair_records import RepairRecords, shares_answers
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Cost, Product, limit_spending, paid, products_in
-from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor, prompts_of
+from repair_hf.study.spending import Cost, Product, Purse, paid, products_in
+from repair_hf.synthesis.helpers import HELPERS, help_out
+from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.models import (
+    ORACLE,
+    EditorOptions,
+    LLMOptions,
+    find_editor,
+    local_weights,
+    open_chat,
+    open_editor,
+    prompts_of,
+)
 from repair_hf.synthesis.reuse import inherit
 
+logger = logging.getLogger(__name__)
+
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
+PATIENCE = 10.0  # seconds to wait for a lock before the editor is loaded to help
 
 
 class Products:
@@ -40,8 +62,10 @@ class Products:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.folder = setting, setting.output / "products"
-        self._repair = RepairRecords(setting, self.folder, self._within_ceilings)
+        self.purse = Purse(self.folder, setting.sharing)
+        self._repair = RepairRecords(setting, self.folder, self.purse.spend)
         self._made: dict[Any, Product] = {}
+        self._with_provider: dict[str, BatchesOpen] = {}  # products that wait for a batch, in this run
 
     def of(self, method: Method, knobs: Knobs) -> dict[str, Product]:
         """Return what a method trains on beside the pairs, by part; RePair and its variants have one part, `records`.
@@ -50,10 +74,13 @@ class Products:
 
         Raises:
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
+            BatchesOpen: If answers will come with a batch.
         """
         try:
             if isinstance(method, Baseline):
-                return {part: self._samples(maker) for part, maker in method.parts.items()}
+                return self.setting.sharing.run_all(
+                    {str(part): partial(self._samples, maker) for part, maker in method.parts.items()}
+                )
             return {"records": self._records(method, knobs)} if method.records else {}
         except BudgetSpent as error:
             dollars, calls = paid(products_in(self.folder))
@@ -65,52 +92,92 @@ class Products:
     def lacks(self, method: Method) -> bool:
         """Return whether something that a method trains on is still to be made."""
         if isinstance(method, Baseline):
-            names = [maker.name for maker in method.parts.values()]
-        else:
-            names = [f"{method.product}-records"] if method.records else []
-        return any(not (self.folder / name / "summary.json").is_file() for name in names)
+            return any(self._is_missing(maker.name) for maker in method.parts.values())
+        is_made = not method.records or self.setting.has_records(method)
+        return not is_made and self._is_missing(f"{method.product}-records")
+
+    def _is_missing(self, folder: str) -> bool:
+        return not (self.folder / folder / "summary.json").is_file()
 
     def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
         key = variant.product, variant.select, knobs if variant.rounds > 1 else None
-        if key not in self._made:
-            with self._lock():
-                self._made[key] = self._repair.make(variant, knobs)
-        return self._made[key]
+        make = partial(self._repair.make, variant, knobs)
+        asks = ["repair"] if shares_answers(variant) else []
+        editor = self.setting.editor_of(variant)
+        return self._once(key, variant.product, make, lambda: asks if self.lacks(variant) else [], editor)
 
     def _samples(self, maker: Maker) -> Product:
-        if maker.name not in self._made:
-            folder, resolved = self.folder / maker.name, self._resolved(maker)
-            summary = finished(folder, resolved) or self._make(maker, folder, resolved)
-            data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
-            cost = Cost(
-                samples=len(data),
-                llm_calls=summary["llm"],
-                image_calls=summary["images"],
-                llm_per_sample=summary["llm"] / tried,
-                images_per_sample=summary["images"] / tried,
-                dollars=summary["dollars"],
-            )
-            self._made[maker.name] = Product(data, cost, name_of_samples(resolved, summary))
-        return self._made[maker.name]
+        asks = sorted(maker.asks)
+        make = partial(self._made_samples, maker)
+        return self._once(
+            maker.name, maker.name, make, lambda: asks if self._is_missing(maker.name) else [], self.setting.editor
+        )
 
-    def _lock(self) -> filelock.FileLock:
-        """One process at a time makes products: each counts the payments of all, and takes over their answers."""
-        return self.setting.sharing.lock("products")
+    def _once(
+        self, key: Any, name: str, make: Callable[[], Product], asks: Callable[[], list[str]], editor: EditorOptions
+    ) -> Product:
+        """Make a product, as the only process, while no other product with the same questions is being made."""
+        if name in self._with_provider:
+            raise self._with_provider[name]
+        if key not in self._made:
+            with self._lock(f"product--{name}", editor), ExitStack() as stack:
+                for asked in asks():
+                    stack.enter_context(self._lock(f"asking--{asked}", editor))
+                try:
+                    self._made[key] = make()
+                except BatchesOpen as stop:
+                    self._with_provider[name] = stop
+                    raise
+        return self._made[key]
+
+    @contextmanager
+    def _lock(self, name: str, editor: EditorOptions) -> Iterator[None]:
+        """Hold a lock. Where nothing but waiting is left to do, make images for other processes meanwhile."""
+        lock = self.setting.sharing.lock(name)
+        if lock.timeout < 0 and not acquire(lock, PATIENCE) and find_editor(editor)[0] != "litellm":
+            images = open_editor(editor, self.setting.llm)
+            assert not isinstance(images, HostedEditor), "its place says so"
+            logger.info("Waiting for %s, and making images for other processes meanwhile.", name)
+            help_out(self.folder / HELPERS, images, until=lambda: acquire(lock, 0))
+        if not lock.is_locked:
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _made_samples(self, maker: Maker) -> Product:
+        folder, resolved = self.folder / maker.name, self._resolved(maker)
+        summary = finished(folder, resolved) or self._make(maker, folder, resolved)
+        data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
+        cost = Cost(
+            samples=len(data),
+            llm_calls=summary["llm"],
+            image_calls=summary["images"],
+            llm_per_sample=summary["llm"] / tried,
+            images_per_sample=summary["images"] / tried,
+            dollars=summary["dollars"],
+        )
+        return Product(data, cost, name_of_samples(resolved, summary))
 
     def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        with self._lock():
-            if summary := finished(folder, resolved):  # another process made them meanwhile
-                return summary
-            inherit([self.folder / name for name in asking_alike(maker)], folder, images=False)
-            open_stage(folder, command="study", options=resolved)
-            summary = self._run(maker, folder)
-            finish_stage(folder, summary)
-            return summary
+        alike = [self.folder / name for name in asking_alike(maker)]
+        if waiting := open_batches(alike):  # they hold the same questions
+            raise BatchesOpen(waiting)
+        inherit(alike, folder, images=False)
+        open_stage(folder, command="study", options=resolved)
+        run, llm = partial(self._run, maker, folder), self._llm_of(maker)
+        summary = self.purse.spend(llm, folder, run) if self._pays(maker) else run(llm)
+        finish_stage(folder, summary)
+        return summary
 
-    def _run(self, maker: Maker, folder: Path) -> dict[str, Any]:
+    def _pays(self, maker: Maker) -> bool:
+        return bool(maker.asks) or (maker.makes_images and find_editor(self.setting.editor)[0] == "litellm")
+
+    def _run(self, maker: Maker, folder: Path, llm: LLMOptions) -> dict[str, Any]:
         setting = self.setting
         with open_journal(folder) as journal:
-            chat = open_chat(self._within_ceilings(self._llm_of(maker), folder), journal)
+            chat = open_chat(llm, journal)
             editor = open_editor(setting.editor, setting.llm) if maker.makes_images else None
             context = MakerContext(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
             rows = asyncio.run(make_samples(maker, context))
@@ -130,7 +197,7 @@ class Products:
         """Return the LLM, or the oracle for a maker without one: the ceilings apply, but no model is to be loaded."""
         if maker.asks:
             return self.setting.llm
-        return replace(self.setting.llm, llm=ORACLE, llm_base_url=None, reasoning_effort=None)
+        return replace(self.setting.llm, llm=ORACLE, llm_base_url=None, reasoning_effort=None, batch=False)
 
     def _resolved(self, maker: Maker) -> dict[str, Any]:
         """Return the options that decide the samples. Options that a maker does not use may change later."""
@@ -152,14 +219,20 @@ class Products:
             "prompts": wording_digest(maker, prompts_of(setting.llm)),
         }
 
-    def _within_ceilings(self, llm: LLMOptions, folder: Path) -> LLMOptions:
-        """Limit the ceilings to what is left for all products; the folder counts its own payments itself."""
-        return limit_spending(llm, products_in(self.folder), own=[folder])
-
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
+    await context.chat.collect()
     async with context.open(edits=maker.edits, draws=maker.draws):
         return await maker.make(context)
+
+
+def acquire(lock: filelock.BaseFileLock, seconds: float) -> bool:
+    """Try to take a lock; return whether it is held now."""
+    try:
+        lock.acquire(timeout=seconds)
+    except filelock.Timeout:
+        return False
+    return True
 
 
 def asking_alike(maker: Maker) -> list[str]:

@@ -15,6 +15,7 @@ import pandas as pd
 from datasets import Dataset, concatenate_datasets
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
+from repair_hf.llm.batches import BatchesOpen, open_batches
 from repair_hf.mining.failures import load_failures
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.command_line import as_flags, flags
@@ -32,13 +33,13 @@ from repair_hf.synthesis.reuse import inherit
 class RepairRecords:
     """Mines and repairs, in one folder for the failures and one for the records of each round.
 
-    `within_ceilings` limits an LLM's ceilings to what is left for a folder.
+    `spend` is `Purse.spend`.
     """
 
     def __init__(
-        self, setting: Setting, folder: Path, within_ceilings: Callable[[LLMOptions, Path], LLMOptions]
+        self, setting: Setting, folder: Path, spend: Callable[[LLMOptions, Path, Callable[[LLMOptions], None]], None]
     ) -> None:
-        self.setting, self.folder, self.within_ceilings = setting, folder, within_ceilings
+        self.setting, self.folder, self.spend = setting, folder, spend
 
     def make(self, variant: RepairVariant, knobs: Knobs) -> Product:
         """Mine and repair in all rounds of a variant; finished folders are reused."""
@@ -107,13 +108,18 @@ class RepairRecords:
             variants = [method for method in load_methods().values() if isinstance(method, RepairVariant)]
             others = {other.product for other in variants if shares_answers(other)} - {variant.product}
             made = [self.folder / f"{other}-records" for other in sorted(others)]
+            if not (records / "summary.json").exists() and (waiting := open_batches(made)):
+                raise BatchesOpen(waiting)  # they hold the same questions
             inherit([*made, *map(Path, setting.records)], records)
-        llm, editor = setting.llm_of(variant), setting.editor_of(variant)
-        setting.type_command(
-            "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
-            *as_flags(self.within_ceilings(llm, records)), *as_flags(editor), "--no-embed-source-images",
-            *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
-        )  # fmt: skip
+
+        def synthesize(llm: LLMOptions) -> None:
+            setting.type_command(
+                "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
+                *as_flags(llm), *as_flags(setting.editor_of(variant)), "--no-embed-source-images",
+                *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
+            )  # fmt: skip
+
+        self.spend(setting.llm_of(variant), records, synthesize)
 
 
 def has_edit(records: Dataset) -> np.ndarray:

@@ -93,9 +93,21 @@ class Study:
     def run(self, seeds: int) -> Iterator[Results]:
         """Run all cells, seed by seed, and yield the results of all seeds so far after each."""
         self._n_seeds = seeds
+        if self.setting.llm.batch and not self.setting.kept.only:
+            self._submit()
         tuned = self._each({name: partial(self._tune, name, self.space) for name in self.wanted})
         for count in range(1, seeds + 1):
             yield self._results(tuned, range(count))
+
+    def _submit(self) -> None:
+        """Make the data of all methods before the first training, so that all batches are with the provider at once.
+
+        RePair comes first: its variants take over its answers. Later rounds need a trained retriever.
+        """
+        names = [*self.wanted, *(self.methods[name].tuned_as for name in self.wanted if self.tune)]
+        chosen = [method for name in dict.fromkeys(names) if getattr(method := self.methods[name], "rounds", 1) == 1]
+        chosen.sort(key=lambda method: getattr(method, "product", "") != "repair")
+        self._each({each.name: partial(self.products.of, each, self.space.start(each)) for each in chosen})
 
     def _each(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Make the parts of methods, without the methods that turn out to have no training data."""

@@ -163,8 +163,6 @@ def settle(
     type_command: Callable[..., None],
 ) -> Setting:
     """Make the setting from the options of `repair-hf study`. Contradictions raise a UserError."""
-    if llm.batch:
-        raise UserError("`batch` answers within a day, but the study's methods need answers at once; leave it out.")
     size, output = size_of(options, pairs_options), Path(options.output)
     is_toy = pairs_options.pairs is None or is_world(pairs_options.pairs)
     if not is_toy and options.model in RETRIEVERS:

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import filelock
 
+from repair_hf.llm.batches import BatchesOpen
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -37,18 +39,30 @@ class WorkSharing:
 
         Raises:
             filelock.Timeout: If an outer `run_all` has other parts left, and everything left here is taken.
+            BatchesOpen: If parts wait for answers of a batch, after all others are made.
         """
         made: dict[str, T] = {}
-        while left := [name for name in parts if name not in made]:
+        with_provider: dict[str, BatchesOpen] = {}
+        while left := [name for name in parts if name not in made and name not in with_provider]:
             for name in left:
                 with suppress(filelock.Timeout), self._not_waiting():
-                    made[name] = parts[name]()
-            if made.keys().isdisjoint(left):
+                    self._make(name, parts, made, with_provider)
+            if made.keys().isdisjoint(left) and with_provider.keys().isdisjoint(left):
                 if not self._waits:
                     raise filelock.Timeout(left[0])
                 logger.info("Other processes are working on everything that is left; waiting for %s.", left[0])
-                made[left[0]] = parts[left[0]]()
+                self._make(left[0], parts, made, with_provider)
+        if with_provider:
+            raise BatchesOpen({run: each for stop in with_provider.values() for run, each in stop.open.items()})
         return {name: made[name] for name in parts}
+
+    def _make(
+        self, name: str, parts: Mapping[str, Callable[[], T]], made: dict[str, T], stops: dict[str, BatchesOpen]
+    ) -> None:
+        try:
+            made[name] = parts[name]()
+        except BatchesOpen as stop:
+            stops[name] = stop
 
     @contextmanager
     def _not_waiting(self) -> Iterator[None]:

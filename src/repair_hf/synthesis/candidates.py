@@ -19,7 +19,9 @@ from repair_hf.llm.journal import RESERVE, Entry, Journal, open_journal, request
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
-from repair_hf.synthesis.editor_queue import EditorQueue, refusal_file, save_candidate
+from repair_hf.synthesis.edit_jobs import refusal_file, save_candidate
+from repair_hf.synthesis.editor_queue import EditorQueue
+from repair_hf.synthesis.helpers import helpers_of
 from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.sources import SourceImages
@@ -82,7 +84,8 @@ class Candidates:
         self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
         self._budget, self._journal = budget or Budget(), journal
         self._hosted = editor if isinstance(editor, HostedEditor) else None
-        self._queue = None if isinstance(editor, HostedEditor) else EditorQueue(editor)
+        helpers = helpers_of(folder.parent)
+        self._queue = None if isinstance(editor, HostedEditor) else EditorQueue(editor, helpers)
         if self._hosted is not None and self._budget.max_usd is not None and not self._hosted.price_bound:
             raise UserError(
                 f"`max_usd` cannot be enforced: no list price is known for the editor {self._hosted.model!r}. Leave "

@@ -1,13 +1,12 @@
 """Edit images with an editor on this machine, in batches, outside the event loop.
 
-An editor that only needs a CPU core runs in a process of its own; a model runs in a thread. Each image is written to
-its file as soon as it is there.
+An editor that only needs a CPU core runs in a process of its own; a model runs in a thread. Processes that help
+(`helpers`) take batches too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import multiprocessing
 import os
 import signal
@@ -21,24 +20,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
-
 from repair_hf.pairs.images import UNDECODABLE, open_image
-from repair_hf.runtime.run_folder import RunStopped, write_atomically
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.synthesis.edit_jobs import Job, edit_and_save
+from repair_hf.synthesis.helpers import inboxes, is_alive, make_elsewhere
 from repair_hf.synthesis.images import ImageEditor, fit
-from repair_hf.synthesis.sources import open_picture
 
+SCOUT = 1.0  # seconds between two looks for helpers
 SHAPE_SIDE = 256  # images that fit a square of this area at equal size have one shape, and may share a batch
 
 
 class EditorQueue:
     """Collect edits of images of one shape into batches for an editor."""
 
-    def __init__(self, editor: ImageEditor) -> None:
-        self.editor, self.batch_size = editor, editor.batch_size
-        self._arriving: asyncio.Queue[_Edit] = asyncio.Queue()
+    def __init__(self, editor: ImageEditor, helpers: Path) -> None:
+        self.editor, self.batch_size, self.helpers = editor, editor.batch_size, helpers
         self._waiting: list[_Edit] = []
+        self._has_work = asyncio.Event()  # set while edits wait
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -46,29 +44,42 @@ class EditorQueue:
         executor = start_executor(self.editor)
         # two, so that the next batch is ready when the editor is
         servers = [asyncio.create_task(self._serve(executor)) for _ in range(2)]
+        scout = asyncio.create_task(self._scout(executor, servers))
         try:
             yield
         finally:
-            for server in servers:
+            for server in [scout, *servers]:
                 server.cancel()
-            await asyncio.gather(*servers, return_exceptions=True)
+            await asyncio.gather(scout, *servers, return_exceptions=True)
             executor.shutdown(cancel_futures=True)
 
     async def edit(self, source: bytes, instruction: str, paths: list[Path]) -> None:
         """Edit an image once per path, and write the results there. A path's name gives the seed."""
         shape = _shape(source) if self.batch_size > 1 else None
         done = asyncio.get_running_loop().create_future()
-        self._arriving.put_nowait(_Edit(_Job(source, instruction, tuple(paths)), shape, done))
+        self._waiting.append(_Edit(Job(source, instruction, tuple(paths)), shape, done))
+        self._has_work.set()
         if (failure := await done) is not None:
             raise failure
 
-    async def _serve(self, executor: Executor) -> None:
+    async def _scout(self, executor: Executor, servers: list[asyncio.Task[None]]) -> None:
+        """Let each helper serve, too."""
+        known: set[Path] = set()
         while True:
+            new = set(inboxes(self.helpers, self.editor.id)) - known
+            servers += [asyncio.create_task(self._serve(executor, inbox)) for inbox in sorted(new) for _ in range(2)]
+            known |= new
+            await asyncio.sleep(SCOUT)
+
+    async def _serve(self, executor: Executor, inbox: Path | None = None) -> None:
+        """Edit batches here, or with a helper as long as it lives."""
+        while inbox is None or is_alive(inbox):
             batch = await self._next_batch()
             jobs = [edit.job for edit in batch]
             failure: Exception | None = None
             try:
-                await asyncio.get_running_loop().run_in_executor(executor, _edit_and_save, self.editor, jobs)
+                if inbox is None or not await make_elsewhere(inbox, jobs):
+                    await asyncio.get_running_loop().run_in_executor(executor, edit_and_save, self.editor, jobs)
             except BrokenProcessPool:
                 failure = RunStopped(
                     "The image editor's process ended: killed, out of memory, or unable to start because the calling "
@@ -82,48 +93,20 @@ class EditorQueue:
 
     async def _next_batch(self) -> list[_Edit]:
         """The edit that waits longest, with others of the same shape."""
-        arrived = [] if self._waiting else [await self._arriving.get()]
-        self._waiting += arrived  # after the await: the other server may have been here meanwhile
-        while not self._arriving.empty():
-            self._waiting.append(self._arriving.get_nowait())
+        while not self._waiting:
+            self._has_work.clear()
+            await self._has_work.wait()
         first = self._waiting[0]
         batch = [edit for edit in self._waiting if edit.shape == first.shape][: self.batch_size]
         self._waiting = [edit for edit in self._waiting if edit not in batch]
         return batch
 
 
-@dataclass(frozen=True)
-class _Job:
-    source: bytes  # an image file
-    instruction: str
-    paths: tuple[Path, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class _Edit:
-    job: _Job
+    job: Job
     shape: tuple[int, int] | None
     done: asyncio.Future[Exception | None]  # what went wrong, if anything
-
-
-def save_candidate(path: Path, image: Image.Image | None, why_not: str) -> None:
-    """Write a candidate as a lossless PNG, or a file that says why there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if image is None:
-        write_atomically(refusal_file(path), why_not + "\n")
-        return
-    notes = PngInfo()
-    for key, value in image.info.items():
-        if isinstance(value, str):
-            notes.add_itxt(str(key), value)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
-    write_atomically(path, buffer.getvalue())
-
-
-def refusal_file(path: Path) -> Path:
-    """The file that stands for a candidate that the editor did not make."""
-    return path.with_suffix(".none")
 
 
 def start_executor(editor: ImageEditor) -> Executor:
@@ -139,18 +122,6 @@ def start_executor(editor: ImageEditor) -> Executor:
     if can_fork:
         context.set_forkserver_preload([__name__])  # later syntheses of this process do not wait for the import
     return ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
-
-
-def _edit_and_save(editor: ImageEditor, jobs: list[_Job]) -> None:
-    """Edit a batch and write each image as it comes. Runs outside the event loop."""
-    edited = editor.edit(
-        [open_picture(job.source) for job in jobs],
-        [job.instruction for job in jobs],
-        [[int(path.stem[:8], 16) for path in job.paths] for job in jobs],
-    )
-    for job, images in zip(jobs, edited, strict=True):
-        for path, image in zip(job.paths, images, strict=True):
-            save_candidate(path, image, "the editor gave no image")
 
 
 def _shape(source: bytes) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Start a run folder with the answers and images that other runs have paid for."""
+"""Take over the answers and images that other runs have paid for."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from repair_hf.llm.journal import shards
-from repair_hf.runtime.locks import LOCK
 from repair_hf.runtime.options import UserError
 
 INHERITED = "-inherited-"  # in the name of a journal copied from another folder
 
 
 def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bool:
-    """Start a new folder with copies of others' journals and candidate images; False if there is nothing to do.
+    """Copy others' journals and candidate images into a folder that is not finished; False if there is nothing to do.
 
-    Sources without a journal are skipped, and what they inherited themselves is not copied again. A folder that a
-    stage has written to is left alone; one whose copying was interrupted is copied again.
+    Sources without a journal are skipped, and what they inherited themselves is not copied again.
     """
     sources = [source for source in sources if any(not is_inherited(path) for path in shards(source))]
-    if not sources or _is_begun(folder):
+    if not sources or (folder / "summary.json").exists():
         return False
     folder.mkdir(parents=True, exist_ok=True)
     for source in sources if images else ():
@@ -32,12 +30,6 @@ def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bo
         for number, path in enumerate(paths):
             _copy(path, folder / f"{kind}{INHERITED}{number}.jsonl")
     return True
-
-
-def _is_begun(folder: Path) -> bool:
-    if not folder.exists():
-        return False
-    return any(path.name not in (LOCK, "candidates") and not is_inherited(path) for path in folder.iterdir())
 
 
 def check_sources(folders: Iterable[str | Path]) -> None:

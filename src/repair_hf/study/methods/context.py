@@ -20,7 +20,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.llm.client import AnswerError, ChatModel
+from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.prompts import draw_instruction
 from repair_hf.pairs.dataset import Pairs
@@ -60,7 +60,7 @@ class MakerContext:
     Args:
         pairs: The training pairs.
         encoder: The retriever, which chooses among candidates.
-        chat: The LLM. It must not answer in batches: later requests depend on earlier answers.
+        chat: The LLM.
         editor: The image editor; None if no image is made.
         folder: Folder of the candidate images and of the journal of paid images.
         seed: Seed of all draws.
@@ -103,9 +103,14 @@ class MakerContext:
                 yield
 
     async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
-        """Process captions concurrently, results in order. Drop those with useless answers or unreadable images."""
+        """Process captions concurrently, results in order. Drop those with useless answers or unreadable images.
+
+        Raises:
+            BatchesOpen: If answers will come with a batch; what does not need them is done.
+        """
         rows = list(rows)
         found: dict[int, T] = {}
+        waiting: list[int] = []
         queue = iter(rows)
 
         async def serve(bar: tqdm) -> None:
@@ -116,12 +121,17 @@ class MakerContext:
                     self.drop(row, error.drop_reason, str(error))
                 except UnreadableImage as error:
                     self.drop(row, "unreadable_image", str(error))
+                except Deferred:
+                    waiting.append(row)
                 bar.update()
                 await asyncio.sleep(0)  # answers from the journal come without a pause; let other tasks run
 
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
             images = filter(None, (self._images, self._canvas))
             await work_through(self.chat, [serve(bar) for _ in range(WORKERS)], *images)
+        if waiting and self.chat.batches is not None:
+            await self.chat.batches.submit()
+            raise self.chat.batches.stopped()
         return [found[row] for row in rows if row in found]
 
     def drop(self, row: int, reason: str, detail: str) -> None:

@@ -1,0 +1,61 @@
+"""What a study will take: hours by number of GPUs, dollars and gigabytes (`--dry-run`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from repair_hf.analysis.costs import dollars
+from repair_hf.study.estimates import Estimator
+from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, has_grids
+from repair_hf.synthesis.models import find_editor, find_llm
+
+GPUS = (1, 4, 8)
+# Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and a training on grids of 145,000 pairs.
+SECONDS_PER_IMAGE, HOURS_PER_TRAINING = 1.0, 1.0
+REQUESTS_PER_MINUTE = 1000  # assumed of a provider, unless `requests_per_minute` is set
+PNG_BYTES, DECODED_BYTES = 1e6 / 3, 3 * 224**2  # assumed of an image of 512 px; of one as training reads it
+HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all", "dollars", "GB")
+
+
+def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -> list[tuple[str, ...]]:
+    """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
+    setting, asked = estimator.setting, estimator.of_all(methods)
+    is_local = find_editor(setting.editor)[0] != "litellm"
+    image_hours = asked.image_calls * SECONDS_PER_IMAGE / 3600 * is_local
+    has_provider = find_llm(setting.llm)[0] == "litellm"
+    llm_hours = asked.llm_calls / (setting.llm.requests_per_minute or REQUESTS_PER_MINUTE) / 60 * has_provider
+    gigabytes = asked.image_calls * (setting.editor.editor_size / 512) ** 2 * PNG_BYTES / 1e9
+    gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES / 1e9
+    rows = []
+    for count in GPUS:
+        images, training = image_hours / count, trainings * HOURS_PER_TRAINING / count
+        hours = (images, training, llm_hours, max(images, llm_hours) + training)
+        rows.append((str(count), *(f"{each:,.0f}" for each in hours), dollars(asked.dollars), f"{gigabytes:,.0f}"))
+    return rows
+
+
+def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:
+    """Return how many made images the methods train on, which are decoded into files."""
+    made: dict[str, float] = {}
+    for method in methods:
+        if isinstance(method, Baseline):
+            makers = [maker for maker in method.parts.values() if maker.makes_images]
+            made |= {maker.name: estimator.corpus.captions for maker in makers}
+        elif method.records:
+            made[method.product] = estimator.triplets(method)["t2i"] * method.rounds
+    return sum(made.values())
+
+
+def count_trainings(
+    methods: Mapping[str, Method], names: Sequence[str], space: SearchSpace, *, tune: bool, seeds: int
+) -> int:
+    """Count the trainings of the named methods, without plain trainings at equal compute."""
+    count = seeds * len(names)
+    points = {name: len(space.rates_and_lengths(methods[name])) for name in {methods[name].tuned_as for name in names}}
+    for name, tried in points.items():
+        tried += (len(space.grid_weights) - 1) * has_grids(methods[name])
+        if tune and tried > 1:
+            reused = min(seeds, TUNING_SEEDS) * (name in names)  # the best one is not trained again
+            count += TUNING_SEEDS * tried - reused
+    return count
