@@ -134,9 +134,8 @@ def _check(
     if left_out and processes().is_main:
         print(f"{len(kept):,} of {len(failures):,} failures: {described(left_out)}")
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
-    resolved |= local_weights(llm, editor)
     del resolved["batch_size"]  # affects speed only
-    resolved |= {
+    resolved |= local_weights(llm, editor) | {
         "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,
