@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs bench gpu real test test-slow test-page style quality crosscheck clean
+.PHONY: help demo docs bench gpu real test test-slow test-oldest test-page style quality crosscheck clean
 
 help:  ## Say what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -23,6 +23,9 @@ test: .venv/ready  ## Run the tests. No network, GPU or key.
 
 test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
+
+test-oldest: .venv-oldest/ready  ## Run the tests with the oldest releases that are supported; an environment of its own, of some GB.
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `repair-hf annotate` and test trackers; an environment of its own.
 	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
@@ -50,9 +53,14 @@ quality: .venv/ready  ## Check style, line lengths and types; changes nothing.
 	$(BIN)/mypy
 
 clean:  ## Remove .venv and caches; runs/ stays.
-	rm -rf .venv .venv-page .venv-crosscheck .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-oldest .venv-page .venv-crosscheck .pytest_cache .ruff_cache build *.egg-info
 
 # Written last, so a broken installation is begun anew. What is imported gets compiled then: to compile all takes two minutes.
+.venv-oldest/ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install -q --no-compile -c constraints-oldest.txt -e '.[dev]'
+	@touch $@
+
 .venv-page/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-page
 	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio and trackio want Pillow below 13

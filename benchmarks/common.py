@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-import psutil  # a dependency of accelerate
+import psutil
 
 SMALL, PAPER = (5000, 25_000), (29_000, 145_000)  # images and captions: COCO's test split, the paper's training data
 ARCHITECTURES = ("world", "vit-b-32", "vit-l-14")

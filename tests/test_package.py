@@ -8,11 +8,15 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from repair_hf import __version__
 from repair_hf.cli.main import main
@@ -65,6 +69,28 @@ def test_citation_changelog_and_workflow_are_those_of_this_version():
     assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
+
+
+def pinned(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines) if pin}
+
+
+def test_floors_are_the_oldest_releases_and_bounds_admit_the_newest_that_were_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras, oldest, newest = (
+        project["optional-dependencies"],
+        pinned("constraints-oldest.txt"),
+        pinned("constraints.txt"),
+    )
+    tested = [
+        each for extra in ("bench", "dev", "docs", "peft", "sentence-transformers", "study") for each in extras[extra]
+    ]
+    wanted = [each for each in map(Requirement, [*project["dependencies"], *tested]) if each.name != "repair-hf"]
+    names = [canonicalize_name(each.name) for each in wanted]
+    floors = [each.version for some in wanted for each in some.specifier if each.operator == ">="]
+    assert list(map(Version, floors)) == [Version(oldest[name]) for name in names]
+    assert [str(each) for each, name in zip(wanted, names, strict=True) if newest[name] not in each.specifier] == []
 
 
 def test_links_of_the_description_are_absolute_or_gone():

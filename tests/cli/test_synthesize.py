@@ -50,7 +50,7 @@ def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_pa
 
 def test_a_finished_run_is_reported_again_and_not_made_again(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
-    assert synthesize(*inputs, *WORLD, "--output", str(output), *NOISY, "--concurrency", "2") == 0
+    assert synthesize(*inputs, *WORLD, "--output", str(output), *NOISY, "--concurrency", "2", "--batch-size", "7") == 0
     shown = capsys.readouterr().out
     assert all(
         word in shown for word in ("mined", "kept", "fp too similar", "Count", "equal question", "$0.00", "images: ")
@@ -77,6 +77,7 @@ def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
 
 def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_path, capsys):
     """Answers of random weights cannot be parsed: every failure is dropped for that reason, and none is lost."""
+    pytest.importorskip("transformers", minversion="5.23")
     model = shutil.copytree(vlm_folder, tmp_path / "vlm")
     settings = json.loads((model / "generation_config.json").read_text())
     settings["eos_token_id"] = list(range(0, 260, 2))  # every other token ends the answer
@@ -112,6 +113,7 @@ def test_source_images_may_be_left_out(inputs, tmp_path):
         (["--editor", "world?drift=2"], "drift must be a number from 0 to 1, got '2'."),
         (["--editor", "no/such-editor"], "no diffusers pipeline could be loaded"),
         (["--split", "test"], "were mined from other pairs"),
+        (["--precision", "fp16"], "`precision` fp16 needs a GPU"),
     ],
 )
 def test_a_mistake_is_one_line(words, complaint, inputs, tmp_path, capsys):

@@ -87,27 +87,38 @@ def test_a_single_image(n_texts):
     assert i2t.gt[0] == (texts.astype(np.float64) @ images[0].astype(np.float64)).astype(np.float32).argmax()
 
 
+def products() -> list[str]:
+    """The precision of float32 products, on the GPU and on the CPU; before torch 2.9 they have one setting."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        return [torch.get_float32_matmul_precision()]
+    return [torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision]
+
+
+def set_products(wanted: list[str]) -> None:
+    if len(wanted) == 1:
+        torch.set_float32_matmul_precision(*wanted)
+    else:
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = wanted
+
+
 def test_screens_in_full_float32_and_leaves_precision_and_threads_as_they_were(monkeypatch):
     """TF32, which a training run may switch on, exceeds the error bound."""
-    settings, seen = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul), []
-    before = [setting.fp32_precision for setting in settings]
+    before, seen = products(), []
+    fast, full = (["tf32"] * 2, ["ieee"] * 2) if len(before) == 2 else (["high"], ["highest"])
     plain, threads = torch.mm, torch.get_num_threads()
 
     def mm(*arguments, **options):
-        seen.append([setting.fp32_precision for setting in settings])
+        seen.append(products())
         return plain(*arguments, **options)
 
     monkeypatch.setattr(torch, "mm", mm)
     try:
-        for setting in settings:
-            setting.fp32_precision = "tf32"
+        set_products(fast)
         rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Positives.of(np.arange(3), 3))
-        assert [setting.fp32_precision for setting in settings] == ["tf32", "tf32"]
-        assert torch.get_num_threads() == threads
+        assert products() == fast and torch.get_num_threads() == threads
     finally:
-        for setting, precision in zip(settings, before, strict=True):
-            setting.fp32_precision = precision
-    assert seen and all(precision == ["ieee", "ieee"] for precision in seen)
+        set_products(before)
+    assert seen and all(precision == full for precision in seen)
 
 
 @pytest.mark.parametrize("way", ["mapped", np.s_[::-1], np.s_[:, ::-1], np.s_[::-1, ::-1]])

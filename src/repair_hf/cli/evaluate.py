@@ -149,7 +149,7 @@ def _check_model(
     from repair_hf.encoder.opening import open_retriever
     from repair_hf.runtime.run_folder import check_stage, finished
 
-    encoder = open_retriever(model, **options.prompts(), **options.how_to_load)
+    encoder = open_retriever(model, **options.how_to_load)
     own = {**resolved, "model": model, "model_digest": encoder.digest}
     metrics = finished(folder, own, needs=("intervals", "n_images", "n_texts"))
     if metrics is None:

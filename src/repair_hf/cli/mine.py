@@ -16,7 +16,7 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.mining.options import MiningOptions
-from repair_hf.runtime.command_line import as_flags, flags
+from repair_hf.runtime.command_line import as_flags
 from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, opt
 
 EPILOG = """examples:
@@ -88,7 +88,7 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: MineOptions) 
         print(f"reported failures that cannot be used, with reasons: {Path(stage.output) / UNMATCHED}")
     print(f"-> {stage.output}")
     model = ["--model", options.model] if options.model else ["--model", "...", "--any-model"]
-    words = [*as_flags(pairs_options), *model, *flags(options.prompts()), "--failures", stage.output]
+    words = [*as_flags(pairs_options), *model, *as_flags(options.of_encoder), "--failures", stage.output]
     suggest("synthesize", *words, "--llm", "...", "--editor", "...", "--output", "runs/records")
     print("Look at the failures before you pay for their repair:")
     suggest("show", stage.output)
@@ -123,7 +123,7 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
     if options.model is None:
         encoder: Any = StoredEmbeddings(str(options.embeddings), pairs)
     else:
-        encoder = open_retriever(options.model, **options.prompts(), **options.how_to_load)
+        encoder = open_retriever(options.model, **options.how_to_load)
     resolved = asdict(pairs_options) | asdict(stage) | asdict(options)
     resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
     resolved["model"] = options.model or options.embeddings  # who mined the failures

@@ -15,7 +15,7 @@ from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate
 from repair_hf.mining.filtering import FilterOptions, described, filter_failures
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, PromptOptions, StageOptions, need, opt
+from repair_hf.runtime.options import EncoderOptions, PairsOptions, StageOptions, need, opt
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
@@ -35,12 +35,11 @@ You can stop it at any time: the same command resumes and pays for no answer twi
 
 
 @dataclass(kw_only=True)
-class SynthesizeOptions(PromptOptions, FilterOptions, RepairOptions):
+class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
     """What to repair, and how."""
 
     failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
     model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
-    model_revision: str | None = opt(None, "Branch, tag or commit of that model on the Hub. Default: the newest.")
     any_model: bool = opt(False, "Accept a --model other than the one that was mined.")
     earlier_rounds: list[str] | None = opt(
         None, "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped."
@@ -123,7 +122,7 @@ def _check(
     failures = load_failures(options.failures)
     pairs = load_wanted(pairs_options)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
-    encoder = open_retriever(options.model, **options.prompts(), revision=options.model_revision)
+    encoder = open_retriever(options.model, **options.how_to_load)
     if not options.any_model:
         check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
     check_sources(options.answers_from or ())
@@ -135,8 +134,8 @@ def _check(
     if left_out and processes().is_main:
         print(f"{len(kept):,} of {len(failures):,} failures: {described(left_out)}")
     resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
-    resolved |= local_weights(llm, editor)
-    resolved |= {
+    del resolved["batch_size"]  # affects speed only
+    resolved |= local_weights(llm, editor) | {
         "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
         "pairs_fingerprint": pairs.fingerprint,
         "model_digest": encoder.digest,

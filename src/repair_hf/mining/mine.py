@@ -56,7 +56,7 @@ def mine(
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
     if len(pairs.images) < 2:
         raise UserError("`pairs` hold one image, so no caption can find a wrong one. Give more images.")
-    encoder = open_retriever(model, processor, **wanted.prompts(), **wanted.how_to_load)
+    encoder = open_retriever(model, processor, **wanted.how_to_load)
     return mine_pairs(encoder, pairs, wanted)[0]
 
 

@@ -276,6 +276,14 @@ def _workers() -> Iterator[tuple[Executor, int]]:
 @contextmanager
 def _full_float32() -> Iterator[None]:
     """Switch off TF32, which a training run may have switched on: it exceeds the error bound of the screen."""
+    if not hasattr(torch.backends, "fp32_precision"):  # before torch 2.9
+        found = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(found)
+        return
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
     try:

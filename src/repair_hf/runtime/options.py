@@ -127,8 +127,8 @@ class SourceOptions(PairsOptions):
 
 
 @dataclass(kw_only=True)
-class PromptOptions:
-    """Prompts of a retriever of sentence-transformers."""
+class EncoderOptions(Bounded):
+    """How a retriever is loaded and run."""
 
     query_prompt: str | None = opt(
         None, "Prompt of captions, for models of sentence-transformers; the model's own by default, '' for none."
@@ -136,16 +136,6 @@ class PromptOptions:
     document_prompt: str | None = opt(
         None, "Prompt of images, for models of sentence-transformers with a chat template; the model's own by default."
     )
-
-    def prompts(self) -> dict[str, Any]:
-        """Return them as keywords."""
-        return {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
-
-
-@dataclass(kw_only=True)
-class EmbeddingOptions(PromptOptions, Bounded):
-    """How images and captions are embedded; a base of the commands' own options."""
-
     batch_size: int = opt(256, "Images or captions to encode at once.", least=1)
     precision: Literal["fp32", "bf16", "fp16"] = opt(
         "fp32", "Precision of the encoder; embeddings are always float32. fp16 needs a GPU."
@@ -154,15 +144,26 @@ class EmbeddingOptions(PromptOptions, Bounded):
     attn_implementation: str | None = opt(
         None, "Attention of transformers, such as sdpa or eager. Default: its own choice."
     )
-    cache_images: bool = opt(False, "Keep resized images in a memory-mapped file, which other stages reuse.")
-    cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
-    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
+
+    @property
+    def of_encoder(self) -> EncoderOptions:
+        """These options without what a subclass adds."""
+        return EncoderOptions(**{each.name: getattr(self, each.name) for each in fields(EncoderOptions)})
 
     @property
     def how_to_load(self) -> dict[str, Any]:
         """Arguments of `open_retriever`."""
-        given = {"revision": self.model_revision, "attn_implementation": self.attn_implementation}
-        return {"batch_size": self.batch_size, "precision": self.precision, **given}
+        found = vars(self.of_encoder)
+        return {"revision": found.pop("model_revision"), **found}
+
+
+@dataclass(kw_only=True)
+class EmbeddingOptions(EncoderOptions):
+    """How images and captions are embedded; a base of the commands' own options."""
+
+    cache_images: bool = opt(False, "Keep resized images in a memory-mapped file, which other stages reuse.")
+    cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
+    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()

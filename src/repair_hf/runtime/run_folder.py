@@ -48,6 +48,7 @@ ABSENT_MEANT = {
     "lora_towers": "both",
     "global_loss": "softmax",
     "dtype": "float32",
+    "precision": "fp32",
 }
 PACKAGES = """
     repair-hf torch transformers tokenizers safetensors datasets accelerate diffusers huggingface_hub evaluate

@@ -120,6 +120,14 @@ def test_annotators_are_joined_by_majority_and_compared_in_pairs():
     assert row["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))
 
 
+@pytest.mark.parametrize(("ann", "bob"), [("abcabca", "abcbacb"), ("aaaa", "abcb"), ("aab", "ccc")])
+def test_kappa_is_that_of_scikit_learn(ann, bob):
+    metrics = pytest.importorskip("sklearn.metrics")  # comes with sentence-transformers
+    answers = pd.concat([said("ann", dict(enumerate(ann))), said("bob", dict(enumerate(bob)))])
+    kappa = annotator_agreement(answers, ["verdict"])["kappa"].item()
+    assert kappa == pytest.approx(metrics.cohen_kappa_score(list(ann), list(bob)))
+
+
 def test_the_last_answer_counts_and_a_half_written_one_does_not(tmp_path):
     lines = [{"annotator": "ann", "item": "a", "verdict": verdict} for verdict in ("genuine", "gt_invalid")]
     folder = tmp_path / "qc"

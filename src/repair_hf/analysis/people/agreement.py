@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy import stats
-from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from repair_hf.records.answers import CRITERIA, MODES, majority
 
@@ -138,9 +137,10 @@ def annotator_agreement(answers: pd.DataFrame, columns: Sequence[str]) -> pd.Dat
             both = wide[[one, other]].dropna()
             if len(both):
                 left, right = both[one].astype(str), both[other].astype(str)
-                is_constant = len({*left, *right}) == 1
-                kappa = np.nan if is_constant else cohen_kappa_score(left, right)
-                rows.append((column, f"{one}, {other}", len(both), accuracy_score(left, right), kappa))
+                equal = float((left == right).mean())
+                chance = (left.value_counts(normalize=True) * right.value_counts(normalize=True)).sum()
+                kappa = np.nan if chance == 1 else (equal - chance) / (1 - chance)
+                rows.append((column, f"{one}, {other}", len(both), equal, kappa))
     return pd.DataFrame(rows, columns=["question", "annotators", "items", "agreement", "kappa"])
 
 
