@@ -128,16 +128,13 @@ def load_pairs(
     """Load pairs, and leave out what cannot be used.
 
     Args:
-        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`), a
-            table (CSV, TSV, JSON Lines, Parquet), a caption JSON of COCO or Karpathy, a Hub id, the folder of a
-            dataset, a `Dataset` or a `DatasetDict`. Rows of one image file, or of equal bytes, are one image.
+        source: Folder with `captions.jsonl` (keys `image`, `captions`, `split`), table (CSV, TSV, JSONL, Parquet),
+            caption JSON of COCO or Karpathy, Hub id, dataset or its folder. Equal image files are one image.
         split: Which split; `all` takes everything.
-        image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
-            table are relative to it, by default to the table's folder.
+        image_folder: Folder that the paths of a caption JSON, table or dataset start from. Default: that of the table.
         image_column: Column that holds the image, its path or, in a table, its address (http or https).
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
-        image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
-            `filename`, or if it is called `cocoid` or `id` and repeats with the image.
+        image_id_column: Column whose rows of one value are one image. Default: `image_id`, `filename`, `cocoid`, `id`.
         group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`; a split that is not the benchmark's, or lacks images, raises an error.
@@ -156,11 +153,9 @@ def load_pairs(
     Example:
         >>> load_pairs("photos", split="all").captions[0]["caption"]
     """
-    folder = None if image_folder is None else Path(image_folder)
     named, of_hub = (image_column, caption_column, image_id_column, group), (pairs_config, pairs_revision)
-    columns = Columns(*named, folder, *of_hub, private_urls, stream)
-    most = max_images, max_captions
-    return _load(source, columns, split, most, strict=strict, benchmark=benchmark, with_restval=with_restval)
+    columns = Columns(*named, None if image_folder is None else Path(image_folder), *of_hub, private_urls, stream)
+    return _load(source, columns, split, strict, benchmark, with_restval, (max_images, max_captions))
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -170,7 +165,7 @@ def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
 
 
 def _load(
-    given: Any, columns: Columns, split: str, most: Most, *, strict: bool, benchmark: str | None, with_restval: bool
+    given: Any, columns: Columns, split: str, strict: bool, benchmark: str | None, with_restval: bool, most: Most
 ) -> Pairs:
     (source, data), problems, expected = _named(given), Problems(), None
     if benchmark is not None:

@@ -8,6 +8,7 @@ together.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -108,7 +109,7 @@ class Products:
             return summary
 
     def _run(self, maker: Maker, folder: Path) -> dict[str, Any]:
-        setting = self.setting
+        setting, start = self.setting, time.perf_counter()
         with open_journal(folder) as journal:
             chat = open_chat(self._within_ceilings(self._llm_of(maker), folder), journal)
             editor = open_editor(setting.editor, setting.llm) if maker.makes_images else None
@@ -124,6 +125,7 @@ class Products:
             "samples": len(samples),
             "dollars": dollars,
             "dropped": Counter(row["reason"] for row in context.dropped),
+            "seconds": time.perf_counter() - start,
         }
 
     def _llm_of(self, maker: Maker) -> LLMOptions:
