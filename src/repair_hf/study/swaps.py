@@ -24,7 +24,7 @@ class Models:
     editor: EditorOptions
 
 
-def settle_swaps(given: Mapping[str, Any], models: Models, *, is_toy: bool) -> dict[str, Models]:
+def settle_swaps(given: dict[str, Any], models: Models, *, is_toy: bool) -> dict[str, Models]:
     """Return the models of each swap: those of the study, with the options that differ.
 
     Raises:
