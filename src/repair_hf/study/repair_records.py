@@ -224,4 +224,8 @@ def _with_pointers(records: Dataset, failures: Sequence[Mapping[str, Any]]) -> D
         | {"record_id": digest([*_pair(row)]), "error_types": []}
         for row in failures
     ]
-    return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+    return (
+        concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+        if pointers
+        else records
+    )
