@@ -21,7 +21,7 @@ from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
 from repair_hf.llm.prompts import SHIPPED, Prompts, draw_instruction, fit_instruction
-from repair_hf.records.dataset import build
+from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
@@ -31,6 +31,7 @@ from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product, limit_spending, paid, products_in
 from repair_hf.synthesis.models import ORACLE, LLMOptions, local_weights, open_chat, open_editor, prompts_of
+from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.reuse import inherit
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
@@ -50,12 +51,15 @@ class Products:
         The retriever between two rounds of repair is trained with `knobs`.
 
         Raises:
+            NoRecords: If no failure became a record.
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
         """
         try:
             if isinstance(method, Baseline):
                 return {part: self._samples(maker) for part, maker in method.parts.items()}
             return {"records": self._records(method, knobs)} if method.records else {}
+        except NothingRepaired as error:  # the study leaves the method out and goes on
+            raise NoRecords(str(error)) from error
         except BudgetSpent as error:
             dollars, calls = paid(products_in(self.folder))
             raise RunStopped(
