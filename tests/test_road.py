@@ -5,9 +5,7 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -121,9 +119,7 @@ def road(clip_folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr("spacy.load", lambda *_, **__: build_parser())
-        tokenizer = SimpleNamespace(NLTKWordTokenizer=lambda: SimpleNamespace(tokenize=str.split))
-        patch.setitem(sys.modules, "nltk", SimpleNamespace(tokenize=tokenizer))
-        patch.setitem(sys.modules, "nltk.tokenize", tokenizer)
+        patch.setattr("repair_hf.pairs.words.load_tokenizer", lambda: str.split)
         for provider in ("GEMINI", "OPENAI"):
             patch.setenv(f"{provider}_API_KEY", "none")
         for name in ("coco", "flickr30k"):

@@ -47,8 +47,12 @@ def whole_data(setting: Setting) -> Finding:
         "t2i": whole[1] / min(here[1], most),
         "captions": whole[1] / here[1],
     }
-    folders = [path for path in products_in(setting.output / "products") if (path / "summary.json").is_file()]
-    found = [{"product": path.name, **each} for path in sorted(folders) for each in _product(path, times)]
+    found = [
+        {"product": path.name, **each}
+        for path in sorted(products_in(setting.output / "products"))
+        if (path / "summary.json").is_file()
+        for each in _product(path, read_json(path / "summary.json"), times)
+    ]
     data = pd.DataFrame(found, columns=["product", "where", *COUNTS.values()])
     sums = data.groupby("where")[list(COUNTS.values())].sum(min_count=1)
     rows = {"images": [f"{count[0]:,}" for count in (here, whole)]}
@@ -88,9 +92,10 @@ def look_first(setting: Setting) -> Finding | None:
     return Finding("look_first", "What to look at first", note, table)
 
 
-def _product(folder: Path, times: Mapping[str, float]) -> list[dict[str, Any]]:
-    """What a product took, and what it would take on the whole split."""
-    summary = read_json(folder / "summary.json")
+def _product(folder: Path, summary: Mapping[str, Any], times: Mapping[str, float]) -> list[dict[str, Any]]:
+    """What a product took, and what it would take on the whole split; nothing for mined failures and retrievers."""
+    if "images" not in summary:
+        return []
     is_repair = "directions" in summary
     made = summary["images"]["made"] if is_repair else summary["images"]
     sizes = [path.stat().st_size for path in (folder / "candidates").rglob("*.png")]  # with inherited ones
