@@ -15,7 +15,7 @@ from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from tests.mining.embeddings import random_unit
 
 CLIPS = ("openai/clip-vit-base-patch32", "openai/clip-vit-large-patch14")  # the recipes' models
-EDITORS = ("black-forest-labs/FLUX.2-klein-9B", "timbrooks/instruct-pix2pix")
+EDITORS = tuple(f"black-forest-labs/FLUX.2-klein-{size}B" for size in (4, 9)) + ("timbrooks/instruct-pix2pix",)
 SIZES = {  # of the splits below, in place of the true ones
     "flickr30k": {"train": Size(6, (12,)), "val": Size(2, (4,)), "test": Size(2, (4,))},
     "coco": {"train": Size(6), "train+restval": Size(8), "val": Size(2, (4,)), "test": Size(2, (4,))},

@@ -1,5 +1,6 @@
 """Recipes: each is parsed by the command of its name, and rehearsed with `--dry-run` on made-up data."""
 
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +17,13 @@ from repair_hf.pairs import benchmarks
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.command_line import parse
 from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.swaps import TOY_SWAPS
 from repair_hf.toyworld.parsing import build_parser
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name not in ("accelerate", "aro", "study")]
-STUDIES = sorted((RECIPES / "study").glob("*.yaml"))
+RUNS = {path.parent.name for path in RECIPES.glob("*/mine.yaml")}
+STAGES = [path for path in sorted(RECIPES.glob("*/*.yaml")) if path.parent.name in RUNS]
+STUDIES = [*sorted((RECIPES / "study").glob("*.yaml")), RECIPES / "trial" / "study.yaml"]
 FOLDERS = sorted({path.parent for path in STAGES})
 OF_EVERY_RECIPE = ("mine", "synthesize", "train", "evaluate")
 
@@ -105,7 +108,7 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
     assert "2 images and 4 captions would be embedded and ranked" in said["evaluate"]
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     """On a dozen pictures in the form of its source; nothing is made."""
     monkeypatch.chdir(tmp_path)
@@ -120,18 +123,21 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
     build_parser().to_disk(parser := tmp_path.with_name(f"{tmp_path.name}-parser"))
     shown = study("--config", str(path), "--spacy-model", str(parser), "--dry-run")
     assert set(tmp_path.rglob("*")) == before
-    for name in recipe.get("methods") or load_methods():
+    lacking = set(re.findall(r"([\w-]+) \(needs `toy world`\)", shown))
+    swaps = [*recipe.get("swaps", ()), *(TOY_SWAPS if path.stem == "toy" else ())]
+    for name in recipe.get("methods") or set(load_methods(dict.fromkeys(swaps))) - lacking:
         assert f"\n {name} " in shown
-    assert "unknown" not in shown and "left out" not in shown
-    counts = {"toy": "2,000 images, 10,000", "flickr30k": "6 images, 12", "coco30k": "5 images, 10"}
-    for name in recipe.get("datasets", [path.stem]):
-        assert f"{counts[name]} captions" in shown
+    assert "unknown" not in shown and shown.count("left out") == bool(lacking) == (path.parent.name == "trial")
+    counts = {"coco": (8, 16), "coco30k": (5, 10), "flickr30k": (6, 12), None: (2000, 10_000)}
+    for own in recipe.get("datasets", {"": recipe}).values():
+        images, captions = counts[own.get("benchmark")]
+        assert f"{images:,} images, {min(captions, recipe.get('max_captions', 5) * images):,} captions" in shown
     readme = (path.parent / "README.md").read_text()
-    assert f"recipes/study/{path.name}" in readme and "not run by us" in readme.casefold()
+    assert f"recipes/{path.parent.name}/{path.name}" in readme and "not run by us" in readme.casefold()
 
 
 def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():
-    recipes = {path.stem: yaml.safe_load(path.read_text()) for path in STUDIES}
+    recipes = {path.stem: yaml.safe_load(path.read_text()) for path in STUDIES if path.parent.name == "study"}
     for name, own in recipes["both"].pop("datasets").items():
         differ = {"output", "max_usd"}
         both = {key: value for key, value in (recipes["both"] | own).items() if key not in differ}

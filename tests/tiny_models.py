@@ -1,4 +1,4 @@
-"""Fixtures with tiny models of random weights, made on the spot: CLIP, SigLIP, LLaVA, InstructPix2Pix.
+"""Fixtures with tiny models of random weights, made on the spot: CLIP, SigLIP, LLaVA and two image editors.
 
 `clip` is a fresh copy for each test. The folders are made once per session: only read them.
 """
@@ -213,5 +213,39 @@ def pix2pix_folder(tokenizer_parts, tmp_path_factory) -> Path:
         requires_safety_checker=False,
     )
     folder = tmp_path_factory.mktemp("instruct-pix2pix")
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
+    """FLUX.2-klein's classes with some ten thousand random weights."""
+    from diffusers import (
+        AutoencoderKLFlux2,
+        FlowMatchEulerDiscreteScheduler,
+        Flux2KleinPipeline,
+        Flux2Transformer2DModel,
+    )
+    from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    vocab, merges = tokenizer_parts
+    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    vae = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    vae |= {"block_out_channels": (4,) * 4, "latent_channels": 1, "norm_num_groups": 1, "layers_per_block": 1}
+    transformer = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
+    transformer |= {"joint_attention_dim": 3 * 16, "timestep_guidance_channels": 16, "axes_dims_rope": [4] * 4}
+    pipeline = Flux2KleinPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=AutoencoderKLFlux2(use_quant_conv=False, use_post_quant_conv=False, sample_size=32, **vae),
+        text_encoder=Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=28, head_dim=8, **small, **words)),
+        tokenizer=tokenizer,
+        transformer=Flux2Transformer2DModel(patch_size=1, in_channels=4, guidance_embeds=False, **transformer),
+        is_distilled=True,
+    )
+    folder = tmp_path_factory.mktemp("flux2-klein")
     pipeline.save_pretrained(folder)
     return folder

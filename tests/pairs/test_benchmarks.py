@@ -11,10 +11,11 @@ import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict, Image
 
+from repair_hf.evaluation.provenance import provenance
 from repair_hf.pairs import benchmarks
 from repair_hf.pairs.benchmarks import BenchmarkSplit
-from repair_hf.pairs.dataset import load_pairs
-from repair_hf.runtime.options import UserError
+from repair_hf.pairs.dataset import load_pairs, load_wanted
+from repair_hf.runtime.options import PairsOptions, UserError
 from tests.pairs.made_sources import kinds
 
 
@@ -226,6 +227,24 @@ def test_refuses_what_a_benchmark_does_not_have(tmp_path, options, message):
 def test_a_source_without_splits_is_no_benchmark(pairs_folder):
     with pytest.raises(UserError, match="has no splits, but `flickr30k` needs one"):
         load_pairs(pairs_folder, benchmark="flickr30k")
+
+
+def test_a_draw_of_a_split_is_the_same_each_time_and_holds_every_smaller_one(tmp_path):
+    rows = coco({"train": 12, "test": 1}, more_captions=2)
+    file = write(tmp_path, rows, drawn="train")
+    assert load(file, "train").whole is None
+    drawn = {most: load(file, "train", max_images=most, max_captions=2) for most in (3, 7, 50)}
+    ids = {most: pairs.images["image_id"][:] for most, pairs in drawn.items()}
+    assert ids[50] == [row["filename"] for row in rows[:12]]
+    assert ids[3] == [name for name in ids[50] if name in ids[3]] and set(ids[3]) < set(ids[7]) < set(ids[50])
+    assert ids[3] == load(file, "train", max_images=3).images["image_id"][:] != ids[7][:3]
+    for most, pairs in drawn.items():
+        assert pairs.whole == (12, 62) and len(pairs.images) == min(most, 12)
+        assert pairs.captions["caption"][:] == ["a caption 0", "a caption 1"] * len(pairs.images)
+    file = write(tmp_path, flickr30k({"val": 1_014}), drawn="val")
+    options = PairsOptions(str(file), str(tmp_path), split="val", benchmark="flickr30k", max_images=9)
+    assert len(load_wanted(options).images) == 9
+    assert provenance(options, load_wanted(options), "x", "y")["benchmark"] is None
 
 
 # Datasets

@@ -12,6 +12,7 @@ from repair_hf.study.estimates import Corpus, Estimator
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.plan import count_trainings, plan_rows
 from repair_hf.study.setting import Setting
+from repair_hf.study.swaps import Models
 from repair_hf.study.tuning import SearchSpace
 from repair_hf.synthesis.models import EditorOptions, LLMOptions
 
@@ -31,8 +32,8 @@ def estimator(pairs_folder, tmp_path_factory) -> Estimator:
         mine={"max_queries": None, "d_i2t": 5, "d_t2i": 1},
         training={},
         type_command=print,
-        weak_editor=EditorOptions(editor="timbrooks/instruct-pix2pix"),
     )
+    setting.swaps = {"weak-editor": Models(setting.llm, EditorOptions(editor="timbrooks/instruct-pix2pix"))}
     return Estimator(setting, Corpus(29_000, 145_000), load_pairs(pairs_folder, split="all"))
 
 

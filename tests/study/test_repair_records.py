@@ -31,7 +31,9 @@ METHODS = load_methods()
 )
 def test_variants_that_ask_alike_share_answers(name, shares):
     """The toy world's weak LLM gets the same requests as the oracle, but must not reuse its answers."""
-    assert shares_answers(METHODS[name]) == shares
+    llms = {"weak-llm": "weak"}
+    setting = SimpleNamespace(llm="strong", llm_of=lambda variant: llms.get(variant.swap, "strong"))
+    assert shares_answers(METHODS[name], setting) == shares
 
 
 def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(monkeypatch, tmp_path):
@@ -39,7 +41,8 @@ def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(mon
     typed = []
     setting = SimpleNamespace(
         pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={}, training={},
-        llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
+        llm=LLMOptions("o"), llm_of=lambda variant: LLMOptions("o"), swaps=(),
+        editor_of=lambda variant: EditorOptions("world"),
         type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
@@ -105,7 +108,8 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     ranked = dict.fromkeys(("q", "gt", "fp", "fp_rank", "gt_rank", "gt_score"), 0)
     setting = SimpleNamespace(
         pairs_options=PairsOptions("x"), model_of=lambda variant: "m", mine={"d_i2t": 5, "d_t2i": 1}, training={},
-        llm_of=lambda variant: LLMOptions("o"), editor_of=lambda variant: EditorOptions("world"),
+        llm=LLMOptions("o"), llm_of=lambda variant: LLMOptions("o"), swaps=(),
+        editor_of=lambda variant: EditorOptions("world"),
         type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     own = [row | {"record_id": f"r{k}", "direction": "i2t", "q_id": f"i{k}", "fp_id": f"c{k}"} for k in range(4)]

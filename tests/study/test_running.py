@@ -14,8 +14,10 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.report import left_out
 from repair_hf.study.running import Study, compute_ratio
 from repair_hf.study.setting import Knobs
+from repair_hf.study.spending import Cost
 from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace
 from repair_hf.study.work_sharing import WorkSharing
+from repair_hf.synthesis.models import LLMOptions
 
 PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
 
@@ -57,7 +59,8 @@ class MadeUp(Study):
 def setting(tmp_path) -> SimpleNamespace:
     """What `Study` asks of a setting where nothing is trained."""
     sharing, splits = WorkSharing(tmp_path / "locks"), {"split": "test", "validation_split": "validation"}
-    return SimpleNamespace(output=tmp_path, sharing=sharing, keep_models=False, kept=KeptCells(), **splits)
+    made = {"llm": LLMOptions("world/oracle"), "has_records": lambda method: False}
+    return SimpleNamespace(output=tmp_path, sharing=sharing, keep_models=False, kept=KeptCells(), **splits, **made)
 
 
 def test_what_is_still_to_be_made_comes_first_and_tables_keep_their_order(setting, tmp_path):
@@ -88,13 +91,29 @@ class Empty(MadeUp):
 def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, setting):
     lines = []
     grid = SearchSpace([3e-4, 1e-4], [1.0], [0.5])
-    study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, shares=[0.5], tell=lines.append)
+    study = Empty(setting, load_methods(), ["repair-i2t", "simclr"], grid, tune=tune, points=[0.5], tell=lines.append)
     study.products = SimpleNamespace(of=lambda method, knobs: {}, lacks=lambda method: False)
     [*_, results] = study.run(2)
     assert list(results.rows) == ["vanilla", "simclr"]
     assert results.left_out == {"repair-i2t": "runs/x holds no records"}
     assert [line for line in lines if "left out" in line] == ["left out repair-i2t: runs/x holds no records"]
     assert "`repair-i2t`: runs/x" in left_out(results).note
+
+
+def test_a_sweep_trains_on_shares_and_on_the_numbers_of_samples_that_there_are(setting):
+    class Made(MadeUp):
+        def _measure(self, cell, method, *, keep_weights=False):
+            found = super()._measure(cell, method)
+            return found if method is None else replace(found, made={"variant": Cost(100, 0, 0, 0, 0, None)})
+
+    space = SearchSpace([3e-4], [1.0], [0.5])
+    study = Made(setting, load_methods(), ["simclr"], space, tune=False, points=[0.5, 20, 500])
+    [results] = study.run(1)
+    assert {point: cells[0].cell.share for point, cells in results.sweep["simclr"].items()} == {
+        0.5: 0.5,
+        20: 0.2,
+        1: 1,
+    }
 
 
 @pytest.mark.parametrize("tune", [True, False])

@@ -1,5 +1,7 @@
 """What a study has the means for, and whom it asks."""
 
+from dataclasses import replace
+
 import pytest
 
 from repair_hf.evaluation.compositional import CompositionalOptions
@@ -37,8 +39,8 @@ def test_the_toy_world_has_the_means_for_all_methods(tmp_path):
     build_world(tmp_path / "world", splits={"train": 2})
     for found in (setting(), setting(str(tmp_path / "world"))):
         assert found.is_toy and not left_out(found) and found.spacy_model == "world"
-        assert (found.weak_editor.editor, found.other_model) == ("world?drift=0.3", "world/narrow")
-        assert found.weak_llm.llm == "world/oracle?keeps_bad=0.2&rejects_good=0.2"
+        assert found.swaps["weak-editor"].editor.editor == "world?drift=0.3" and found.other_model == "world/narrow"
+        assert found.swaps["weak-llm"].llm.llm == "world/oracle?keeps_bad=0.2&rejects_good=0.2"
 
 
 def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
@@ -51,7 +53,7 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     assert lacking["other-backbone-vanilla"] == ["other_model"]
     asked = setting(str(tmp_path), StudyLLMOptions("openai/gpt-4o"), model="me/clip")
     assert not asked.lacks(METHODS["repair-i2t"]) and not asked.lacks(METHODS["repair-reciprocal"])
-    assert left_out(asked)["repair"] == ["editor"] and left_out(asked)["weak-llm"] == ["editor", "weak_llm"]
+    assert left_out(asked)["repair"] == ["editor"] and not asked.swaps
 
 
 def test_a_retriever_of_the_toy_world_is_refused_for_photographs(tmp_path):
@@ -60,14 +62,41 @@ def test_a_retriever_of_the_toy_world_is_refused_for_photographs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "weak, asked_at",
+    "id, asked_at",
     [("openai/gpt-4o-mini", URL), ("litellm:openai/x", URL), ("gemini/gemini-2.5-flash", None), ("a/folder", None)],
 )
-def test_a_weaker_model_of_another_provider_is_not_sought_at_the_first_ones_endpoint(weak, asked_at, tmp_path):
-    llm, editor = StudyLLMOptions("openai/gpt-4o", URL), StudyEditorOptions("openai/gpt-image-1", URL)
-    found = setting(str(tmp_path), llm, editor, model="me/clip", weak_llm=weak, weak_editor=weak)
-    assert (found.weak_llm.llm, found.weak_llm.llm_base_url) == (weak, asked_at)
-    assert (found.weak_editor.editor, found.weak_editor.editor_base_url) == (weak, asked_at)
+def test_a_swap_differs_in_what_it_names_and_another_provider_is_not_sought_at_the_first_ones_address(
+    id, asked_at, tmp_path
+):
+    llm = StudyLLMOptions("openai/gpt-4o", URL, concurrency=3)
+    editor = StudyEditorOptions("openai/gpt-image-1", URL, editor_size=256)
+    swaps = {"other-llm": {"llm": id}, "other-editor": {"editor": id, "editor_steps": 100}}
+    found = setting(str(tmp_path), llm, editor, model="me/clip", swaps=swaps)
+    one, other = found.swaps["other-llm"], found.swaps["other-editor"]
+    assert one.editor == found.editor and other.llm == found.llm
+    assert one.llm == replace(found.llm, llm=id, llm_base_url=asked_at)
+    assert other.editor == replace(found.editor, editor=id, editor_base_url=asked_at, editor_steps=100)
+    methods = load_methods(found.swaps)
+    variant = methods["other-editor-grid"]
+    assert found.llm_of(variant) == found.llm and found.editor_of(variant) == other.editor
+    assert variant.product == methods["other-editor"].product == "other-editor" and "weak-llm" not in methods
+
+
+@pytest.mark.parametrize(
+    "swaps, says",
+    [
+        ({"a/b": {}}, "'a/b', and each name becomes a method"),
+        ({"a": "gpt-4o"}, "a has 'gpt-4o'; give its options by name"),
+        ({"a": {"max_usd": 3}}, "a has `max_usd`, which is one for all methods"),
+        ({"a": {"editor_stebs": 3}}, "a: unknown flags .*Did you mean `editor_steps`"),
+        ({"a": {"editor_steps": 0}}, "a: `editor_steps` must be at least 1"),
+        ({"repair": {}}, "'repair', which is another method, too"),
+        ({"a": {}, "a-grid": {}}, "'a-grid', which is another method, too"),
+    ],
+)
+def test_swaps_that_cannot_be_made_are_named(swaps, says):
+    with pytest.raises(UserError, match=f"`swaps` (has )?{says}"):
+        load_methods(setting(swaps=swaps).swaps)
 
 
 def test_a_data_set_can_turn_off_what_is_on_beside_it():

@@ -170,9 +170,13 @@ def test_value_divides_the_gain_by_what_the_data_took(results, differences):
     assert found.table["per dollar"][0] == "–"
 
 
-def test_sweep_has_every_share(results):
-    found = draw_sweep(results())
-    assert list(found.table.columns) == ["method", "50%", "100%"] and len(found.data) == 4
+def test_sweep_has_every_share_and_every_number_of_samples_that_there_is(results):
+    made = results()
+    sweep = {"repair": made.sweep["repair"] | {2: made.rows["vanilla"].cells}, "simclr": made.sweep["repair"]}
+    found = draw_sweep(replace(made, rows=made.rows | {"simclr": made.rows["repair"]}, sweep=sweep))
+    heads = ["method", "50% of the samples", "2 samples", "all samples"]
+    assert list(found.table.columns) == heads and found.table.set_index("method").loc["simclr", "2 samples"] == "–"
+    assert found.data[found.data["method"] == "repair"]["samples"].tolist() == [2, 2, 3, 3, 2, 2]
 
 
 def test_papers_figures_are_those_that_it_repeats_itself():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 from small_world import World
 
@@ -15,42 +13,9 @@ from repair_hf.llm.prompts import draw_instruction
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.images import DiffusersEditor, check_pipeline, fit, load_editor
+from repair_hf.synthesis.models import EditorOptions, check_editor
 
 SEEDS = [7, 8, 9]
-
-
-@pytest.fixture(scope="module")
-def flux_folder(tokenizer_parts, tmp_path_factory) -> Path:
-    """FLUX.2-klein's classes with some ten thousand random weights."""
-    from diffusers import (
-        AutoencoderKLFlux2,
-        FlowMatchEulerDiscreteScheduler,
-        Flux2KleinPipeline,
-        Flux2Transformer2DModel,
-    )
-    from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    vocab, merges = tokenizer_parts
-    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges)
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
-    words = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
-    vae = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
-    vae |= {"block_out_channels": (4,) * 4, "latent_channels": 1, "norm_num_groups": 1, "layers_per_block": 1}
-    transformer = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2}
-    transformer |= {"joint_attention_dim": 3 * 16, "timestep_guidance_channels": 16, "axes_dims_rope": [4] * 4}
-    pipeline = Flux2KleinPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=AutoencoderKLFlux2(use_quant_conv=False, use_post_quant_conv=False, sample_size=32, **vae),
-        text_encoder=Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=28, head_dim=8, **small, **words)),
-        tokenizer=tokenizer,
-        transformer=Flux2Transformer2DModel(patch_size=1, in_channels=4, guidance_embeds=False, **transformer),
-        is_distilled=True,
-    )
-    folder = tmp_path_factory.mktemp("flux2-klein")
-    pipeline.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(params=["flux_folder", "pix2pix_folder"])
@@ -98,7 +63,7 @@ def test_draws_from_text_alone(flux_folder, photographs):
 def test_an_editor_that_cannot_draw_is_named_at_once(flux_folder, pix2pix_folder):
     assert check_pipeline(str(flux_folder), from_text=True) == str(flux_folder)
     with pytest.raises(UserError, match="InstructPix2PixPipeline: it edits images but cannot draw from text alone"):
-        check_pipeline(str(pix2pix_folder), from_text=True)
+        check_editor(EditorOptions(str(pix2pix_folder)), from_text=True)
 
 
 def test_is_quiet(editor, photographs, caplog):

@@ -81,17 +81,18 @@ def _study(
     from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
+    from repair_hf.study.swaps import TOY_SWAPS
     from repair_hf.study.tuning import SearchSpace
 
     logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # the cells hold the loss curves
-    methods = load_methods()
     if listing.list:
-        print("\n".join(methods))
+        print("\n".join(load_methods(dict.fromkeys([*TOY_SWAPS, *(options.swaps or {})]))))
         return
     if options.datasets is not None:
         return _run_each(options, pairs_options, llm, editor, compositional)
     size = size_of(options, pairs_options)
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
+    methods = load_methods(setting.swaps)
     names = options.methods or (ON_RECORDS if options.records else [])
     wanted = _wanted(names, methods, setting)
     check_installed([methods[name] for name in wanted])
@@ -107,7 +108,8 @@ def _study(
     if size.world is not None:
         with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
-    study = Study(setting, methods, wanted, space, tune=options.tune, shares=options.shares, tell=print)
+    points = [*options.shares, *options.sample_sizes]
+    study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     _run(study, setting, options)
 
 
@@ -120,14 +122,16 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     means = set().union(*(setting.needs(method) for method in methods))
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
-    if means & {"llm", "editor"}:
-        check_retirements(setting.llm, setting.editor)
     if "llm" in means:
         find_usable_llm(setting.llm)
-    if "weak_llm" in means:
-        find_usable_llm(setting.weak_llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
+    swapped = [setting.swaps[name] for name in sorted(setting.swapped(methods))]
+    for each in swapped:
+        find_usable_llm(each.llm)
+        check_editor(each.editor)
+    for each in [setting, *swapped] if means & {"llm", "editor"} else swapped:
+        check_retirements(each.llm, each.editor)
     for model in {setting.model, *map(setting.model_of, methods)}:
         setting.digest(model)
     if not is_drawn:
@@ -142,14 +146,14 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
     from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
     from repair_hf.study.setting import settle
 
-    output, methods = Path(options.output), load_methods()
+    output = Path(options.output)
     words = words_of_each(options, (pairs_options, llm, *others))
     is_toy = False
     for name, typed in words.items():  # report a mistake in the last one before the first one runs
         try:
             _, own, own_pairs, own_llm, editor, sets = parse(OPTIONS, typed, "repair-hf study")
             setting = settle(own, own_pairs, own_llm, editor, sets, run_command)
-            _refuse(own.methods, methods, setting)
+            _refuse(own.methods, load_methods(setting.swaps), setting)
         except UserError as error:
             raise UserError(f"`datasets` {name}: {error}") from error
         is_toy |= setting.is_toy

@@ -17,13 +17,15 @@ def provenance(options: PairsOptions, pairs: Pairs, model: str, model_digest: st
     `benchmark` is None for other data: options name one only if `load_pairs` has verified the split's size. `commit`
     is None outside a repository.
     """
-    code, split = versions(), options.split
-    if options.benchmark is not None:
-        split = check_name(options.benchmark, split, with_restval=options.with_restval)
+    code, split, benchmark = versions(), options.split, options.benchmark
+    if pairs.whole is not None:  # a draw of it
+        benchmark = None
+    if benchmark is not None:
+        split = check_name(benchmark, split, with_restval=options.with_restval)
     return {
         "pairs": options.pairs,
         "split": split,
-        "benchmark": options.benchmark,
+        "benchmark": benchmark,
         "pairs_fingerprint": pairs.fingerprint,
         "n_images": len(pairs.images),
         "n_texts": len(pairs.captions),

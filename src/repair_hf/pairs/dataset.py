@@ -1,14 +1,9 @@
-"""Images and captions from any source in one form, checked before anything else runs.
-
-A source without splits is split by a hash of the image's id: 80% `train`, 10% `validation` and 10% `test`. So an image
-keeps its split when others are added or removed.
-"""
+"""Images and captions from any source in one form, checked before anything else runs."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -18,7 +13,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Image, Value
 
-from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name, rows_of_benchmark
+from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
+from repair_hf.pairs.choosing import draw_images, rows_of_split
 from repair_hf.pairs.images import content_digest, inspect_images, redraw
 from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
@@ -30,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
-PARTS = ("train", "validation", "test")  # of a source without splits
+Most = tuple[int | None, int | None]  # images of the split, and captions of each image
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -43,12 +39,14 @@ class Pairs:
         captions: `caption_id` (`<image_id>#<place>`), `caption`, and `image_index`, the row of its image.
         problems: What was left out.
         looks: Digest of each image for `images.equal_pixels`; empty if unknown.
+        whole: Images and captions of the split, of which these were drawn; None if they are all.
     """
 
     images: Dataset
     captions: Dataset
     problems: tuple[Problem, ...] = ()
     looks: tuple[str, ...] = ()
+    whole: tuple[int, int] | None = None
 
     @classmethod
     def from_dataset(
@@ -120,6 +118,8 @@ def load_pairs(
     strict: bool = False,
     benchmark: str | None = None,
     with_restval: bool = False,
+    max_images: int | None = None,
+    max_captions: int | None = None,
     pairs_config: str | None = None,
     pairs_revision: str | None = None,
     private_urls: bool = False,
@@ -128,20 +128,19 @@ def load_pairs(
     """Load pairs, and leave out what cannot be used.
 
     Args:
-        source: A folder with `captions.jsonl` (lines `{"image": "x.png", "captions": ["..."], "split": "train"}`), a
-            table (CSV, TSV, JSON Lines, Parquet), a caption JSON of COCO or Karpathy, a Hub id, the folder of a
-            dataset, a `Dataset` or a `DatasetDict`. Rows of one image file, or of equal bytes, are one image.
+        source: Folder with `captions.jsonl` (keys `image`, `captions`, `split`), table (CSV, TSV, JSONL, Parquet),
+            caption JSON of COCO or Karpathy, Hub id, dataset or its folder. Equal image files are one image.
         split: Which split; `all` takes everything.
-        image_folder: Folder of the images that a caption JSON, or a table or dataset of paths, names; paths of a
-            table are relative to it, by default to the table's folder.
+        image_folder: Folder that the paths of a caption JSON, table or dataset start from. Default: that of the table.
         image_column: Column that holds the image, its path or, in a table, its address (http or https).
         caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
-        image_id_column: Column whose rows of one value are one image. Found by itself if it is called `image_id` or
-            `filename`, or if it is called `cocoid` or `id` and repeats with the image.
+        image_id_column: Column whose rows of one value are one image. Default: `image_id`, `filename`, `cocoid`, `id`.
         group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
         strict: Raise an error if anything is wrong with the data.
         benchmark: A key of `benchmarks.SIZES`; a split that is not the benchmark's, or lacks images, raises an error.
         with_restval: Count Karpathy's split `restval` as part of `train`.
+        max_images: Most images of the split; a fixed draw. All by default.
+        max_captions: Most captions of an image: the first ones. All by default.
         pairs_config: Configuration of a dataset of the Hub.
         pairs_revision: Its branch, tag or commit.
         private_urls: Download images of a table from addresses of this machine and of private networks too.
@@ -154,10 +153,9 @@ def load_pairs(
     Example:
         >>> load_pairs("photos", split="all").captions[0]["caption"]
     """
-    folder = None if image_folder is None else Path(image_folder)
     named, of_hub = (image_column, caption_column, image_id_column, group), (pairs_config, pairs_revision)
-    columns = Columns(*named, folder, *of_hub, private_urls, stream)
-    return _load(source, columns, split, strict=strict, benchmark=benchmark, with_restval=with_restval)
+    columns = Columns(*named, None if image_folder is None else Path(image_folder), *of_hub, private_urls, stream)
+    return _load(source, columns, split, strict, benchmark, with_restval, (max_images, max_captions))
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
@@ -167,7 +165,7 @@ def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
 
 
 def _load(
-    given: Any, columns: Columns, split: str, *, strict: bool, benchmark: str | None, with_restval: bool
+    given: Any, columns: Columns, split: str, strict: bool, benchmark: str | None, with_restval: bool, most: Most
 ) -> Pairs:
     (source, data), problems, expected = _named(given), Problems(), None
     if benchmark is not None:
@@ -175,12 +173,16 @@ def _load(
     wanted = (split, "restval") if with_restval and split == "train" else (split,)
     listing = read_listing(source, problems, wanted, columns, data)
     listing = merge_rows(listing, source, by_id_alone=expected is not None)
-    ids, images, captions, looks = _admitted(listing, wanted, expected, problems, source)
+    all_ids: list[str] = listing.images["image_id"][:]
+    rows = rows_of_split(listing, all_ids, wanted, expected, problems, source)
+    whole = (len(rows), sum(len(listing.captions[row]) for row in rows)) if any(most) else None
+    rows = draw_images(rows, all_ids, most[0])
+    ids, images, captions, looks = _admitted(listing, rows, all_ids, most[1], expected, problems)
     _report(problems, source, strict, is_empty=not ids)
     table = _caption_table(ids, captions)
     if expected is not None:
         logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks)
+    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks, whole)
 
 
 def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:
@@ -192,59 +194,21 @@ def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:
 
 
 def _admitted(
-    listing: Listing, wanted: Sequence[str], expected: BenchmarkSplit | None, problems: Problems, source: str
+    listing: Listing,
+    rows: Sequence[int],
+    ids: list[str],
+    most_captions: int | None,
+    expected: BenchmarkSplit | None,
+    problems: Problems,
 ) -> tuple[list[str], Dataset, list[dict[int, str]], tuple[str, ...]]:
-    """Return the ids, images, captions and looks of what is wanted and can be used."""
-    ids: list[str] = listing.images["image_id"][:]
-    rows = _rows_of_split(listing, ids, wanted, expected, problems, source)
+    """Return the ids, images, captions and looks of what can be used of some rows."""
     captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
     if expected is not None:
         expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
     images, usable, looks = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
     if expected is not None:
         expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
-    return [ids[row] for row in usable], images, [captions[row] for row in usable], looks
-
-
-def _rows_of_split(
-    listing: Listing,
-    ids: list[str],
-    wanted: Sequence[str],
-    expected: BenchmarkSplit | None,
-    problems: Problems,
-    source: str,
-) -> list[int]:
-    rows = list(range(len(ids)))
-    if wanted != ("all",) and rows:
-        splits = _parts(listing.images, source) if listing.splits is None else listing.splits
-        for row in rows:
-            if splits[row] is None:
-                problems.add("no_split", ids[row])
-        have = {name for row in rows if (name := splits[row]) is not None}
-        needed = wanted if expected is None else wanted[:1]  # some benchmarks have `restval` in `train` already
-        if absent := [name for name in needed if name not in have]:
-            raise UserError(
-                f"`{source}` has no image in split `{absent[0]}`; it has {sorted(have)}. "
-                "Choose one of these, or `all` to take everything."
-            )
-        rows = [row for row in rows if splits[row] in wanted]
-    return rows if expected is None else rows_of_benchmark(expected, listing, ids, rows)
-
-
-def _parts(images: Dataset, source: str) -> Sequence[str | None]:
-    """Split images by a hash of their ids, or of their groups, and say so."""
-    names: list[str] = images["group" if "group" in images.features else "image_id"][:]
-    tenths = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % 10 for name in names)
-    parts = [{8: "validation", 9: "test"}.get(tenth, "train") for tenth in tenths]
-    counts = Counter(parts)
-    sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
-    logger.info(
-        "%s has no split column; split by image: %s (%s). --split all uses all images.",
-        source,
-        sizes,
-        " / ".join(PARTS),
-    )
-    return parts
+    return [ids[row] for row in usable], images, [_first(captions[row], most_captions) for row in usable], looks
 
 
 def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, str]:
@@ -258,6 +222,10 @@ def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, 
     if not texts:
         problems.add("image_without_captions", image_id)
     return texts
+
+
+def _first(texts: dict[int, str], most: int | None) -> dict[int, str]:
+    return dict(list(texts.items())[:most])
 
 
 def _decodable(

@@ -83,7 +83,7 @@ def _in_words(bounds: dict[str, float]) -> str:
 
 
 @dataclass
-class PairsOptions:
+class PairsOptions(Bounded):
     """Which images and captions to load."""
 
     _argument_group_name = "pairs"
@@ -115,6 +115,10 @@ class PairsOptions:
         "Add COCO's extra training images, which Karpathy's JSON calls `restval`, to `train`: 113,287 images "
         "instead of 82,783.",
     )
+    max_images: int | None = opt(
+        None, "Most images of each split, drawn by a hash of their ids: always the same. Default: all.", least=1
+    )
+    max_captions: int | None = opt(None, "Most captions of an image: the first ones. Default: all.", least=1)
 
 
 @dataclass

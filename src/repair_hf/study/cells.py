@@ -102,9 +102,13 @@ def run_cell(
         # ranks are for intervals, which are those of the reported split
         setting.kept.keep(cell.name, content, folder, summary, with_ranks=cell.split == setting.split)
         # here, not after the evaluation: a process that is killed in between leaves the weights behind
-        if not (keep_weights or setting.keep_models):
-            for split in (cell.split, setting.validation_split):
-                forget_weights(_folder(replace(cell, split=split), setting))
+        twin = _folder(replace(cell, split=setting.validation_split), setting)
+        if setting.keep_models and cell.split == setting.split:
+            if (twin / WEIGHTS).is_dir():
+                (twin / WEIGHTS).replace(folder / WEIGHTS)
+        elif not keep_weights:
+            forget_weights(folder)
+            forget_weights(twin)
     return measured(cell, folder, summary)
 
 

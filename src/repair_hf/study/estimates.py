@@ -138,7 +138,7 @@ class Estimator:
 
     def _new(self, variant: RepairVariant, requests: Requests) -> Requests:
         """The requests of a variant that RePair has not made already."""
-        if variant.swap in ("weak_editor", "perfect_editor"):
+        if variant.swap and self.setting.llm_of(variant) == self.setting.llm:
             price = prices(self.setting.llm, self.setting.editor_of(variant))[1]
             return Requests(0, requests.image_calls, 0, 0, _times(requests.image_calls, price))
         is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.swap or variant.reciprocal)

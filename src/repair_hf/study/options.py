@@ -67,11 +67,10 @@ class StudyOptions(Bounded):
     other_model: str | None = opt(
         None, "Another retriever, for the methods other-backbone and other-backbone-vanilla. Toy world: world/narrow."
     )
-    weak_llm: str | None = opt(
-        None, "A weaker LLM, for the method weak-llm. Toy world: one that errs in a fifth of its audits."
-    )
-    weak_editor: str | None = opt(
-        None, "A weaker image editor, for the method weak-editor. Toy world: one that errs in 3 of 10 images."
+    swaps: dict | None = opt(
+        None,
+        """Other LLMs or image editors, as JSON: method -> options that differ, such as '{"gpt-4o": {"llm": """
+        """"openai/gpt-4o"}}'.""",
     )
     spacy_model: str | None = opt(
         None, "spaCy model or folder, for the method negclip. Default: en_core_web_sm, or the toy world's parser."
@@ -93,6 +92,9 @@ class StudyOptions(Bounded):
     shares: list[float] = opt(
         [1.0], "Shares of each method's samples to train on, such as 0.2 0.6 1; 1 is always added.", above=0, most=1
     )
+    sample_sizes: list[int] = opt(
+        [], "Numbers of each method's samples to train on, such as 20000 60000; all are always added.", least=2
+    )
     test_split: str = opt("test", "Split for the reported results.")
     validation_split: str = opt("validation", "Split that --tune evaluates on.")
     resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
@@ -100,7 +102,7 @@ class StudyOptions(Bounded):
         None, "Add columns with the RePair paper's results on this dataset."
     )
     keep_models: bool = opt(
-        False, "Keep the weights of each training run; by default they are deleted after evaluation."
+        False, "Keep the weights of each reported training run; by default they are deleted after evaluation."
     )
     cells: str | None = opt(
         None, "Folder of small JSON results, one per training run: existing ones are reused, new ones added."

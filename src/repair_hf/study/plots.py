@@ -11,10 +11,12 @@ import pandas as pd
 
 from repair_hf.analysis.charts import COLOURS, MUTED, NAMES, chart
 from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import NONE
 from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.study.cells import Measured
 from repair_hf.study.cost_tables import R1, frame
 from repair_hf.study.running import PLAIN, Results
+from repair_hf.study.tables import name_of_point
 
 PANELS = ("equal steps", "equal compute")
 LINES = ("-", "--", ":", "-.")
@@ -44,34 +46,43 @@ def draw_gains(gains: Finding) -> Finding:
 
 
 def draw_sweep(results: Results) -> Finding | None:
-    """Plot and tabulate R@1 over the share of each method's samples, if the study has shares."""
+    """Plot and tabulate R@1 over the number of each method's samples, if the study has shares or sample sizes."""
     if not results.sweep:
         return None
-    shares = list(next(iter(results.sweep.values())))
+    sizes = {
+        (name, point): point if point > 1 else point * results.rows[name].cost["made"]
+        for name, found in results.sweep.items()
+        for point in found
+    }
     with chart(max(2.6, 0.4 + 0.14 * len(results.sweep)), columns=2, width=6.6) as (figure, panels):
         for axes, metric in zip(panels, R1, strict=True):
             axes.axhline(_mean(results.rows[PLAIN].cells, metric), color=MUTED, lw=0.8, label=PLAIN)
             for place, (name, found) in enumerate(results.sweep.items()):
-                means = [_mean(cells, metric) for cells in found.values()]
+                drawn = sorted((sizes[name, point], _mean(cells, metric)) for point, cells in found.items())
                 look = {"color": PALETTE[place % len(PALETTE)], "ls": LINES[place // len(PALETTE) % len(LINES)]}
-                axes.plot([100 * share for share in shares], means, marker="o", ms=2.5, lw=1.1, label=name, **look)
-            axes.set(title=NAMES[metric[:3]], xlabel="share of the samples in %", ylabel="R@1 in %")
+                axes.plot(*zip(*drawn, strict=True), marker="o", ms=2.5, lw=1.1, label=name, **look)
+            axes.set(title=NAMES[metric[:3]], xlabel="number of samples", ylabel="R@1 in %")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=6)
+    points = sorted({point for _, point in sizes} - {1.0}) + [1.0]
     rows = {
-        name: [" / ".join(f"{_mean(cells, metric):.1f}" for metric in R1) for cells in found.values()]
+        name: [
+            " / ".join(f"{_mean(found[point], metric):.1f}" for metric in R1) if point in found else NONE
+            for point in points
+        ]
         for name, found in results.sweep.items()
     }
     data = [
-        {"method": name, "share": share, "seed": cell.cell.seed, **{metric: cell.metrics[metric] for metric in R1}}
+        {"method": name, "samples": round(sizes[name, point]), "seed": cell.cell.seed}
+        | {metric: cell.metrics[metric] for metric in R1}
         for name, found in results.sweep.items()
-        for share, cells in found.items()
+        for point, cells in found.items()
         for cell in cells
     ]
     note = (
-        "R@1 I2T / T2I in %, mean over seeds, by the share of each method's samples. A larger share contains every "
+        "R@1 I2T / T2I in %, mean over seeds, by the number of each method's samples. A larger number contains every "
         "smaller one."
     )
-    table = frame(["method", *(f"{share:.0%}" for share in shares)], rows)
+    table = frame(["method", *map(name_of_point, points)], rows)
     return Finding("sweep", "How many samples", note, table, figure, data=pd.DataFrame(data))
 
 

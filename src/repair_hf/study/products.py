@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,7 @@ from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
 from repair_hf.llm.prompts import SHIPPED, Prompts, draw_instruction, fit_instruction
-from repair_hf.records.dataset import build
+from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
@@ -49,6 +50,7 @@ from repair_hf.synthesis.models import (
     open_editor,
     prompts_of,
 )
+from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.reuse import inherit
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Products:
         The retriever between two rounds of repair is trained with `knobs`.
 
         Raises:
+            NoRecords: If no failure became a record.
             RunStopped: If a ceiling is reached or a provider is down; answers so far are kept.
             BatchesOpen: If answers will come with a batch.
         """
@@ -82,6 +85,8 @@ class Products:
                     {str(part): partial(self._samples, maker) for part, maker in method.parts.items()}
                 )
             return {"records": self._records(method, knobs)} if method.records else {}
+        except NothingRepaired as error:  # the study leaves the method out and goes on
+            raise NoRecords(str(error)) from error
         except BudgetSpent as error:
             dollars, calls = paid(products_in(self.folder))
             raise RunStopped(
@@ -102,7 +107,7 @@ class Products:
     def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
         key = variant.product, variant.select, knobs if variant.rounds > 1 else None
         make = partial(self._repair.make, variant, knobs)
-        asks = ["repair"] if shares_answers(variant) else []
+        asks = ["repair"] if shares_answers(variant, self.setting) else []
         editor = self.setting.editor_of(variant)
         return self._once(key, variant.product, make, lambda: asks if self.lacks(variant) else [], editor)
 
@@ -175,7 +180,7 @@ class Products:
         return bool(maker.asks) or (maker.makes_images and find_editor(self.setting.editor)[0] == "litellm")
 
     def _run(self, maker: Maker, folder: Path, llm: LLMOptions) -> dict[str, Any]:
-        setting = self.setting
+        setting, start = self.setting, time.perf_counter()
         with open_journal(folder) as journal:
             chat = open_chat(llm, journal)
             editor = open_editor(setting.editor, setting.llm) if maker.makes_images else None
@@ -191,6 +196,7 @@ class Products:
             "samples": len(samples),
             "dollars": dollars,
             "dropped": Counter(row["reason"] for row in context.dropped),
+            "seconds": time.perf_counter() - start,
         }
 
     def _llm_of(self, maker: Maker) -> LLMOptions:

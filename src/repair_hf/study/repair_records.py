@@ -104,9 +104,10 @@ class RepairRecords:
         )
         if variant.reciprocal:
             failures = mirror_failures(failures)
-        if shares_answers(variant) and not earlier:
-            variants = [method for method in load_methods().values() if isinstance(method, RepairVariant)]
-            others = {other.product for other in variants if shares_answers(other)} - {variant.product}
+        if shares_answers(variant, setting) and not earlier:
+            methods = load_methods(setting.swaps).values()
+            variants = [method for method in methods if isinstance(method, RepairVariant)]
+            others = {other.product for other in variants if shares_answers(other, setting)} - {variant.product}
             made = [self.folder / f"{other}-records" for other in sorted(others)]
             if not (records / "summary.json").exists() and (waiting := open_batches(made)):
                 raise BatchesOpen(waiting)  # they hold the same questions
@@ -145,12 +146,12 @@ def share_of_records(records: Dataset, share: float) -> Dataset:
     return records.select(np.flatnonzero(is_kept))
 
 
-def shares_answers(variant: RepairVariant) -> bool:
+def shares_answers(variant: RepairVariant, setting: Setting) -> bool:
     """Return whether a variant makes the same requests as others, so that they can share answers.
 
-    Another retriever has other failures, and a weaker LLM gives other answers.
+    Another retriever has other failures, and another LLM gives other answers.
     """
-    return variant.records and not variant.other_model and variant.swap != "weak_llm"
+    return variant.records and not variant.other_model and setting.llm_of(variant) == setting.llm
 
 
 def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, float]:
@@ -229,4 +230,8 @@ def _with_pointers(records: Dataset, failures: Sequence[Mapping[str, Any]]) -> D
         | {"record_id": digest([*_pair(row)]), "error_types": []}
         for row in failures
     ]
-    return concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+    return (
+        concatenate_datasets([records, Dataset.from_list(pointers, features=records.features)])
+        if pointers
+        else records
+    )

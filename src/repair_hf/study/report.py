@@ -11,6 +11,7 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.study import cost_tables, tables
 from repair_hf.study.plots import draw_gains, draw_sweep
 from repair_hf.study.running import Results
+from repair_hf.study.trial import trial_findings
 
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
@@ -39,6 +40,7 @@ def write_report(results: Results, differences: tables.Differences, paper: str |
         cost_tables.training(results),
         cost_tables.tuning(results),
         draw_sweep(results),
+        *trial_findings(setting),
     ]
     sections = [each for each in found if each is not None]
     count = results.base.metrics["n_images"]

@@ -54,7 +54,8 @@ class Results:
 
     base: Measured  # the untrained retriever
     rows: Mapping[str, MethodResult]  # the result of each method
-    sweep: Mapping[str, Mapping[float, Cells]]  # method -> share of its samples -> cells; empty without shares
+    # method -> share of its samples, or a number of them above 1 -> cells; empty without such points
+    sweep: Mapping[str, Mapping[float, Cells]]
     tuned: Mapping[str, Tuned]  # each method's hyperparameters
     left_out: Mapping[str, str]  # methods without training data, and the reason
     # hyperparameters of plain training of other lengths, by its name and epochs
@@ -65,7 +66,8 @@ class Study:
     """Runs the cells of a study.
 
     `methods` are all that exist, `wanted` those of the study; plain training is added. Without `tune`, the first of
-    each value in `space` is used. `tell` is called with a line for each finished cell.
+    each value in `space` is used. `points` are shares of each method's samples, or numbers of them above 1. `tell` is
+    called with a line for each finished cell.
     """
 
     def __init__(
@@ -76,13 +78,13 @@ class Study:
         space: SearchSpace,
         *,
         tune: bool,
-        shares: Sequence[float] = (1.0,),
+        points: Sequence[float] = (1.0,),
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.setting, self.methods, self.space, self.tune, self.tell = setting, methods, space, tune, tell
         plain = [OTHER_PLAIN] if any(methods[name].other_model for name in wanted) else []
         self.wanted = list(dict.fromkeys([PLAIN, *plain, *wanted]))
-        self.shares = sorted({*shares, 1.0})
+        self.points = sorted({*points} - {1.0}) + [1.0]
         self.products = Products(setting)
         self._run_all = setting.sharing.run_all
         self._measured: dict[Cell, Measured] = {}
@@ -130,12 +132,19 @@ class Study:
         names = sorted(tuned, key=lambda name: not self.products.lacks(self.methods[name]))
         found = self._each({name: partial(self._compare, name, tuned, seeds) for name in names})
         rows = {name: found[name] for name in tuned if name in found}
-        swept = [name for name, row in rows.items() if len(self.shares) > 1 and row.cells[0].made]
-        sweep = self._run_all({name: partial(self._sweep, name, tuned[name].knobs, seeds) for name in swept})
+        swept = [name for name, row in rows.items() if len(self.points) > 1 and row.cells[0].made]
+        sweep = self._run_all({name: partial(self._sweep, rows[name], seeds) for name in swept})
         return Results(base, rows, sweep, tuned, dict(self._left_out), dict(self._lengths))
 
-    def _sweep(self, name: str, knobs: Knobs, seeds: Sequence[int]) -> dict[float, Cells]:
-        return {share: self._seeds(name, knobs, seeds, share) for share in self.shares}
+    def _sweep(self, row: MethodResult, seeds: Sequence[int]) -> dict[float, Cells]:
+        """Train on the share, or on the number of samples, that each point names; too large a number is left out."""
+        cell, made = row.cells[0].cell, row.cost["made"]
+        shares = {point: point / made if point > 1 else point for point in self.points}
+        return {
+            point: self._seeds(cell.method, row.cells[0].knobs, seeds, share)
+            for point, share in shares.items()
+            if share < 1 or point == 1
+        }
 
     def _compare(self, name: str, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> MethodResult:
         """Train a method, and plain training at equal steps and at equal compute."""
@@ -163,7 +172,7 @@ class Study:
     def _tune(self, name: str, space: SearchSpace) -> Tuned:
         tuned = tune(self.methods, name, space, self._on_validation if self.tune else None)
         for one in tuned.tried:
-            if one.cell.method == name and one.cell.knobs != tuned.knobs and not self.setting.keep_models:
+            if one.cell.method == name and one.cell.knobs != tuned.knobs:
                 forget_weights(one.folder)
         return tuned
 

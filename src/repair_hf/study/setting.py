@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,14 +19,11 @@ from repair_hf.runtime.run_folder import digest
 from repair_hf.study.kept import KeptCells
 from repair_hf.study.methods.method import TOY, Method, RepairVariant
 from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
+from repair_hf.study.swaps import Models, settle_swaps
 from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 from repair_hf.toyworld.corpus import is_world
 from repair_hf.training.config import RepairConfig
-
-# the toy world's weaker LLM and editor: those of the study with these rates
-WEAK_LLM, WEAK_EDITOR = "keeps_bad=0.2&rejects_good=0.2", "drift=0.3"
-PERFECT_EDITOR = "world"
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,7 @@ class Setting:
     mine: dict[str, Any]  # options of `repair-hf mine` beside the pairs
     training: dict[str, Any]  # options of `RepairConfig` that all methods share
     type_command: Callable[..., None]  # runs a command, given its words
-    weak_llm: LLMOptions | None = None  # a weaker LLM, if any
-    weak_editor: EditorOptions | None = None  # a weaker editor, if any
-    perfect_editor: EditorOptions | None = None  # the toy world's editor that never errs, if the pairs are its own
+    swaps: Mapping[str, Models] = field(default_factory=dict)  # other LLMs and editors, by name
     other_model: str | None = None  # another retriever, if any
     is_toy: bool = True  # whether the pairs are the toy world's
     split: str = "test"  # split that is reported
@@ -121,11 +116,14 @@ class Setting:
         return self.other_model
 
     def llm_of(self, variant: RepairVariant) -> LLMOptions:
-        return self.weak_llm if variant.swap == "weak_llm" and self.weak_llm else self.llm
+        return self.swaps[variant.swap].llm if variant.swap else self.llm
 
     def editor_of(self, variant: RepairVariant) -> EditorOptions:
-        other = getattr(self, variant.swap) if variant.swap in ("weak_editor", "perfect_editor") else None
-        return other or self.editor
+        return self.swaps[variant.swap].editor if variant.swap else self.editor
+
+    def swapped(self, methods: Iterable[Method]) -> set[str]:
+        """Return the swaps that some methods use."""
+        return {method.swap for method in methods if isinstance(method, RepairVariant) and method.swap}
 
     def training_of(self, method: Method | None) -> dict[str, Any]:
         """Return a method's options of `RepairConfig`, without `Knobs`; None is the untrained retriever."""
@@ -183,9 +181,7 @@ def settle(
         mine={"max_queries": options.max_queries or size.max_queries, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i},
         training=_training(options, size),
         type_command=type_command,
-        weak_llm=_weak_llm(options, llm, is_toy),
-        weak_editor=_weak_editor(options, editor, is_toy),
-        perfect_editor=replace(editor, editor=PERFECT_EDITOR, editor_base_url=None) if is_toy else None,
+        swaps=settle_swaps(options.swaps or {}, Models(llm, editor), is_toy=is_toy),
         other_model=options.other_model or (NARROW if is_toy else None),
         is_toy=is_toy,
         split=options.test_split,
@@ -208,24 +204,3 @@ def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
         if name not in known:
             raise UserError(f"`training` has {name!r}, which `repair-hf train` does not know.")
     return {"per_device_train_batch_size": options.batch_size or size.batch_size, **given}
-
-
-def _weak_llm(options: StudyOptions, llm: LLMOptions, is_toy: bool) -> LLMOptions | None:
-    if options.weak_llm is not None:
-        is_there = _provider(options.weak_llm) == _provider(llm.llm)
-        return replace(llm, llm=options.weak_llm, llm_base_url=llm.llm_base_url if is_there else None)
-    place, name = find_llm(llm)
-    return replace(llm, llm=f"{name.partition('?')[0]}?{WEAK_LLM}") if place == "world" and is_toy else None
-
-
-def _weak_editor(options: StudyOptions, editor: EditorOptions, is_toy: bool) -> EditorOptions | None:
-    if options.weak_editor is not None:
-        is_there = _provider(options.weak_editor) == _provider(editor.editor)
-        url = editor.editor_base_url if is_there else None
-        return replace(editor, editor=options.weak_editor, editor_base_url=url)
-    place, name = find_editor(editor)
-    return replace(editor, editor=f"{name.partition('?')[0]}?{WEAK_EDITOR}") if place == "world" and is_toy else None
-
-
-def _provider(id: str) -> str:
-    return id.removeprefix("litellm:").partition("/")[0]

@@ -209,6 +209,11 @@ def compositional(results: Results, differences: Differences) -> Finding | None:
     )
 
 
+def name_of_point(point: float) -> str:
+    """Name a share of the samples, or a number of them above 1."""
+    return "all samples" if point == 1 else f"{point:,.0f} samples" if point > 1 else f"{point:.0%} of the samples"
+
+
 AGAINST = ("equal steps", "equal compute", "best against best")
 DEFINITIONS = (
     "R@K in %: an annotated positive is among the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
@@ -255,8 +260,8 @@ def _by_seed(results: Results) -> pd.DataFrame:
     for name, row in results.rows.items():
         named |= {name: row.cells, f"{name}, plain at equal steps": row.same_steps}
         named |= {f"{name}, plain at equal compute": row.same_compute} if row.ratio > 1 else {}
-        shares = results.sweep.get(name, {})
-        named |= {f"{name}, {share:.0%} of the samples": cells for share, cells in shares.items() if share < 1}
+        points = results.sweep.get(name, {})
+        named |= {f"{name}, {name_of_point(point)}": cells for point, cells in points.items() if point != 1}
     rows = []
     for name, cells in named.items():
         for cell in cells:

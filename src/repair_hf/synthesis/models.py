@@ -144,7 +144,7 @@ def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
         UserError: If there is no such model, or it cannot do what the options ask.
     """
     place, name = find_editor(options)
-    if place == "diffusers":
+    if place == "here":
         from repair_hf.synthesis.images import check_pipeline
 
         check_pipeline(name, offload=options.editor_offload, from_text=from_text)

@@ -13,6 +13,7 @@ from repair_hf.study.methods.losses import WithNegatives, negative_captions, tri
 from repair_hf.study.methods.method import Baseline, RepairVariant
 from repair_hf.study.methods.registry import check_installed, load_methods
 from repair_hf.study.methods.selection import Order, Selection
+from repair_hf.study.swaps import TOY_SWAPS
 from repair_hf.training.hyperparameters import Hyperparameters
 
 METHODS = load_methods()
@@ -73,8 +74,8 @@ def test_variants_that_differ_in_training_alone_share_records():
     assert {name for name in same if not METHODS[name].select} == {"repair", *trained.split()}
     assert len([name for name in same if METHODS[name].select]) == 12
     products = {name: METHODS[name].product for name in VARIANTS if name not in same}
-    assert products.pop("weak-editor-grid") == products["weak-editor"]
-    assert products.pop("perfect-editor-grid") == products["perfect-editor"]
+    for name in TOY_SWAPS:
+        assert products.pop(f"{name}-grid") == products[name]
     assert len(set(products.values())) == len(products)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.context import MakerContext
@@ -74,8 +74,7 @@ class RepairVariant:
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf synthesize` that differ
     train: Mapping[str, Any] = field(default_factory=dict)  # training options that differ
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
-    # use the study's weaker LLM or editor, or the editor that never errs
-    swap: Literal["weak_llm", "weak_editor", "perfect_editor"] | None = None
+    swap: str | None = None  # name of the swap whose LLM and editor it uses
     other_model: bool = False  # train the study's other retriever
     rounds: int = 1  # rounds of mining and repair
     reciprocal: bool = False  # repair a caption's failure by editing the caption to fit the wrong image
@@ -91,7 +90,7 @@ class RepairVariant:
     def product(self) -> str:
         """Name of its records' folders; variants that differ in training only share records."""
         if self.swap:
-            return self.swap.replace("_", "-")
+            return self.swap
         differs = self.mine or self.synthesize or self.other_model or self.reciprocal
         return self.name if differs or self.rounds > 1 or len(self.directions) == 1 else "repair"
 
@@ -99,8 +98,7 @@ class RepairVariant:
     def means(self) -> frozenset[str]:
         makes_images = self.records and "t2i" in self.directions and not self.reciprocal
         used = {"llm": self.records, "editor": makes_images, "other_model": self.other_model}
-        used |= {TOY: self.masks_scenes or self.swap == "perfect_editor"}
-        used |= {name: self.swap == name for name in ("weak_llm", "weak_editor")}
+        used |= {TOY: self.masks_scenes}
         return frozenset(name for name, is_used in used.items() if is_used)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterable
 
 from repair_hf.runtime.options import UserError
@@ -19,10 +20,15 @@ from repair_hf.study.methods import (
     tripletclip,
 )
 from repair_hf.study.methods.method import Baseline, Maker, Method
+from repair_hf.study.swaps import TOY_SWAPS
 
 
-def load_methods() -> dict[str, Method]:
-    """Return all methods by name, in the order of the paper's table: baselines first, then RePair and its variants."""
+def load_methods(swaps: Iterable[str] = TOY_SWAPS) -> dict[str, Method]:
+    """Return all methods by name, in the order of the paper's table: baselines first, then RePair and its variants.
+
+    Raises:
+        UserError: If a swap has the name of another method.
+    """
     methods: tuple[Method, ...] = (
         repair.VANILLA,
         negclip.METHOD,
@@ -36,9 +42,12 @@ def load_methods() -> dict[str, Method]:
         laclip.LA_SC,
         laclip.CF_AL_LA,
         *repair.VARIANTS,
+        *(method for name in swaps for method in repair.swapped(name)),
         new_pairs.METHOD,
         new_pairs.IN_GRID,
     )
+    if taken := [name for name, count in Counter(method.name for method in methods).items() if count > 1]:
+        raise UserError(f"`swaps` has {taken[0]!r}, which is another method, too; choose another name.")
     return {method.name: method for method in methods}
 
 

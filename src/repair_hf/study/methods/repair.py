@@ -15,7 +15,7 @@ The paper's ablations, and the paper's own rule:
 | `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
 | `full-matrix` | the paper's grids, in the global batch | see `GlobalMatrix` |
 | `hard-neg-only` | the paper's grids without positives of the negatives | see `HardNegativesOnly` |
-| `weak-editor`, `weak-llm` | weaker models | models from the study's options; an error rate in the toy world |
+| a swap's name, such as `weak-editor` | another LLM or editor | models from the study's option `swaps` |
 | `other-backbone`, `other-backbone-vanilla` | another retriever | repaired, and plainly trained, tuned themselves |
 
 Variants that the paper does not have:
@@ -30,11 +30,11 @@ Variants that the paper does not have:
 | `repair-neighbours` | an anchor shares its batch with the items that it is confused with |
 | `repair-reciprocal` | a caption's failure is repaired by editing the caption to fit the wrong image |
 | `repair-2-rounds` | records of two rounds; the second is mined with the retriever that the first has repaired |
-| `perfect-editor` | an editor that never errs |
-| `perfect-editor-grid`, `weak-editor-grid` | the same edits in the local grid loss |
+| a swap's name with `-grid` | the same edits in the local grid loss |
 | `half-…`, `quarter-…` | a share of the edits, see `Selection` |
 
-`repair-reciprocal` needs LLM calls but no images.
+`repair-reciprocal` needs LLM calls but no images. The toy world has the swaps `weak-editor`, `weak-llm` and
+`perfect-editor`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ VARIANTS = (
     RepairVariant("repair-paper", train=PAPER, tuned_as="repair-paper"),
     RepairVariant("full-matrix", train={"grids": "paper", "negatives": "batch"}),
     RepairVariant("hard-neg-only", train={"grids": "paper", "negatives": "alone"}, tuned_as="repair-paper"),
-    RepairVariant("weak-editor", swap="weak_editor"),
-    RepairVariant("weak-llm", swap="weak_llm"),
     RepairVariant("other-backbone-vanilla", other_model=True, records=False, tuned_as="other-backbone-vanilla"),
     RepairVariant("other-backbone", other_model=True, tuned_as="other-backbone"),
     RepairVariant("repair-grid", train=GRID, tuned_as="repair-paper"),
@@ -70,12 +68,15 @@ VARIANTS = (
     RepairVariant("repair-neighbours", train={"batches": "neighbours"}),
     RepairVariant("repair-reciprocal", reciprocal=True),
     RepairVariant("repair-2-rounds", rounds=2),
-    RepairVariant("perfect-editor", swap="perfect_editor"),
-    RepairVariant("perfect-editor-grid", swap="perfect_editor", train=GRID, tuned_as="repair-paper"),
-    RepairVariant("weak-editor-grid", swap="weak_editor", train=GRID, tuned_as="repair-paper"),
     *(
         RepairVariant(f"{name}-{order}", select=Selection(order, share))
         for name, share in (("half", 0.5), ("quarter", 0.25))
         for order in get_args(Order)
     ),
 )
+
+
+def swapped(name: str) -> tuple[RepairVariant, ...]:
+    """Return the methods of a swap."""
+    grid = RepairVariant(f"{name}-grid", swap=name, train=GRID, tuned_as="repair-paper")
+    return RepairVariant(name, swap=name), grid
