@@ -48,7 +48,7 @@ def test_the_trial_runs_end_to_end(clip_folder, flux_folder, pix2pix_folder, tmp
     for title in ("What the whole data would take", "What to look at first"):
         assert f"## {title}" in page
     data = pd.read_csv(folder / "whole.csv").set_index(["product", "where"])
-    for product, times in (("repair-records", 60 / 4), ("alia", 60 / 8)):  # captions, or the four that are mined
+    for product, times in (("repair-t2i-records", 60 / 4), ("alia", 60 / 8)):  # captions, or the four that are mined
         here, whole = data.loc[(product, "here")], data.loc[(product, "whole")]
         assert whole["images"] == times * here["images"] > 0
         for name in ("hours", "llm_calls", "dollars", "prompt_tokens", "gigabytes"):

@@ -83,11 +83,10 @@ def look_first(setting: Setting) -> Finding | None:
     for reason, some in sorted(dropped.groupby("reason"), key=lambda each: -len(each[1])):
         first = some.iloc[0]
         rows.append((f"{len(some):,} drops: {reason}", first["q_id"], first["fp_id"], REASONS[reason]))
-    most = f" --dropped {dropped['reason'].mode()[0]}" if len(dropped) else ""
-    note = (
-        f"`repair-hf show {failures}` draws failures, `repair-hf show {records}` edits, and `repair-hf show "
-        f"{records}{most}` drops. `repair-hf analyze {records}` writes a report of all."
-    )
+    note = f"`repair-hf show {failures}` draws failures, and `repair-hf show {records}` edits. "
+    if len(dropped):
+        note += f"`repair-hf show {records} --dropped {dropped['reason'].mode()[0]}` draws drops. "
+    note += f"`repair-hf analyze {records}` writes a report of all."
     table = pd.DataFrame(rows, columns=["what", "query", "false positive", "why"])
     return Finding("look_first", "What to look at first", note, table)
 
