@@ -94,12 +94,12 @@ def test_the_plan_divides_hours_by_gpus_and_not_the_llms(estimator):
     rows = plan_rows(estimator, [METHODS["repair"], METHODS["repair-paper"]], trainings=40)
     price = dollars(estimator.of(METHODS["repair"]).dollars)
     assert rows == [
-        ("1", "121", "40", "17", "161", price, "171"),
-        ("4", "30", "10", "17", "40", price, "171"),
-        ("8", "15", "5", "17", "22", price, "171"),
+        ("1", "120.8", "40.0", "16.9", "160.8", price, "171.2"),
+        ("4", "30.2", "10.0", "16.9", "40.2", price, "171.2"),
+        ("8", "15.1", "5.0", "16.9", "21.9", price, "171.2"),
     ]
     drawn = plan_rows(estimator, [METHODS["stablerep"]], trainings=1)[0]  # a candidate each, and no LLM
-    assert drawn == ("1", "40", "1", "0", "41", "$0.00", "75")
+    assert drawn == ("1", "40.3", "1.0", "0.0", "41.3", "$0.00", "74.5")
 
 
 def test_trainings_are_those_of_tuning_and_of_the_tables():

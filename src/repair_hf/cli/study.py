@@ -236,7 +236,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
 
 def _basis(setting: Any, trainings: int) -> str:
     """Say what the plan assumes."""
-    from repair_hf.study.plan import HOURS_PER_TRAINING, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE
+    from repair_hf.study.plan import CAPTIONS_PER_HOUR, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE
     from repair_hf.synthesis.models import find_llm
 
     limit = setting.llm.requests_per_minute
@@ -246,9 +246,9 @@ def _basis(setting: Any, trainings: int) -> str:
     elif setting.llm.batch:
         rate = "a batch may take a day for each step, whatever the hours here"
     return (
-        f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per image of a local editor and {HOURS_PER_TRAINING:g} "
-        f"hour for each of {trainings:,} trainings (plain ones at equal compute come on top), divided by the GPUs. "
-        f"LLM: {rate}. GB: all candidate images as PNG, and decoded pixels."
+        f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per image of a local editor, and one hour per "
+        f"{CAPTIONS_PER_HOUR:,} captions for each of {trainings:,} trainings (plain ones at equal compute come on "
+        f"top), divided by the GPUs. LLM: {rate}. GB: all candidate images as PNG, and decoded pixels."
     )
 
 

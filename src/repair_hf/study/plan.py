@@ -11,8 +11,8 @@ from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, has_grids
 from repair_hf.synthesis.models import find_editor, find_llm
 
 GPUS = (1, 4, 8)
-# Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and a training on grids of 145,000 pairs.
-SECONDS_PER_IMAGE, HOURS_PER_TRAINING = 1.0, 1.0
+# Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and five epochs of training on grids.
+SECONDS_PER_IMAGE, CAPTIONS_PER_HOUR = 1.0, 145_000
 REQUESTS_PER_MINUTE = 1000  # assumed of a provider, unless `requests_per_minute` is set
 PNG_BYTES, DECODED_BYTES = 1e6 / 3, 3 * 224**2  # assumed of an image of 512 px; of one as training reads it
 HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all", "dollars", "GB")
@@ -22,6 +22,7 @@ def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -
     """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
     setting, asked = estimator.setting, estimator.of_all(methods)
     is_local = find_editor(setting.editor)[0] != "litellm"
+    training_hours = trainings * estimator.corpus.captions / CAPTIONS_PER_HOUR
     image_hours = asked.image_calls * SECONDS_PER_IMAGE / 3600 * is_local
     has_provider = find_llm(setting.llm)[0] == "litellm"
     llm_hours = asked.llm_calls / (setting.llm.requests_per_minute or REQUESTS_PER_MINUTE) / 60 * has_provider
@@ -29,9 +30,9 @@ def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -
     gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES / 1e9
     rows = []
     for count in GPUS:
-        images, training = image_hours / count, trainings * HOURS_PER_TRAINING / count
+        images, training = image_hours / count, training_hours / count
         hours = (images, training, llm_hours, max(images, llm_hours) + training)
-        rows.append((str(count), *(f"{each:,.0f}" for each in hours), dollars(asked.dollars), f"{gigabytes:,.0f}"))
+        rows.append((str(count), *(f"{each:,.1f}" for each in hours), dollars(asked.dollars), f"{gigabytes:,.1f}"))
     return rows
 
 
