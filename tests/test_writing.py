@@ -1,4 +1,4 @@
-"""README and the pages of `docs/` are short, and so are their paragraphs and sentences."""
+"""README, the pages of `docs/` and of `recipes/` are short, and so are their paragraphs and sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCSTRINGS = "api.md"  # generated from docstrings, whose shapes and types read differently
-PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != DOCSTRINGS)]
+RECIPES = sorted((ROOT / "recipes").rglob("README.md"))
+PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != DOCSTRINGS), *RECIPES]
 MOST_LINES, MOST_WORDS = 150, 1200  # of README
 PARAGRAPH, SENTENCE = 80, 30  # words at most
 END = re.compile(r"(?<=[.!?])\s+(?=[^a-z])")
