@@ -10,7 +10,6 @@ import pytest
 import torch
 from provider_server import png
 from tiny_models import SMALL, byte_tokenizer
-from transformers import ProcessorMixin
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
 from repair_hf.llm.journal import Journal
@@ -18,8 +17,6 @@ from repair_hf.llm.local import LocalModel, _Draws
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.audit import Verdict
-
-pytest.importorskip("transformers", minversion="5.23")
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +170,6 @@ def test_what_is_no_such_model_is_a_users_mistake(what, clip_folder, tmp_path):
     folder = {"clip": clip_folder, "empty": tmp_path}.get(what, what)
     with pytest.raises(UserError, match="no vision-language model could be loaded"):
         LocalModel(str(folder), batch_size=1)
-
-
-def test_an_older_transformers_is_a_users_mistake(vlm_folder, monkeypatch):
-    monkeypatch.setattr(ProcessorMixin, "apply_chat_template", lambda self, conversation: None)
-    with pytest.raises(UserError, match="a local LLM needs transformers 5.23 or newer, got "):
-        LocalModel(str(vlm_folder), batch_size=1)
 
 
 def test_a_model_without_a_chat_template_cannot_be_asked(vlm_folder, tmp_path):

@@ -11,18 +11,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from inspect import signature
 from typing import Any
 
 import torch
-import transformers
 from accelerate import PartialState
 from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     GenerationConfig,
     LogitsProcessor,
-    ProcessorMixin,
     StoppingCriteria,
 )
 
@@ -45,17 +42,11 @@ class LocalModel:
         id: Hub id, or the folder's name with a digest of its files.
 
     Raises:
-        UserError: If transformers is too old to keep captions from posing as control tokens, or the model cannot be
-            loaded.
+        UserError: If the model cannot be loaded.
     """
 
     def __init__(self, model: str, *, batch_size: int) -> None:
         device = PartialState().device
-        if "sanitize_control_tokens" not in signature(ProcessorMixin.apply_chat_template).parameters:
-            raise UserError(
-                f"--llm {model}: a local LLM needs transformers 5.23 or newer, got {transformers.__version__}; "
-                "run `pip install -U transformers`."
-            )
         settle_hub(model)
         try:
             self._processor = AutoProcessor.from_pretrained(model)
