@@ -235,9 +235,15 @@ def options() -> dict[tuple[str, ...], tuple[type, ...]]:
 def test_a_help_is_short_and_so_is_the_line_of_each_option(words, types, capsys):
     brief, everything = (helped(capsys, *words, word) for word in ("--help", "--help-all"))
     shown, every = (FLAG.findall(text.partition("every command:")[0]) for text in (brief, everything))
-    assert len(shown) <= 24 and ("--help-all" in brief) == (len(shown) < len(every))
+    assert len(shown) <= 22 and ("--help-all" in brief) == (len(shown) < len(every))
     for each in (each for owner in types for each in fields(owner) if each.name not in TRANSFORMERS):
         assert 1 <= len(each.metadata["help"].split()) <= 20, each.name
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_what_a_help_shows_first_are_options_of_the_command(name):
+    types = [owner for words, owners in options().items() if words[0] == name for owner in owners]
+    assert {*vars(load_command(name)).get("BRIEF", ())} <= {each.name for owner in types for each in fields(owner)}
 
 
 def test_help_of_training_shows_what_a_newcomer_sets_and_help_all_what_transformers_has_too(capsys):

@@ -44,6 +44,7 @@ def judge_edits(options: AnnotateOptions, source: SourceOptions) -> None:
     _annotate("edits", options, source)
 
 
+BRIEF = "run size seed host port space dry_run pairs image_folder".split()
 ACTIONS = {
     "qc": ((AnnotateOptions, SourceOptions), judge_failures),
     "edits": ((AnnotateOptions, SourceOptions), judge_edits),

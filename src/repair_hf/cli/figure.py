@@ -104,6 +104,7 @@ def draw_margin(
     data.to_csv(Path(options.output).with_suffix(".csv"), index=False)
 
 
+BRIEF = "run output seed record direction before after anchor n pairs image_folder".split()
 ACTIONS = {
     "case": ((FigureOptions, CaseOptions, SourceOptions), draw_case),
     "grid": ((FigureOptions, RetrieverOptions, GridOptions, SourceOptions), draw_grid),

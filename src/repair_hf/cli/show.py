@@ -43,6 +43,7 @@ class ShowOptions(Bounded):
 
 
 OPTIONS = (ShowOptions, SourceOptions)
+BRIEF = "records n direction error_type dropped seed output pairs image_folder".split()
 
 
 def run(options: ShowOptions, source: SourceOptions) -> None:

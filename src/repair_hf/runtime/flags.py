@@ -49,10 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.
 def add_main_arguments(
     parser: argparse.ArgumentParser, types: Sequence[type], names: Sequence[str]
 ) -> list[argparse.Action]:
-    """Give a parser the flags of the fields `names` alone, in this order and under one heading."""
+    """Give a parser the flags of the fields `names` alone, in this order and under one heading.
+
+    Names of other types are left out: a command has one list for all of its actions.
+    """
     group = parser.add_argument_group("main options")
     owners = {field.name: (owner, field) for owner in types for field in fields(owner)}
-    found = [(field, get_type_hints(owner)[field.name]) for owner, field in map(owners.__getitem__, names)]
+    shown = [owners[name] for name in names if name in owners]
+    found = [(field, get_type_hints(owner)[field.name]) for owner, field in shown]
     return [action for field, hint in found for action in _add_flags(group, field, hint)]
 
 

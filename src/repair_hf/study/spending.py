@@ -69,7 +69,7 @@ def products_in(folder: Path) -> list[Path]:
 def paid(folders: Iterable[Path]) -> tuple[float, int]:
     """Return the dollars and the number of LLM answers that were paid for in some products' folders.
 
-    An inherited answer counts only if the product that paid for it is not among the folders.
+    An answer that was taken over from another product counts once.
     """
     files = [path for folder in folders for path in bills(folder)]
     own = list(read_entries(path for path in files if not is_inherited(path)))

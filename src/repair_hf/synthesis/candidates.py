@@ -97,7 +97,7 @@ class Candidates:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Let `make` work while this is open. Closing waits for images that are under way, then stops the editor."""
+        """Accept edits while open. On closing, wait for the images in progress, then stop the editor."""
         try:
             async with nullcontext() if self._queue is None else self._queue.open():
                 yield
