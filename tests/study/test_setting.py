@@ -13,6 +13,7 @@ from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOp
 from repair_hf.study.setting import Setting, settle
 from repair_hf.synthesis.models import EditorOptions
 from repair_hf.toyworld.corpus import build_world
+from repair_hf.training.config import RepairConfig
 
 METHODS = load_methods()
 URL = "http://127.0.0.1:9/v1"
@@ -54,6 +55,14 @@ def test_photographs_have_the_means_for_what_asks_nobody_and_no_more(tmp_path):
     asked = setting(str(tmp_path), StudyLLMOptions("openai/gpt-4o"), model="me/clip")
     assert not asked.lacks(METHODS["repair-i2t"]) and not asked.lacks(METHODS["repair-reciprocal"])
     assert left_out(asked)["repair"] == ["editor"] and not asked.swaps
+
+
+def test_an_option_of_training_is_the_same_for_all_methods():
+    """Gradients are clipped at the default of `transformers`, unless the study says otherwise."""
+    clips = [{"max_grad_norm": 1.0} | setting().training_of(method) for method in (None, *METHODS.values())]
+    assert {each["max_grad_norm"] for each in clips} == {RepairConfig("x").max_grad_norm} == {1.0}
+    free = setting(training={"max_grad_norm": 0.0})
+    assert {free.training_of(method)["max_grad_norm"] for method in (None, *METHODS.values())} == {0.0}
 
 
 def test_a_retriever_of_the_toy_world_is_refused_for_photographs(tmp_path):
