@@ -29,11 +29,11 @@ EPILOG = """examples:
   repair-hf demo
   repair-hf demo --seeds 3 --output runs/demo-3"""
 
-METHODS = {
-    "plain": ["--negatives", "none"],
+METHODS: dict[str, list[str] | None] = {  # options for the records; None is training without records
+    "plain": None,
     "repair": [],
     "repair_paper": ["--grids", "paper"],
-    "plain_same_compute": ["--negatives", "none"],  # encodes as much as `repair`
+    "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 
@@ -94,10 +94,11 @@ def run(options: DemoOptions) -> None:
             length = ["--num-train-epochs", str(size.epochs)]
             if method == "plain_same_compute" and not options.dry_run:
                 length = ["--max-steps", str(_same_compute_steps(folder, seed))]
+            if words is not None:
+                words = ["--records", str(records), "--grid-weight", "1.0", *words]
             type_command(
-                "train", *pairs, "--model", "world/base", "--records", str(records), "--output", str(trained),
-                "--seed", str(seed), "--per-device-train-batch-size", str(size.batch), "--grid-weight", "1.0",
-                "--learning-rate", "3e-4", *length, *words,
+                "train", *pairs, "--model", "world/base", "--output", str(trained), "--seed", str(seed),
+                "--per-device-train-batch-size", str(size.batch), "--learning-rate", "3e-4", *length, *(words or []),
             )  # fmt: skip
             type_command("evaluate", "--model", str(trained), *test, "--output", str(folder / "evaluate" / cell))
     if not options.dry_run:
