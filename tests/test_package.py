@@ -17,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from pins import pinned
 
 from repair_hf import __version__
 from repair_hf.cli.main import main
@@ -69,11 +70,6 @@ def test_citation_changelog_and_workflow_are_those_of_this_version():
     assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     assert {"run": ".ci/run"} in workflow["jobs"]["test"]["steps"]
-
-
-def pinned(name: str) -> dict[str, str]:
-    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    return {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines) if pin}
 
 
 def test_floors_are_the_oldest_releases_and_bounds_admit_the_newest_that_were_tested():

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from desk import ROOT, TOKEN, Block, Desk, blocks, lines, ours
 from hub_server import Hub
+from pins import are_pinned
 
 import repair_hf
 from repair_hf.cli import main as cli
@@ -159,6 +160,9 @@ def test_every_block_has_a_language_and_a_rule_that_are_known(path):
             json.loads(block.text)
 
 
+@pytest.mark.skipif(
+    not are_pinned("torch", "transformers"), reason="the pages show signatures of torch and transformers"
+)
 def test_the_generated_pages_are_those_of_todays_code():
     pages = runpy.run_path(str(ROOT / "docs" / "reference.py"))["pages"]()
     assert set(pages) == GENERATED

@@ -3,11 +3,10 @@
 import json
 import subprocess
 import sys
-from importlib.metadata import version
-from pathlib import Path
 
 import httpx
 import pytest
+from pins import are_pinned
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
@@ -15,9 +14,6 @@ from repair_hf.cli.world import claim
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.runtime.options import UserError
-
-PINS = (Path(__file__).parents[2] / "constraints.txt").read_text().split()
-ARE_PINNED = all(f"{package}=={version(package)}" in PINS for package in ("pillow", "transformers"))
 
 
 def test_pretrain_refuses_a_batch_of_more_pairs_than_pictures_by_its_own_flag(tmp_path, capsys):
@@ -33,7 +29,9 @@ def test_shipped_retrievers_carry_their_recipe_and_their_held_out_figures(name):
     assert held_out["test"]["n_images"] == 500 and held_out["test"]["n_texts"] == 2500
 
 
-@pytest.mark.skipif(not ARE_PINNED, reason="a digest knows the versions of Pillow and transformers")
+@pytest.mark.skipif(
+    not are_pinned("pillow", "transformers"), reason="a digest knows the versions of Pillow and transformers"
+)
 @pytest.mark.parametrize("name", RETRIEVERS)
 def test_shipped_retrievers_are_those_of_their_held_out_figures(name):
     held_out = json.loads((RETRIEVERS[name] / "held_out.json").read_text())
