@@ -97,6 +97,12 @@ def test_an_init_holds_a_docstring_and_re_exports_only():
             assert is_docstring or isinstance(node, ast.ImportFrom), f"{path}, line {node.lineno}: move it to a file."
 
 
+def test_no_test_imports_another():
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        found = re.findall(r"^ *(?:from|import) (?:\w+\.)*(test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert {*found} <= {path.stem}, f"{path}: what two tests share stands in a file of its own."
+
+
 def test_contributing_holds_the_same_table():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [
@@ -106,8 +112,8 @@ def test_contributing_holds_the_same_table():
     assert written == [(str(floor), f"`{name}/`", what) for name, (floor, what) in ROOMS.items()]
 
 
-def test_contributing_names_at_most_35_files_on_the_way_of_a_failure_each_imported_by_an_earlier_one():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+def test_architecture_names_at_most_35_files_on_the_way_of_a_failure_each_imported_by_an_earlier_one():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"^\d+\. `([\w/]+\.py)`: ", text, re.MULTILINE)
     assert 30 < len(named) == len(set(named)) <= 35
     files, reached = modules(), set()

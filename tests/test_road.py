@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from desk import blocks, lines
 from huggingface_hub.constants import HF_HUB_CACHE
 from PIL import Image
 from recipe_data import cache_models, make_records
-from test_readme import blocks, lines
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation import aro, sugarcrepe

@@ -9,7 +9,7 @@ from benchmarks.real import differing
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
-from tests.benchmarks.test_scripts import run
+from tests.benchmarks.scripts import run
 
 
 @pytest.mark.slow

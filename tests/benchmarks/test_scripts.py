@@ -1,28 +1,11 @@
 """Each benchmark runs at a tiny size and prints a row for each of its ways; how fast they are is not tested."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.scripts import TRAIN, run
+
 MINE = ("product", "mine", "mine 5/1", "evaluate", "faiss")
 PART = "--train 30 --test 8 --queries 3 --epochs 1 --batch 8"
-TRAIN = "--batch 8 --corpus 40 --steps 1 --repeat 1"
-
-
-def run(script: str, words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), *words.split()],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.parametrize(

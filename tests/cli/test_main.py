@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import fields, make_dataclass
 from functools import partial
 from importlib.metadata import version
@@ -281,6 +282,9 @@ def test_type_checkers_see_the_public_names_where_they_are():
     seen = {(each.name, node.module) for node in block.body for each in node.names if each.asname == each.name}
     assert seen == set(repair_hf._HOMES.items())
     assert (Path(repair_hf.__file__).parent / "py.typed").exists()
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    strict = project["tool"]["mypy"]["overrides"][0]["module"]
+    assert set(repair_hf._HOMES.values()) <= set(strict)
 
 
 def test_a_name_that_is_not_public_is_refused():

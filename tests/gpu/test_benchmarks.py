@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.benchmarks.test_scripts import TRAIN, run
+from tests.benchmarks.scripts import TRAIN, run
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ from repair_hf.mining import ranking
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
 from tests.mining.embeddings import COLLECTIONS
-from tests.mining.test_ranking import check
+from tests.mining.sorted_ranking import check
 
 pytestmark = pytest.mark.gpu
 

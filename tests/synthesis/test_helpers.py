@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from repair_hf.synthesis.helpers import helpers_of
-from tests.synthesis.test_candidates import Painter, make
+from tests.synthesis.painter import Painter, make
 
 ROOT = Path(__file__).parents[2]
 HELPER = """
 import sys, time
 from pathlib import Path
 from repair_hf.synthesis.helpers import help_out
-from tests.synthesis.test_candidates import Painter
+from tests.synthesis.painter import Painter
 
 class Busy(Painter):
     def edit(self, sources, instructions, seeds):

@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 from datasets import concatenate_datasets
+from made_grids import make_pairs, make_records, many
 
 from repair_hf.training.grid_records import edits_reachable, read_table
 from repair_hf.training.grids import SOURCES, Grids
 from repair_hf.training.sampling import OneCaptionPerImage
-from tests.training.test_grids import make_pairs, make_records, many
 
 EPOCHS = 300
 # Images 0-5 with captions 2k and 2k + 1. Anchor c0 of image i0: c5 was confused with i0, i4 with c0.

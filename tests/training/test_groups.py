@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from made_grids import cross_entropy, dot, make_pairs, make_records, many, unit
 
 from repair_hf.training.grids import Grids
 from repair_hf.training.objectives import LocalGrids, Vectors
-from tests.training.test_grids import make_pairs, make_records, many
-from tests.training.test_objectives import cross_entropy, dot, unit
 
 RECORDS = [("c0", "i3"), ("i0", "c8"), ("c9", "i1"), ("i4", "c2")]
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+from made_grids import SCALE, cross_entropy, dot, unit
 
 from repair_hf.study.methods.losses import WithNegatives, triplet
 from repair_hf.study.methods.stablerep import MultiPositive
 from repair_hf.training.objectives import GlobalMatrix, HardNegativesOnly, LocalGrids, Vectors, objective_of
 
-SCALE = 7.0
 # Three anchors, pairs (0, 0), (1, 1), (2, 2). The first has both sides, the second an I2T failure, the third none.
 IMAGES = [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
 TEXTS = [[0, 3, 4], [1, 5, -1], [2, -1, -1]]
 NO_GRIDS = ([[0, -1, -1], [1, -1, -1]],) * 2
-
-
-def unit(n: int, seed: int) -> torch.Tensor:
-    return F.normalize(torch.randn(n, 5, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
 def batch(images=IMAGES, texts=TEXTS, matches=()) -> dict[str, torch.Tensor]:
@@ -59,14 +53,6 @@ def without_pairs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def vectors() -> Vectors:
     return Vectors(unit(6, 0).requires_grad_(), unit(6, 1).requires_grad_(), torch.tensor(SCALE))
-
-
-def cross_entropy(own: float, rivals: list[float]) -> float:
-    return math.log(sum(math.exp(score) for score in (own, *rivals))) - own
-
-
-def dot(one: torch.Tensor, other: torch.Tensor) -> float:
-    return SCALE * sum(a * b for a, b in zip(one.tolist(), other.tolist(), strict=True))
 
 
 def infonce(images: torch.Tensor, texts: torch.Tensor, pairs: list[tuple[int, int]]) -> float:

@@ -1,0 +1,41 @@
+"""An image editor without a model, and a folder of candidates made by it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from PIL import Image
+
+from repair_hf.synthesis.candidates import Candidates
+
+
+class Painter:
+    """Paints the whole image in the colour of the instruction; the seed decides a shade. Refuses `nothing`."""
+
+    def __init__(self, id: str = "painter", *, own_process: bool = False, batch_size: int = 2) -> None:
+        self.id, self.own_process, self.batch_size = id, own_process, batch_size
+        self.calls: list[list[str]] = []
+
+    def edit(self, sources, instructions, seeds):
+        self.calls.append(instructions)
+        return [
+            [None if word == "nothing" else self._paint(source, word, seed) for seed in row]
+            for source, word, row in zip(sources, instructions, seeds, strict=True)
+        ]
+
+    def _paint(self, source, colour, seed):
+        image = Image.new("RGB", source.size, colour)
+        image.putpixel((0, 0), (seed % 256, seed // 256 % 256, 0))
+        image.info["scene"] = f"a {colour} surface — {seed}"
+        return image
+
+
+def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
+    async def work():
+        candidates = Candidates(editor, sources, folder, count=count, seed=seed)
+        async with candidates.open():
+            made = await asyncio.gather(*(candidates.make(fp, word) for fp, word in jobs))
+        return made, candidates.made, candidates.found
+
+    return asyncio.run(work())
