@@ -112,7 +112,7 @@ def test_nobody_has_looked(unjudged, tmp_path, capsys):
     with pytest.raises(UserError, match="The records of .* have no annotations.*annotate edits"):
         load_records(unjudged, audited=True)
     assert main(["agreement", str(unjudged)]) == 2
-    assert "nobody has judged" in capsys.readouterr().err
+    assert "No judgements in" in capsys.readouterr().err
     assert main(["agreement", str(unjudged), str(tmp_path / "absent")]) == 2
     assert f"there are no records in {tmp_path / 'absent'}; give the folder of" in capsys.readouterr().err
 

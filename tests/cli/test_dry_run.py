@@ -26,6 +26,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert rows["all", "20"][1:4] == ["20", "104", "16"]
     assert "at least 10 min, at 10 requests per minute" in shown
     assert "come to 355K and 180K" in shown
+    assert re.search(r"Edits that training can use, if every failure is repaired: \d+% i2t, \d+% t2i\.", shown)
     assert synthesize(*words, "--no-audited", "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}

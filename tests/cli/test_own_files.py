@@ -78,7 +78,7 @@ def rewrite(path: Path, change) -> None:
         path.rename(path.with_name(path.name.replace(old, new)))
 
 
-ADVICE = "Delete config.yaml, versions.json, summary.json there, and the same command goes on"
+ADVICE = "Delete config.yaml, versions.json, summary.json there, then rerun the same command"
 AGAIN = "Delete its folder, and make it again with `repair-hf mine`"
 
 

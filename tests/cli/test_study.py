@@ -56,6 +56,8 @@ def test_a_tiny_study_has_cells_tables_and_pictures(tiny):
     calls = pd.read_csv(folder / "overhead.csv").set_index("method")
     for name in ("vanilla", "laclip", "repair-i2t"):
         assert tuple(calls.loc[name, ["llm_per_sample", "images_per_sample"]]) == PER_SAMPLE[name]
+    reach = pd.read_csv(folder / "training.csv").set_index("method").loc["repair-i2t", "edits_reachable_i2t"]
+    assert reach > 0.9 and f" {reach:.0%} i2t |" in text
     assert (folder / "gains.png").read_bytes().startswith(b"\x89PNG")
     assert "after 1 of 1 seeds" in shown[0] and "Against plain training" in shown[0]
 

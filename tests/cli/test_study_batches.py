@@ -36,7 +36,7 @@ def test_batches_bring_the_same_samples_at_half_the_price(tmp_path, monkeypatch,
         told = []
         while code := main([*words, str(out), "--batch"]):
             told.append(capsys.readouterr().err.strip().splitlines()[-1])
-            assert code == 1 and told[-1].endswith("The same command collects the answers and goes on.")
+            assert code == 1 and told[-1].endswith("Rerun the same command to collect the answers.")
             if len(told) == 1:
                 asked = len(log.read_text().splitlines())
                 assert f"{asked:,} requests are with openai/gpt-4o-mini in 4 batches" in told[0]

@@ -85,7 +85,7 @@ result = [pairs.images["image_id"][:], pairs.captions["caption"][:], pairs.looks
 def test_a_broken_stream_goes_on_where_it_stopped(streamed, stranger, hub, pairs_folder):
     hub.faults.append(Fault("GET /datasets/me/many/resolve/.*train-1", 403, times=99))
     with pytest.raises(
-        RuntimeError, match="RunStopped: The stream of `me/many` broke off: .*403.* goes on from there"
+        RuntimeError, match="RunStopped: The stream of `me/many` broke off: .*403.* Rerun the same command to resume"
     ):
         stranger.run(LOAD)
     hub.faults.clear()

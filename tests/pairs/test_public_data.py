@@ -102,7 +102,7 @@ def test_a_download_that_broke_off_goes_on_and_fits_the_other_commands(coco, mir
     mirror.cuts[f"{COCO}/{TRAIN}"] = 1000
     assert main(["data", "coco", "--output", str(coco)]) == 1
     said = capsys.readouterr().err
-    assert "stopped after 1,000 bytes" in said and "The same command goes on from there." in said
+    assert "stopped after 1,000 bytes" in said and "Rerun the same command to resume." in said
     assert main(["data", "coco", "--output", str(coco)]) == 0
     said = capsys.readouterr().out
     assert mirror.asked == [(KARPATHY, None), *((f"{COCO}/{name}", wanted) for name, wanted in ASKED)]

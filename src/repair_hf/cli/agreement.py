@@ -43,7 +43,7 @@ def run(options: AgreementOptions) -> None:
     findings = people_findings([folder for folders in by_run.values() for folder in folders])
     if not findings:
         raise UserError(
-            f"nobody has judged {', '.join(options.run)}; start with `repair-hf annotate qc {options.run[0]}`."
+            f"No judgements in {', '.join(options.run)}; start with `repair-hf annotate qc {options.run[0]}`."
         )
     console = Console()
     for finding in findings:

@@ -32,7 +32,7 @@ EPILOG = """examples:
 METHODS: dict[str, list[str] | None] = {  # options for the records; None is training without records
     "plain": None,
     "repair": [],
-    "repair_paper": ["--grids", "paper"],
+    "repair_paper": ["--grids", "paper", "--grid-weight", "1.0"],
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
@@ -92,10 +92,11 @@ def run(options: DemoOptions) -> None:
             cell = f"{method}-{seed}"
             trained = folder / "train" / cell
             length = ["--num-train-epochs", str(size.epochs)]
-            if method == "plain_same_compute" and not options.dry_run:
-                length = ["--max-steps", str(_same_compute_steps(folder, seed))]
+            if method == "plain_same_compute":
+                steps = "STEPS" if options.dry_run else str(_same_compute_steps(folder, seed))
+                length = ["--max-steps", steps]
             if words is not None:
-                words = ["--records", str(records), "--grid-weight", "1.0", *words]
+                words = ["--records", str(records), *words]
             type_command(
                 "train", *pairs, "--model", "world/base", "--output", str(trained), "--seed", str(seed),
                 "--per-device-train-batch-size", str(size.batch), "--learning-rate", "3e-4", *length, *(words or []),

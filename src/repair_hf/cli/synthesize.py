@@ -28,8 +28,8 @@ EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
       --llm world/oracle --editor world --output runs/records
   repair-hf synthesize --pairs annotations.json --image-folder train2014 --failures runs/failures \\
-      --model openai/clip-vit-base-patch32 --llm gemini/gemini-2.5-flash \\
-      --editor black-forest-labs/FLUX.2-klein-9B --output runs/records --dry-run
+      --model openai/clip-vit-base-patch32 --llm gemini/gemini-3.5-flash-lite \\
+      --editor black-forest-labs/FLUX.2-klein-4B --output runs/records --dry-run
 
 You can stop it at any time: the same command resumes and pays for no answer twice."""
 

@@ -43,8 +43,8 @@ class BatchesOpen(RunStopped):
         requests, batches = sum(each.requests for each in open.values()), sum(each.batches for each in open.values())
         models = " and ".join(sorted({each.model for each in self.open.values()}))
         super().__init__(
-            f"{requests:,} requests are with {models} in {batches} batches, to be answered within a day. The same "
-            "command collects the answers and goes on."
+            f"{requests:,} requests are with {models} in {batches} batches, to be answered within a day. Rerun "
+            "the same command to collect the answers."
         )
 
 

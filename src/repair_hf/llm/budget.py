@@ -98,9 +98,7 @@ class Budget:
     def commit(self, dollars: float, *, calls: int = 1) -> None:
         """Set aside the worst case of a request until the end of this run, or raise `BudgetSpent`."""
         if shortage := self._shortage(dollars, calls):
-            raise BudgetSpent(
-                f"{shortage} Every answer so far is kept; with a higher ceiling the same command goes on."
-            )
+            raise BudgetSpent(f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.")
         self._held.add(dollars, calls)
 
     def _must_wait(self, dollars: float, calls: int) -> bool:

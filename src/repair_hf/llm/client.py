@@ -43,7 +43,7 @@ class ChatModel:
     """A language model that answers from its journal first. Create and use it in one event loop.
 
     Args:
-        model: LiteLLM model id, such as `gemini/gemini-2.5-flash`; `openai/NAME` with `base_url` for a compatible
+        model: LiteLLM model id, such as `gemini/gemini-3.5-flash-lite`; `openai/NAME` with `base_url` for a compatible
             server.
         journal: Keeps the answers. What it has paid counts as spent.
         provider: Answers instead of LiteLLM, at no cost: a model in this process.

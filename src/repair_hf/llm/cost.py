@@ -138,7 +138,7 @@ def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> f
     prices = price_per_token(model)
     if prices is None:
         raise UserError(
-            f"No list price is known for {model!r}; use a LiteLLM model id such as gemini/gemini-2.5-flash."
+            f"No list price is known for {model!r}; use a LiteLLM model id such as gemini/gemini-3.5-flash-lite."
         )
     return prompt_tokens * prices[0] + completion_tokens * prices[1]
 

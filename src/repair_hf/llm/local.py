@@ -57,7 +57,7 @@ class LocalModel:
             raise UserError(
                 f"--llm {model}: no vision-language model could be loaded: {' '.join(str(error).split())[:300]} "
                 "Give a Hub id such as Qwen/Qwen2.5-VL-7B-Instruct (it needs torchvision), a folder, or a LiteLLM id "
-                "such as gemini/gemini-2.5-flash."
+                "such as gemini/gemini-3.5-flash-lite."
             ) from error
         if self._processor.chat_template is None:
             raise UserError(

@@ -109,7 +109,7 @@ def _bar(part: Path, have: int, total: int | None) -> tqdm:
 def _broken(url: str, part: Path, reason: str) -> RunStopped:
     have = part.stat().st_size if part.is_file() else 0
     return RunStopped(
-        f"The download of {url} stopped after {have:,} bytes: {reason}. The same command goes on from there."
+        f"The download of {url} stopped after {have:,} bytes: {reason}. Rerun the same command to resume."
     )
 
 

@@ -66,7 +66,7 @@ def stream_rows(stream: Stream, split: str) -> Dataset:
         if is_full(error):
             raise
         raise RunStopped(
-            f"The stream of `{stream.source}` broke off: {_reason(error)}. The same command goes on from there."
+            f"The stream of `{stream.source}` broke off: {_reason(error)}. Rerun the same command to resume."
         ) from error
 
 

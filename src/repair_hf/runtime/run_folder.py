@@ -56,7 +56,7 @@ PACKAGES = """
 """.split()
 MARKS = ("config.yaml", "versions.json", "summary.json")
 INPUTS = ("pairs", "image_folder", "model", "embeddings")  # options that may name a folder of the user
-FORGET = f"Delete {', '.join(MARKS)} there, and the same command goes on from what else the folder holds"
+FORGET = f"Delete {', '.join(MARKS)} there, then rerun the same command to resume with what else the folder holds"
 SHORTEST_SECRET = 8  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 
 

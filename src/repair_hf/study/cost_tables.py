@@ -53,12 +53,14 @@ def training(results: Results) -> Finding:
         took = {kind: first[kind] for kind in ("steps", "images_per_step", "texts_per_step")}
         took["seconds"] = statistics.fmean(cell.training["seconds"] for cell in row.cells)
         encodes = took["steps"] * (took["images_per_step"] + took["texts_per_step"])
-        reach = {f"edits_reachable_{way}": share for way, share in first.get("edits_reachable", {}).items()}
-        data.append({"method": name, **vars(knobs), **took, "encodes": encodes, **reach})
+        reach = first.get("edits_reachable", {})
+        reachable = {f"edits_reachable_{way}": share for way, share in reach.items()}
+        data.append({"method": name, **vars(knobs), **took, "encodes": encodes, **reachable})
         rows[name] = [*_knobs(knobs), f"{took['steps']:,}"]
         rows[name] += [f"{value:,.0f}" for value in (took["images_per_step"], took["texts_per_step"], encodes)]
         rows[name] += [f"{took['seconds']:,.0f}"]
-    heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds"]
+        rows[name] += [", ".join(f"{share:.0%} {way}" for way, share in reach.items()) or NONE]
+    heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds", "edits that can train"]
     is_tuned = any(tuned.tried for tuned in results.tuned.values())
     note = (
         "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with two seeds; "

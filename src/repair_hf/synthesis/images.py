@@ -65,7 +65,7 @@ def load_editor(
 ) -> ImageEditor:
     """Load an image editor by Hub id or folder.
 
-    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-9B`;
+    It is a `diffusers` pipeline that takes an image and a prompt, such as `black-forest-labs/FLUX.2-klein-4B`;
     `diffusers:` in front is allowed. The settings are those of `models.EditorOptions`. The device is this process's
     accelerator by default, if there is one.
 
@@ -135,7 +135,7 @@ def _explained(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"--editor {name}: no diffusers pipeline could be loaded: {' '.join(str(error).split())[:300]} "
-            "Give a Hub id such as black-forest-labs/FLUX.2-klein-9B, or a folder with a model_index.json."
+            "Give a Hub id such as black-forest-labs/FLUX.2-klein-4B, or a folder with a model_index.json."
         ) from error
 
 
@@ -166,7 +166,7 @@ class DiffusersEditor:
         if missing := {"image", "prompt", "generator"} - set(self.parameters):
             raise UserError(
                 f"{name} is a {type(pipeline).__name__}, whose call takes no {' or '.join(sorted(missing))}: it "
-                "cannot edit images by instruction. Give one that can, such as black-forest-labs/FLUX.2-klein-9B."
+                "cannot edit images by instruction. Give one that can, such as black-forest-labs/FLUX.2-klein-4B."
             )
         pipeline.set_progress_bar_config(disable=True)
         self.pipeline, self.steps, self.size, self.prompts = pipeline, steps, size, prompts

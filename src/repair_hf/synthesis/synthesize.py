@@ -98,8 +98,8 @@ def synthesize(
         failures: What `mine` returned, or a folder of `repair-hf mine`.
         pairs: What the failures were mined from.
         model: The retriever that failed; it selects among the edits. As in `mine`.
-        llm: Id of the LLM, such as `gemini/gemini-2.5-flash`.
-        editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-9B`.
+        llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
+        editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
         output: Folder for records, journal and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor; by default the one beside the weights.
         options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.

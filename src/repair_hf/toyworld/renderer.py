@@ -58,7 +58,7 @@ def read_scene(picture: Image.Image | bytes) -> Scene:
     if "scene" not in picture.info:
         raise ValueError(
             f"This {picture.format or 'picture'} carries no scene: the toy world's oracle and editor read its own "
-            "pictures only. Use a real model for real pictures, such as --llm gemini/gemini-2.5-flash."
+            "pictures only. Use a real model for real pictures, such as --llm gemini/gemini-3.5-flash-lite."
         )
     return Scene.from_json(picture.info["scene"])
 

@@ -25,7 +25,7 @@ class GridRule:
 
     grids: GridSources = opt(
         "both",
-        "What joins a pair in training: edits made from it, or `paper`: its own failures, in the paper's grid loss.",
+        "What joins a pair: `both`: edits made from it, or own failures by their share; `paper`: own failures alone.",
     )
     own_failures_share: float = opt(
         0.0, "Share of grids, 0 to 1, that show the pair's own failures instead of edits made from it."

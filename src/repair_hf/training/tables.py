@@ -76,4 +76,4 @@ def _log_reach(grids: Grids) -> None:
         f"--{name.replace('_', '-')} {value}" for name, value in asdict(grids.rule).items() if value != usual[name]
     )
     otherwise = ", ".join(f"{share:.0%} {direction}" for direction, share in grids.edits_reachable(default).items())
-    logger.warning("Training can use few of the edits: %s. Without %s: %s.", shown, changed, otherwise)
+    logger.warning("Only %s of the edits can train. Leave out `%s` to use %s.", shown, changed, otherwise)
