@@ -57,10 +57,14 @@ def test_the_wheel_works_without_a_clone(wheel, tmp_path):
         assert (installed / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
     description = next((tmp_path / "installed").glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
     assert "# repair_hf" in description and not re.findall(r"\]\((?!https?:|#)[^)]*\)", description)
-    (tmp_path / "desk").mkdir()
-    words = (sys.executable, "-m", "repair_hf", "run", "toy", "--dry-run")
-    printed = run(*words, cwd=tmp_path / "desk", PYTHONPATH=str(tmp_path / "installed"))
-    assert "$ repair-hf mine --config toy/mine.yaml" in printed
+    desk, where = tmp_path / "desk", {"cwd": tmp_path / "desk", "PYTHONPATH": str(tmp_path / "installed")}
+    desk.mkdir()
+    ours = (sys.executable, "-m", "repair_hf")
+    with (installed / "recipes" / "toy" / "world.yaml").open("a") as recipe:
+        recipe.write("train: 130\nvalidation: 4\ntest: 20\n")
+    assert "$ repair-hf mine --config toy/mine.yaml" in run(*ours, "run", "toy", "--dry-run", **where)
+    run(*ours, "run", "toy", **where)
+    assert list((desk / "runs").rglob("model.safetensors"))
 
 
 def test_citation_changelog_and_workflow_are_those_of_this_version():

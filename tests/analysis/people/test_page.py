@@ -257,6 +257,8 @@ def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
     """Opens an example of each page of the project."""
     folder, window = tmp_path_factory.mktemp("pages"), chromium()
     addresses = {name: path.as_uri() for name, path in write_pages(folder, illustrated_folder, *illustrated).items()}
+    subprocess.run([Path(sys.executable).with_name("sphinx-build"), "-q", ROOT / "docs", folder / "docs"], check=True)
+    addresses |= {f"docs-{name}": (folder / "docs" / f"{name}.html").as_uri() for name in ("index", "study", "api")}
     lay(folder / "edits", "edits", 4)
     with serving(folder / "edits") as (url, _):
         addresses |= {"annotate": f"{url}?annotator=ann", "annotate-start": url}
@@ -267,8 +269,9 @@ def pages(tmp_path_factory, illustrated_folder, illustrated, chromium):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(
-    "name", "report-run report-empty show mined live live-empty annotate annotate-start".split()
-)  # fmt: skip
+    "name",
+    "report-run report-empty show mined live live-empty annotate annotate-start docs-index docs-study docs-api".split(),
+)
 def test_each_page_can_be_read(pages, name, width, scheme):
     page, url = pages(name, viewport={"width": width, "height": 900}, color_scheme=scheme)
     errors = []
