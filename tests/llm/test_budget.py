@@ -58,7 +58,7 @@ def test_earlier_runs_count():
     budget.count(0.5, 8)
     assert served(spend_all(budget, [(0.1, 0.1)] * 20)) == 2
     with pytest.raises(
-        BudgetSpent, match=r"--max-calls 10 is reached: 10 answers are paid.*higher ceiling.*same command"
+        BudgetSpent, match=r"--max-calls 10 is reached: 10 answers are paid.*Rerun with a higher ceiling"
     ):
         raise next(outcome for outcome in spend_all(budget, [(0.0, 0.0)]) if outcome)
     dear = Budget(max_usd=1.0)
