@@ -251,9 +251,16 @@ def test_help_of_training_shows_what_a_newcomer_sets_and_help_all_what_transform
     brief, everything = helped(capsys, "train", "--help"), helped(capsys, "train", "--help-all")
     first = ["--pairs", "--image-folder", "--model", "--records", "--output", "--learning-rate"]
     assert FLAG.findall(brief)[1:7] == first and "TrainingArguments:" not in brief
+    assert {"--report-to", "--lora-rank", "--freeze"} <= {*FLAG.findall(brief)}
     assert (
         everything.index("--grid-weight") < everything.index("TrainingArguments:") < everything.index("--adam-beta1")
     )
+
+
+def test_trackers_and_stored_embeddings_are_found_in_the_short_help(capsys):
+    assert "--report-to {none,trackio,wandb,tensorboard}" in helped(capsys, "synthesize", "--help")
+    shown = " ".join(helped(capsys, "mine", "--help").split())
+    assert "or world/base; not with --embeddings." in shown and "--embeddings TEXT" in shown
 
 
 def test_faults_of_the_toy_world_are_no_option_of_a_synthesis(capsys):
