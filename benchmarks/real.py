@@ -5,7 +5,7 @@
 
 R@1 without training is compared with published figures on Flickr30K's or COCO's test split, where the recipes have
 them; else the photographs of REPAIR_HF_PHOTOGRAPHS are embedded. Then failures are mined, and 20 of them go through
-the LLM, for at most $0.10.
+the LLM, for at most $0.10. An LLM behind --llm-base-url without a list price gives at most 200 answers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 from repair_hf import evaluate_retrieval, mine_false_positives, synthesize
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.provider import check_key
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.runtime.options import PairsOptions, UserError
 
 MODEL, LLM = "openai/clip-vit-base-patch32", "gemini/gemini-3.5-flash-lite"
 APART = 0.5  # points of R@1
-FAILURES, MAX_USD, MAX_CALLS = 20, 0.10, 200  # calls where the LLM has no list price
+FAILURES, MAX_USD, MAX_CALLS = 20, 0.10, 200
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,19 @@ def _ask(args: argparse.Namespace, failures: Any, pairs: Pairs, encoder: DualEnc
     except UserError as error:
         _skip("no LLM", error)
         return
-    few = failures.filter(lambda row: row["direction"] == "i2t").select(range(FAILURES))
-    how: dict[str, Any] = {"max_usd": MAX_USD}
-    if args.llm_base_url:
-        how = {"max_calls": MAX_CALLS, "llm_base_url": args.llm_base_url}
+    of_captions = failures.filter(lambda row: row["direction"] == "i2t")
+    few = of_captions.select(range(min(FAILURES, len(of_captions))))
+    how: dict[str, Any] = {"llm_base_url": args.llm_base_url, **ceiling(args.llm, args.llm_base_url)}
     records = synthesize(few, pairs, encoder, llm=args.llm, editor="world", output=args.output, **how)
-    print(f"{args.llm} made {len(records)} records of {FAILURES} failures -> {args.output}")
+    print(f"{args.llm} made {len(records)} records of {len(few)} failures -> {args.output}")
     for row in records.select(range(min(3, len(records)))):
         print(f"  {row['fp_text']}  ->  {row['edit_text']}")
+
+
+def ceiling(llm: str, base_url: str | None) -> dict[str, Any]:
+    """Return the limit of what is paid: dollars, or calls of a server of one's own whose LLM has no list price."""
+    has_price = price_per_token(llm) is not None
+    return {"max_usd": MAX_USD} if has_price or base_url is None else {"max_calls": MAX_CALLS}
 
 
 def _data() -> Iterator[tuple[str, Data]]:

@@ -1,9 +1,9 @@
-"""Train a model of sentence-transformers on the triplets of repaired failures.
+"""Mine the failures of a model of sentence-transformers, repair them, and train the model on their triplets.
 
     python examples/train_sentence_transformer.py
 
-Needs `pip install 'repair-hf[sentence-transformers]'`. The script makes pairs and records in the toy world. For real
-data, change the model, PAIRS and RECORDS (folders or Hub ids), and the arguments.
+Needs `pip install 'repair-hf[sentence-transformers]'`. The script works in the toy world. For real data, change the
+model, PAIRS and the arguments, and leave out the first step.
 """
 
 from datasets import load_dataset
@@ -16,19 +16,22 @@ from repair_hf.encoder.shipped import BASE
 
 FLOAT32 = {"dtype": "float32"}  # trained in the precision of the file, float16, a model diverges
 FOLDER = "runs/examples/triplets-run"
-PAIRS, RECORDS, TRIPLETS, TRAINED = (f"{FOLDER}/{name}" for name in ("world", "records", "triplets", "trained"))
+NAMES = ("world", "model", "records", "triplets", "trained")
+PAIRS, MODEL, RECORDS, TRIPLETS, TRAINED = (f"{FOLDER}/{name}" for name in NAMES)
 
 
 def main() -> None:
     repair_hf(["world", "build", "--train", "40", "--validation", "10", "--test", "20", "--output", PAIRS])
-    both = ["--pairs", PAIRS, "--model", "world/base"]
+
+    # For real data: SentenceTransformer("sentence-transformers/clip-ViT-B-32", model_kwargs=FLOAT32)
+    model = SentenceTransformer(modules=[Transformer(str(BASE), model_kwargs=FLOAT32)])
+    model.save_pretrained(MODEL)
+    both = ["--pairs", PAIRS, "--model", MODEL]  # sentence-transformers does the encoding
     repair_hf(["mine", *both, "--max-queries", "4", "--output", f"{FOLDER}/failures"])
     words = ["--failures", f"{FOLDER}/failures", "--llm", "world/oracle", "--editor", "world"]
     repair_hf(["synthesize", *both, *words, "--output", RECORDS])
     repair_hf(["export", "triplets", "--records", RECORDS, "--pairs", PAIRS, "--output", TRIPLETS])
 
-    # For real data: SentenceTransformer("sentence-transformers/clip-ViT-B-32", model_kwargs=FLOAT32)
-    model = SentenceTransformer(modules=[Transformer(str(BASE), model_kwargs=FLOAT32)])
     # One dataset for each modality of the anchor; the trainer draws batches from both.
     data = {name: load_dataset(TRIPLETS, name, split="train") for name in ("text_to_image", "image_to_text")}
     arguments = SentenceTransformerTrainingArguments(
@@ -42,7 +45,7 @@ def main() -> None:
     loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=8)
     SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss).train()
     model.save_pretrained(TRAINED)
-    repair_hf(["evaluate", "world/base", TRAINED, "--pairs", PAIRS, "--output", f"{FOLDER}/evaluate"])
+    repair_hf(["evaluate", MODEL, TRAINED, "--pairs", PAIRS, "--output", f"{FOLDER}/evaluate"])
 
 
 if __name__ == "__main__":  # image editing starts a second process, which imports this file

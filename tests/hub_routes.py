@@ -17,6 +17,7 @@ class Repo:
     private: bool
     commits: list[tuple[str, dict[str, bytes]]]
     tags: dict[str, str] = field(default_factory=dict)
+    gated: bool = False  # only its owner has accepted the terms
 
     @property
     def head(self) -> str:
@@ -41,6 +42,8 @@ class Routes:
             raise Refused(401, "Invalid username or password.")
         if repo is None or (repo.private and self.user is None):
             raise Refused(404 if self.user else 401, "Repository not found", "RepoNotFound")
+        if repo.gated and name.split("/")[0] != self.user:
+            raise Refused(403 if self.user else 401, f"Access to {kind} {name} is restricted.", "GatedRepo")
         if (write or repo.private) and name.split("/")[0] != self.user:
             raise Refused(403, "You don't have the rights to do this")
         return repo

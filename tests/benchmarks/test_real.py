@@ -1,11 +1,14 @@
 """`make real` with what a test has: a tiny model, drawn pictures, and the toy world's LLM over HTTP."""
 
 import os
+import sys
 from functools import partial
 
 import pytest
+from recipe_data import SIZES, make_data
 
-from benchmarks.real import differing
+from benchmarks import real
+from repair_hf.pairs import benchmarks
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.server import ChatServer
@@ -24,7 +27,7 @@ def test_what_is_missing_is_skipped_in_a_line(tmp_path, clip_folder, monkeypatch
 
 @pytest.mark.slow
 def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
-    world = build_world(tmp_path / "world", splits={"train": 8, "validation": 1, "test": 1})
+    world = build_world(tmp_path / "world", splits={"train": 1, "validation": 1, "test": 1})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPAIR_HF_PHOTOGRAPHS", str(world))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -32,7 +35,7 @@ def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
         asked = f"--llm openai/any --llm-base-url {server.base_url} --output {tmp_path / 'out'}"
         shown = run("real", f"--model {clip_folder} {asked}")
     assert "photographs: i2t_R@1 " in shown and "published" not in shown
-    assert "of photographs" in shown and f" of 20 failures -> {tmp_path / 'out'}" in shown
+    assert "of photographs" in shown and f" of 15 failures -> {tmp_path / 'out'}" in shown  # fewer than 20
     assert os.listdir(tmp_path / "out" / "records")
 
 
@@ -40,4 +43,37 @@ def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
     ("measured", "apart"), [(0.5010, {}), (0.5055, {}), (0.4955, {"i2t_R@1": -0.55}), (0.5065, {"i2t_R@1": 0.55})]
 )
 def test_half_a_point_from_the_published_figure(measured, apart):
-    assert differing({"i2t_R@1": measured, "t2i_R@1": 0.0}, {"i2t_R@1": 50.1}) == pytest.approx(apart)
+    assert real.differing({"i2t_R@1": measured, "t2i_R@1": 0.0}, {"i2t_R@1": 50.1}) == pytest.approx(apart)
+
+
+def test_both_datasets_are_compared_with_their_published_figures(
+    tmp_path, pairs_folder, clip_folder, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REPAIR_HF_PHOTOGRAPHS", str(pairs_folder))  # not embedded where there is a benchmark
+    monkeypatch.setattr(benchmarks, "SIZES", SIZES)
+    for name, images in (("flickr30k", "flickr30k-images"), ("coco", "")):
+        recipe = {"pairs": f"data/{name}/dataset_{name}.json", "image_folder": f"data/{name}/{images}"}
+        make_data(pairs_folder, recipe | {"benchmark": name})
+    monkeypatch.setattr(real, "MODEL", str(clip_folder))
+    monkeypatch.setattr(sys, "argv", ["real.py"])
+    assert real.main() == 1
+    flickr, coco, mined, llm = capsys.readouterr().out.splitlines()
+    for line, name, published in ((flickr, "Flickr30K", (78.8, 58.8)), (coco, "COCO 5K", (50.1, 30.4))):
+        assert line.startswith(f"{name}: i2t_R@1 ")
+        assert all(f" (published {figure})" in line for figure in published)
+        assert line.endswith(" differs by more than 0.5")  # R@1 of four captions is a multiple of 25
+    assert mined.endswith("failures of COCO 5K") and llm.startswith("skipped, no LLM: No API key")
+
+
+@pytest.mark.parametrize(
+    ("llm", "base_url", "limit"),
+    [
+        ("gemini/gemini-3.5-flash-lite", None, {"max_usd": 0.1}),
+        ("gemini/gemini-3.5-flash-lite", "http://proxy", {"max_usd": 0.1}),
+        ("openai/own", None, {"max_usd": 0.1}),  # refused before anything is paid
+        ("openai/own", "http://localhost:8000/v1", {"max_calls": 200}),
+    ],
+)
+def test_what_has_a_price_is_limited_in_dollars(llm, base_url, limit):
+    assert real.ceiling(llm, base_url) == limit

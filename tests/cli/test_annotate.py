@@ -3,9 +3,19 @@
 import json
 import sys
 
+import pandas as pd
+
 from repair_hf.analysis.people import space
 from repair_hf.analysis.people.space import space_files
 from repair_hf.cli.main import main
+from repair_hf.cli.subcommands import run_command
+from repair_hf.evaluation.compositional import CompositionalOptions
+from repair_hf.records.answers import CRITERIA, read_items
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.study.methods.registry import load_methods
+from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
+from repair_hf.study.products import Products
+from repair_hf.study.setting import Knobs, settle
 
 
 def task(folder):
@@ -33,3 +43,30 @@ def test_without_gradio_it_says_what_to_install(repaired, tmp_path, monkeypatch,
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["annotate", "edits", str(tmp_path)]) == 2
     assert "pip install -e '.[ui]'" in capsys.readouterr().err
+
+
+def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
+    options = StudyOptions(output=str(tmp_path), max_queries=2)
+    others = (
+        StudyLLMOptions(llm="world/oracle?rejects_good=0.3"),
+        StudyEditorOptions(),
+        CompositionalOptions(),
+        run_command,
+    )
+    setting = settle(options, StudyPairsOptions(pairs=inputs[1]), *others)
+    Products(setting).of(load_methods()["repair-i2t"], Knobs(1e-4, 1.0))
+    folder = tmp_path / "products" / "repair-i2t-records"
+    kept, failures = len(load_records(str(folder))), len(load_dropped(str(folder)))
+    capsys.readouterr()
+    edits = dict.fromkeys(CRITERIA, True) | {"mode": None}
+    for task, count, said in (("qc", kept + failures, {"verdict": "genuine"}), ("edits", kept, edits)):
+        here = folder / "people" / task
+        assert main(["annotate", task, str(folder), "--dry-run"]) == 0
+        assert f"annotate {task}   {count} items   -> {here}\n" in capsys.readouterr().out
+        lines = [{"annotator": "ann", "item": item} | said for item in read_items(here)["item"]]
+        (here / "answers").mkdir()
+        (here / "answers" / "ann.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["agreement", str(folder), "--output", str(tmp_path / "agreed")]) == 0
+    found = {task: pd.read_csv(tmp_path / "agreed" / f"agreement_{task}.csv").iloc[0] for task in ("qc", "edits")}
+    assert found["qc"][["accepted, genuine", "rejected, genuine"]].tolist() == [kept, failures] and kept and failures
+    assert found["edits"][["criterion", "items", "met"]].tolist() == ["fp_wrong", kept, kept]

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from benchmark_files import vg_rows
+from hub_routes import Repo
+from hub_server import Client, Hub
 from PIL import Image
 from recipe_data import SIZES, make_data
 
@@ -179,6 +181,8 @@ def test_aro_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(public_data.SETS, "aro", replace(public_data.SETS["aro"], parts=parts))
     serve(mirror, monkeypatch, "aro", bodies, {})
     words = ["data", "aro", "--output", str(tmp_path / "aro")]
+    assert main([*words, "--dry-run"]) == 0
+    assert "missing   images: size unknown, checked by content, from https://drive" in capsys.readouterr().out
     assert main(words) == 2
     assert (
         f"Open it in a browser, and save the download as {tmp_path / 'aro' / 'vgr_vga_images.zip'}."
@@ -195,6 +199,32 @@ def test_sugarcrepe_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsy
     serve(mirror, monkeypatch, "sugarcrepe", bodies | {"val2017": zipped({"val2017/a.jpg": b"?"})}, {"val2017": 1})
     assert main(["data", "sugarcrepe", "--output", str(tmp_path / "s")]) == 0
     assert "14 cases" in capsys.readouterr().out
+
+
+def test_winoground_names_the_login_and_is_downloaded_with_it(tmp_path):
+    names, folder = ("image_0", "image_1"), tmp_path / "winoground"
+    rows = [{name: f"{k}-{name}" for name in names} | {"caption_0": "a", "caption_1": "b"} for k in range(400)]
+    Image.new("RGB", (1, 1)).save(picture := io.BytesIO(), "PNG")
+    images = {f"images/{row[name]}.png": picture.getvalue() for row in rows for name in names}
+    files = {"data/examples.jsonl": "\n".join(map(json.dumps, rows)).encode(), "data/images.zip": zipped(images)}
+    with Hub({"hf_stranger": "me", "hf_accepted": "facebook"}) as hub:
+        hub.repos["dataset", "facebook/winoground"] = Repo(False, [("a" * 40, files)], gated=True)
+        client, words = Client(hub, tmp_path / "home", None), ("data", "winoground", "--output", folder)
+        said = client.main(*words, "--dry-run")[1]
+        for name, how in (("examples.jsonl", "content"), ("images", "number of files (800)")):
+            assert f"needs you {name}: size unknown, checked by {how}, from facebook/winoground\n" in said
+        step = public_data._WINOGROUND_STEP
+        assert said.count(f"To do by hand: {step}.\n") == 1 and not folder.exists() and not hub.requests
+        refused = f"repair-hf data: error: `facebook/winoground` needs a login (HTTP {{}}). {step}."
+        assert client.main(*words)[::2] == (2, refused.format(401))
+        client.run("os.environ['HF_TOKEN'] = 'hf_stranger'")
+        assert client.main(*words)[::2] == (2, refused.format(403))
+        client.run("os.environ['HF_TOKEN'] = 'hf_accepted'")
+        code, said, _ = client.main(*words)
+        assert code == 0 and "data  400 cases" in said and f"--compositional winoground={folder}" in said
+        asked = len(hub.requests)
+        assert client.main(*words)[0] == 0 and len(hub.requests) == asked  # all of it is there
+        client.close()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])

@@ -10,12 +10,14 @@ import pytest
 from provider_server import KEY
 
 from repair_hf.llm import batches as batches_module
+from repair_hf.llm.batch_api import batch_route
 from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
 from repair_hf.llm.client import ChatModel, ProviderError
-from repair_hf.llm.cost import token_price
+from repair_hf.llm.cost import price_per_token, token_price
 from repair_hf.llm.failures import PassingFailure, Retries
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.provider import Reply
+from repair_hf.llm.retirement import retirement_date
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.server import ChatServer, Response
 
@@ -200,8 +202,11 @@ def test_large_batches_are_cut(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "anthropic/claude-sonnet-4-5"])
 def test_a_provider_without_batches_is_named(model, tmp_path):
-    with pytest.raises(UserError, match=re.escape(f"--batch: LiteLLM supports no batch API for {model}")):
+    with pytest.raises(UserError, match=re.escape(f"--batch: LiteLLM supports no batch API for {model}")) as raised:
         Batches(model, tmp_path)
+    advised = re.search(r"vertex_ai/gemini[\w.-]+", str(raised.value))[0]
+    assert batch_route(advised)[1] == "vertex_ai" and price_per_token(advised, batch=True)
+    assert retirement_date(advised).year > 2026
 
 
 def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key(tmp_path):

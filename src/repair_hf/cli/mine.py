@@ -32,7 +32,8 @@ class MineOptions(MiningOptions):
     """Which retriever, and how many of its false positives to keep."""
 
     model: str | None = opt(
-        None, "Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base."
+        None,
+        "Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base; not with --embeddings.",
     )
     embeddings: str | None = opt(
         None, "Folder of embeddings in place of a model: images.npy, captions.npy and their ids.json."
@@ -63,8 +64,8 @@ UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be us
 
 OPTIONS = (PairsOptions, StageOptions, MineOptions)
 BRIEF = (
-    "pairs image_folder image_column caption_column group split model output max_queries d_i2t d_t2i reported search "
-    "batch_size precision cache_images dry_run"
+    "pairs image_folder image_column caption_column group split model embeddings output max_queries d_i2t d_t2i "
+    "reported search batch_size precision cache_images dry_run"
 ).split()
 
 

@@ -57,7 +57,7 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
 BRIEF = (
     "pairs image_folder failures model llm editor output dry_run limit failures_only max_usd candidates batch "
-    "concurrency reasoning_effort llm_base_url editor_base_url domain_notes earlier_rounds"
+    "concurrency reasoning_effort llm_base_url editor_base_url domain_notes earlier_rounds report_to"
 ).split()
 
 

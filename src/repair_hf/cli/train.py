@@ -59,7 +59,7 @@ NO_EDIT = "no edit is used; every match is an original annotation"
 
 BRIEF = (
     "pairs image_folder model records output learning_rate num_train_epochs per_device_train_batch_size grids "
-    "chunk_size bf16 eval_strategy save_strategy push_to_hub dry_run"
+    "chunk_size bf16 lora_rank freeze eval_strategy save_strategy report_to push_to_hub dry_run"
 ).split()
 OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
 

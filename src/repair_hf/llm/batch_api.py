@@ -44,8 +44,8 @@ def batch_route(model: str) -> tuple[str, str]:
     if route not in PROVIDERS:
         raise UserError(
             f"--batch: LiteLLM supports no batch API for {model}, only for ids that begin with "
-            f"{', '.join(f'{provider}/' for provider in PROVIDERS)}. For Gemini use vertex_ai/gemini-2.5-flash and "
-            "set GCS_BATCH_BUCKET_NAME to a Google Cloud Storage bucket. Leave --batch out otherwise."
+            f"{', '.join(f'{provider}/' for provider in PROVIDERS)}. For Gemini use vertex_ai/gemini-3.5-flash-lite "
+            "and set GCS_BATCH_BUCKET_NAME to a Google Cloud Storage bucket. Leave --batch out otherwise."
         )
     return name, route
 

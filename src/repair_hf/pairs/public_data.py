@@ -53,7 +53,7 @@ class Part:
     def checked_by(self) -> str:
         """How the download is checked."""
         known = ["SHA-256"] * (self.sha256 is not None) + ["size"] * (self.size is not None)
-        return ", ".join([*known, f"{self.count:,} files" if self.count else "content"])
+        return ", ".join([*known, f"number of files ({self.count:,})" if self.count > 1 else "content"])
 
 
 @dataclass(frozen=True)
