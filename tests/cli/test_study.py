@@ -208,16 +208,26 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
     assert kept == sorted(path.name for path in (tmp_path / "cells").iterdir() if path.name != "base--test")
 
 
-def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch):
+def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch, capsys):
     """On somebody's own pairs: no LLM, no editor, and nothing is mined."""
     monkeypatch.chdir(tmp_path)
     study("--size", "tiny", "--seeds", "1", "--methods", "repair", "--output", "made")
+    words = "--size tiny --records made/products/repair-records --dry-run --methods"
+    shown = study(*words.split(), "repair", "wo-pqc", "perfect-editor", "weak-llm", "repair-2-rounds", "wo-failure")
+    asked = {row[0]: (int(row[1]), int(row[2])) for row in map(str.split, shown.splitlines()) if len(row) == 6}
+    whole = asked["wo-failure"]  # other failures
+    assert asked["repair"] == asked["wo-pqc"] == (0, 0) and asked["perfect-editor"] == (0, whole[1])
+    assert asked["weak-llm"] == asked["repair-2-rounds"] == whole == (432, 48)  # of two rounds the second
     Path("made/world/world.json").unlink()
     words = "--pairs made/world --records made/products/repair-records --test-split validation --batch-size 16 "
     words += "--model made/base --epochs 0.2 --seeds 1 --output found"
     base = DualEncoder.from_pretrained("world/base")
     base.model.save_pretrained("made/base")
     base.preprocessor.processor.save_pretrained("made/base")
+    shown = study(*words.split(), "--dry-run")
+    assert " all together          0       0 " in shown and shown.endswith("\nWhole price: $0.00.\n")
+    assert main(["study", *words.replace("made/products", "nowhere").split(), "--dry-run"]) == 2
+    assert "nowhere/repair-records holds no records" in capsys.readouterr().err and not Path("found").exists()
     study(*words.split())
     table = pd.read_csv("found/scores.csv").set_index("method")
     assert {"vanilla", "repair", "repair-paper"} < set(table.index) and not list(Path("found/products").glob("*"))

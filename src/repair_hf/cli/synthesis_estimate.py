@@ -70,9 +70,11 @@ def print_estimate(
     shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
     print(f"Edits that training can use, if every failure is repaired: {shares or 'none'}.")
     if earlier:
-        answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
-        print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
-    print(costs.whole_price(estimate, (llm_place != "litellm", llm.llm), (editor_place != "litellm", editor.editor)))
+        count, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
+        print(f"{output} already holds {count:,} answers, for {spent}; they are not paid again.")
+    answers = costs.Item(estimate.llm_calls, "answers", llm.llm, llm_place, estimate.llm_dollars)
+    images = costs.Item(estimate.image_calls, "images", editor.editor, editor_place, estimate.image_dollars)
+    print(costs.whole_price([answers, images]))
 
 
 def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:
