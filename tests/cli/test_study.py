@@ -1,6 +1,7 @@
 """`repair-hf study`: a few methods end to end, twice; all methods; several data sets; its errors."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from study_runs import PER_SAMPLE, stamps, study
 from repair_hf.cli.main import main
 from repair_hf.cli.study import _part_of_limits
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm import retirement
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.options import StudyLLMOptions
 from repair_hf.toyworld.parsing import build_parser
@@ -71,6 +73,25 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
     assert "Plan for all together" in shown and "Assumed, not measured: 1 second per image" in " ".join(shown.split())
+
+
+ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
+
+
+@pytest.mark.parametrize("models", [ENDED, ["--methods", "repair", "--editor", "openai/gpt-image-1"]])
+def test_hosted_editors_are_checked_before_anything_is_made(models, tmp_path, capsys, caplog, monkeypatch):
+    """A provider without a key, and a model that is switched off: that of the study, and that of a swap."""
+    words = ["study", "--size", "tiny", *models, "--output", str(tmp_path / "out")]
+    monkeypatch.setattr(retirement, "today", lambda: date(2026, 8, 24))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for more in ([], ["--dry-run"]):
+        assert main([*words, *more]) == 2 and "OPENAI_API_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    caplog.clear()
+    assert main([*words, "--dry-run"]) == 0 and "2026-10-23, in 60 days" in caplog.text
+    monkeypatch.setattr(retirement, "today", lambda: date(2026, 10, 24))
+    assert main(words) == 2 and "was switched off on 2026-10-23" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_choosing_no_validation_split_is_needed(tmp_path):
