@@ -23,15 +23,16 @@ from repair_hf.toyworld.parsing import build_parser
 
 ROOT = Path(__file__).parents[1]
 OTHERS = {"git", "cd", "python", "python3", "pip", ".", "export"}  # that set the road up
+LENGTH = "as long as a caption of COCO is"
 LINKS = 60_000  # most names of one file
 
 
 class Photographs:
     """One tiny picture under as many names as are asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size: tuple[int, int] = (8, 8)) -> None:
         self.source, self.count = folder / "picture.jpg", 0
-        Image.new("RGB", (8, 8), "teal").save(self.source)
+        Image.new("RGB", size, "teal").save(self.source)
 
     def put(self, path: Path) -> None:
         if self.count == 0:
@@ -48,7 +49,7 @@ def karpathy(file: Path, images: Path, splits: dict[str, int], photographs: Phot
         for place in range(count):
             number, extra = len(rows), is_coco and split in ("val", "test") and place < COCO_5K.captions[0] - 25_000
             name = f"COCO_{folder}_{number:012}.jpg" if is_coco else f"{number}.jpg"
-            texts = [{"raw": f"caption {k} of {number}"} for k in range(5 + extra)]
+            texts = [{"raw": f"caption {k} of {number}, {LENGTH}"} for k in range(5 + extra)]
             rows.append({"filename": name, "split": split, "sentences": texts})
             rows[-1] |= {"filepath": folder, "cocoid": number} if is_coco else {}
             photographs.put(images / (folder if is_coco else "") / name)
@@ -85,12 +86,11 @@ def earlier_results(clip: Path) -> None:
     failures = with_ids(Dataset.from_list([row | known for row in rows], features=FEATURES), pairs)
     Path("runs/coco30k/failures").mkdir(parents=True)
     failures.to_parquet("runs/coco30k/failures/failures.parquet")
-    make_records(pairs, Path("runs/coco30k/records"))
     for folder in ("runs/coco30k", "runs/flickr30k", "runs/coco30k-study/cells/repair--test--seed0"):
         shutil.copytree(clip, Path(folder) / "retriever")
-    paid = Path("runs/coco30k-study/products/repair-records/journal.jsonl")
-    paid.parent.mkdir(parents=True)
-    paid.touch()
+    for records in ("runs/coco30k/records", "runs/coco30k-study/products/repair-records"):
+        make_records(pairs, Path(records))
+    Path(records, "journal.jsonl").touch()
 
 
 def commands(page: str) -> list[tuple[str, ...]]:
