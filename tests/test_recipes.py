@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub.constants import HF_HUB_CACHE
-from recipe_data import SIZES, cache_models, make_data, make_failures, make_records
+from recipe_data import SIZES, Photographs, cache_models, karpathy, make_data, make_failures, make_records
 from study_runs import study
-from test_road import Photographs, karpathy
 
 from repair_hf.cli.main import main
 from repair_hf.cli.subcommands import load_command

@@ -143,6 +143,10 @@ def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
     """The second has other batches and a method more; a second run makes nothing again."""
     sets = {"first": {"size": "tiny"}, "second": {"size": "tiny", "batch_size": 8, "methods": ["simclr", "negclip"]}}
     words = ["--datasets", json.dumps(sets), "--seeds", "1", "--methods", "negclip", "--output", str(tmp_path)]
+    alike = ["--datasets", json.dumps(dict.fromkeys(sets, {"size": "tiny"})), "--methods", "laclip", "--dry-run"]
+    last = study(*alike, "--output", str(tmp_path)).splitlines()[-2:]
+    price = "320 answers by world/oracle $0.00 and the time of your machine"
+    assert last == ["All data sets", f"Whole price: $0.00: {price}."]
     shown = study(*words)
     assert f"$ repair-hf study --output {tmp_path}/second" in shown
     text = (tmp_path / "study.md").read_text()

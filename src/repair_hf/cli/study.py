@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, run_command, suggest
+from repair_hf.cli.subcommands import print_command, print_table, run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import UserError
@@ -76,7 +76,8 @@ def _study(
     llm: StudyLLMOptions,
     editor: StudyEditorOptions,
     compositional: CompositionalOptions,
-) -> None:
+) -> list[Any]:
+    """Return what a dry run has priced."""
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
@@ -87,7 +88,7 @@ def _study(
     logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # the cells hold the loss curves
     if listing.list:
         print("\n".join(load_methods(dict.fromkeys([*TOY_SWAPS, *(options.swaps or {})]))))
-        return
+        return []
     if options.datasets is not None:
         return _run_each(options, pairs_options, llm, editor, compositional)
     size = size_of(options, pairs_options)
@@ -111,6 +112,7 @@ def _study(
     points = [*options.shares, *options.sample_sizes]
     study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     _run(study, setting, options)
+    return []
 
 
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
@@ -140,8 +142,11 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
             setting.held_out(split)
 
 
-def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
-    """Run a study of each data set, one after the other, and write one table of all."""
+def _run_each(
+    options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any
+) -> list[Any]:
+    """Run a study of each data set, one after the other, and write one table, or print one price, of all."""
+    from repair_hf.analysis.costs import whole_price
     from repair_hf.llm.batches import BatchesOpen
     from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
@@ -160,20 +165,29 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
         is_toy |= setting.is_toy
     done: list[str] = []
     with_provider: dict[Path, Any] = {}
+    priced: list[Any] = []
     for name, typed in words.items():
+        typed = [*typed, *ceilings(llm, [output / other for other in words if other != name])]
+        if options.dry_run:
+            print()
+            print_command("study", *typed)
+            priced += _study(*parse(OPTIONS, typed, "repair-hf study"))
+            continue
         try:
-            run_command("study", *typed, *ceilings(llm, [output / other for other in words if other != name]))
+            run_command("study", *typed)
         except BatchesOpen as stop:
             with_provider |= stop.open
             continue
         done.append(name)
-        if not options.dry_run:
-            across = write_across(output, done, is_toy=is_toy)
+        across = write_across(output, done, is_toy=is_toy)
     if with_provider:
         raise BatchesOpen(with_provider)
-    if not options.dry_run and across.table is not None:
+    if options.dry_run:
+        print(f"\nAll data sets\n{whole_price(priced)}")
+    elif across.table is not None:
         table = across.table
         _print(across.title, list(table.columns), table.to_numpy().tolist(), f"-> {output / 'study.md'}")
+    return priced
 
 
 def _run(study: Any, setting: Any, options: StudyOptions) -> None:
@@ -194,8 +208,8 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
         suggest("show", str(records))
 
 
-def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -> None:
-    """Print calls and dollars of each method and of all together; for data of one's own also the plan by GPUs."""
+def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -> list[Any]:
+    """Print calls and dollars of each method and of all together, and the plan by GPUs; return the price's items."""
     import tempfile
 
     from repair_hf.analysis.costs import dollars, whole_price
@@ -234,6 +248,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
     if answers:
         print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
     print(whole_price(price))
+    return price
 
 
 def _basis(setting: Any, methods: Sequence[Any], trainings: int) -> str:
