@@ -72,7 +72,7 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     shown = study("--pairs", "runs/world", "--model", str(clip_folder), "--spacy-model", "parser", "--dry-run")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
-    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per image" in " ".join(shown.split())
+    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per 8 steps" in " ".join(shown.split())
 
 
 ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
