@@ -72,7 +72,9 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     shown = study("--pairs", "runs/world", "--model", str(clip_folder), "--spacy-model", "parser", "--dry-run")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
-    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per 8 steps" in " ".join(shown.split())
+    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per 8 steps" in " ".join(
+        shown.split()
+    )
 
 
 ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
@@ -249,7 +251,7 @@ def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch, capsy
     base = DualEncoder.from_pretrained("world/base")
     base.model.save_pretrained("made/base")
     base.preprocessor.processor.save_pretrained("made/base")
-    shown = study(*words.split(), "--dry-run")
+    shown = study(*words.split(), "--llm", "openai/gpt-4o", "--dry-run")  # another LLM than that of the records
     assert " all together          0       0 " in shown and shown.endswith("\nWhole price: $0.00.\n")
     assert main(["study", *words.replace("made/products", "nowhere").split(), "--dry-run"]) == 2
     assert "nowhere/repair-records holds no records" in capsys.readouterr().err and not Path("found").exists()
