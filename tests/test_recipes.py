@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub.constants import HF_HUB_CACHE
-from recipe_data import SIZES, cache_models, make_data, make_failures, make_records
+from recipe_data import SIZES, Photographs, cache_models, karpathy, make_data, make_failures, make_records
 from study_runs import study
 
 from repair_hf.cli.main import main
 from repair_hf.cli.subcommands import load_command
 from repair_hf.pairs import benchmarks
+from repair_hf.pairs.benchmarks import Size
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.command_line import parse
 from repair_hf.study.methods.registry import load_methods
@@ -134,6 +135,25 @@ def test_study_is_rehearsed(path, pairs_folder, models, tmp_path, monkeypatch):
         assert f"{images:,} images, {min(captions, recipe.get('max_captions', 5) * images):,} captions" in shown
     readme = (path.parent / "README.md").read_text()
     assert f"recipes/{path.parent.name}/{path.name}" in readme and "not run by us" in readme.casefold()
+
+
+def test_the_trial_costs_at_most_five_dollars_and_two_gpu_hours(models, tmp_path, monkeypatch):
+    """By its dry run, on images and captions of COCO's sizes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMINI_API_KEY", "none")
+    counts = {"train": 500, "val": 1, "test": 1}
+    monkeypatch.setattr(
+        benchmarks, "SIZES", dict.fromkeys(["coco", "coco30k"], {name: Size(most) for name, most in counts.items()})
+    )
+    photographs = Photographs(tmp_path, (640, 480))
+    karpathy(Path("dataset.json"), Path("data/coco"), counts, photographs, is_coco=True)
+    build_parser().to_disk("parser")
+    words = ["--config", str(RECIPES / "trial" / "study.yaml"), "--pairs", "dataset.json", "--spacy-model", "parser"]
+    shown = study(*words, "--dry-run")
+    assert "500 images, 500 captions" in shown
+    assert 2 < float(re.search(r"Whole price: \$([\d.]+):", shown)[1]) <= 5
+    hours = re.search(r"^ +1 +([\d.]+) +([\d.]+) ", shown, re.MULTILINE)
+    assert 1 < sum(map(float, hours.groups())) <= 2
 
 
 def test_the_recipe_of_both_data_sets_says_of_each_what_its_own_says():

@@ -1,7 +1,6 @@
 """The road from the data to the paper's tables: every command of the pages, as a dry run on data of the right size."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -11,48 +10,17 @@ import pytest
 from datasets import Dataset
 from desk import blocks, lines
 from huggingface_hub.constants import HF_HUB_CACHE
-from PIL import Image
-from recipe_data import cache_models, make_records
+from recipe_data import Photographs, cache_models, karpathy, make_records
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation import aro, sugarcrepe
 from repair_hf.mining.false_positives import FEATURES, with_ids
-from repair_hf.pairs.benchmarks import COCO_5K, SIZES
+from repair_hf.pairs.benchmarks import SIZES
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.toyworld.parsing import build_parser
 
 ROOT = Path(__file__).parents[1]
 OTHERS = {"git", "cd", "python", "python3", "pip", ".", "export"}  # that set the road up
-LINKS = 60_000  # most names of one file
-
-
-class Photographs:
-    """One tiny picture under as many names as are asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.source, self.count = folder / "picture.jpg", 0
-        Image.new("RGB", (8, 8), "teal").save(self.source)
-
-    def put(self, path: Path) -> None:
-        if self.count == 0:
-            self.source = shutil.copyfile(self.source, self.source.with_stem(f"{self.source.stem}x"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.link(self.source, path)
-        self.count = (self.count + 1) % LINKS
-
-
-def karpathy(file: Path, images: Path, splits: dict[str, int], photographs: Photographs, *, is_coco: bool) -> None:
-    rows = []
-    for split, count in splits.items():
-        folder = "train2014" if split == "train" else "val2014"
-        for place in range(count):
-            number, extra = len(rows), is_coco and split in ("val", "test") and place < COCO_5K.captions[0] - 25_000
-            name = f"COCO_{folder}_{number:012}.jpg" if is_coco else f"{number}.jpg"
-            texts = [{"raw": f"caption {k} of {number}"} for k in range(5 + extra)]
-            rows.append({"filename": name, "split": split, "sentences": texts})
-            rows[-1] |= {"filepath": folder, "cocoid": number} if is_coco else {}
-            photographs.put(images / (folder if is_coco else "") / name)
-    file.write_text(json.dumps({"images": rows}))
 
 
 def benchmarks(photographs: Photographs) -> None:
@@ -85,12 +53,11 @@ def earlier_results(clip: Path) -> None:
     failures = with_ids(Dataset.from_list([row | known for row in rows], features=FEATURES), pairs)
     Path("runs/coco30k/failures").mkdir(parents=True)
     failures.to_parquet("runs/coco30k/failures/failures.parquet")
-    make_records(pairs, Path("runs/coco30k/records"))
     for folder in ("runs/coco30k", "runs/flickr30k", "runs/coco30k-study/cells/repair--test--seed0"):
         shutil.copytree(clip, Path(folder) / "retriever")
-    paid = Path("runs/coco30k-study/products/repair-records/journal.jsonl")
-    paid.parent.mkdir(parents=True)
-    paid.touch()
+    for records in ("runs/coco30k/records", "runs/coco30k-study/products/repair-records"):
+        make_records(pairs, Path(records))
+    Path(records, "journal.jsonl").touch()
 
 
 def commands(page: str) -> list[tuple[str, ...]]:

@@ -63,14 +63,17 @@ def test_a_dry_run_ends_with_the_price_of_llm_and_images(llm, editor, price, inp
 def test_a_model_is_used_until_its_provider_switches_it_off(
     day, more, code, said, inputs, tmp_path, capsys, caplog, monkeypatch
 ):
+    """A paid run stops at its ceiling, before it asks."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr(retirement, "today", lambda: datetime.date.fromisoformat(day))
     words = [*inputs, "--llm", "world/oracle", "--editor", "openai/gpt-image-1", "--output", str(tmp_path / "new")]
-    for dry in ([], ["--dry-run"]) if code else (["--dry-run"],):
-        assert synthesize(*words, *more, *dry) == code
+    for paid in (["--dry-run"], ["--max-usd", "0"]):
+        assert not (tmp_path / "new").exists()
+        caplog.clear()
+        assert synthesize(*words, *more, *paid) == (code or "--dry-run" not in paid)
         shown = capsys.readouterr().err + caplog.text
         assert said in shown if said else "switched off" not in shown
-    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "new").exists() == (code == 0)
 
 
 def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, tmp_path, capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """`repair-hf study`: a few methods end to end, twice; all methods; several data sets; its errors."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from study_runs import PER_SAMPLE, stamps, study
 from repair_hf.cli.main import main
 from repair_hf.cli.study import _part_of_limits
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm import retirement
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.options import StudyLLMOptions
 from repair_hf.toyworld.parsing import build_parser
@@ -70,7 +72,28 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     shown = study("--pairs", "runs/world", "--model", str(clip_folder), "--spacy-model", "parser", "--dry-run")
     assert "left out: sugarcrepe (needs `llm`), laclip (needs `llm`), stablerep (needs `editor`)" in shown
     assert "\n negclip " in shown and "\n laclip" not in shown
-    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per image" in " ".join(shown.split())
+    assert "Plan for all together" in shown and "Assumed, not measured: 1 second per 8 steps" in " ".join(
+        shown.split()
+    )
+
+
+ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
+
+
+@pytest.mark.parametrize("models", [ENDED, ["--methods", "repair", "--editor", "openai/gpt-image-1"]])
+def test_hosted_editors_are_checked_before_anything_is_made(models, tmp_path, capsys, caplog, monkeypatch):
+    """A provider without a key, and a model that is switched off: that of the study, and that of a swap."""
+    words = ["study", "--size", "tiny", *models, "--output", str(tmp_path / "out")]
+    monkeypatch.setattr(retirement, "today", lambda: date(2026, 8, 24))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for more in ([], ["--dry-run"]):
+        assert main([*words, *more]) == 2 and "OPENAI_API_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    caplog.clear()
+    assert main([*words, "--dry-run"]) == 0 and "2026-10-23, in 60 days" in caplog.text
+    monkeypatch.setattr(retirement, "today", lambda: date(2026, 10, 24))
+    assert main(words) == 2 and "was switched off on 2026-10-23" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_choosing_no_validation_split_is_needed(tmp_path):
@@ -122,6 +145,10 @@ def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
     """The second has other batches and a method more; a second run makes nothing again."""
     sets = {"first": {"size": "tiny"}, "second": {"size": "tiny", "batch_size": 8, "methods": ["simclr", "negclip"]}}
     words = ["--datasets", json.dumps(sets), "--seeds", "1", "--methods", "negclip", "--output", str(tmp_path)]
+    alike = ["--datasets", json.dumps(dict.fromkeys(sets, {"size": "tiny"})), "--methods", "laclip", "--dry-run"]
+    last = study(*alike, "--output", str(tmp_path)).splitlines()[-2:]
+    price = "320 answers by world/oracle $0.00 and the time of your machine"
+    assert last == ["All data sets", f"Whole price: $0.00: {price}."]
     shown = study(*words)
     assert f"$ repair-hf study --output {tmp_path}/second" in shown
     text = (tmp_path / "study.md").read_text()
@@ -208,16 +235,26 @@ def test_another_backbone_is_compared_with_its_own_plain_training(clip_folder, t
     assert kept == sorted(path.name for path in (tmp_path / "cells").iterdir() if path.name != "base--test")
 
 
-def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch):
+def test_methods_are_compared_on_records_that_exist(tmp_path, monkeypatch, capsys):
     """On somebody's own pairs: no LLM, no editor, and nothing is mined."""
     monkeypatch.chdir(tmp_path)
     study("--size", "tiny", "--seeds", "1", "--methods", "repair", "--output", "made")
+    words = "--size tiny --records made/products/repair-records --dry-run --methods"
+    shown = study(*words.split(), "repair", "wo-pqc", "perfect-editor", "weak-llm", "repair-2-rounds", "wo-failure")
+    asked = {row[0]: (int(row[1]), int(row[2])) for row in map(str.split, shown.splitlines()) if len(row) == 6}
+    whole = asked["wo-failure"]  # other failures
+    assert asked["repair"] == asked["wo-pqc"] == (0, 0) and asked["perfect-editor"] == (0, whole[1])
+    assert asked["weak-llm"] == asked["repair-2-rounds"] == whole == (432, 48)  # of two rounds the second
     Path("made/world/world.json").unlink()
     words = "--pairs made/world --records made/products/repair-records --test-split validation --batch-size 16 "
     words += "--model made/base --epochs 0.2 --seeds 1 --output found"
     base = DualEncoder.from_pretrained("world/base")
     base.model.save_pretrained("made/base")
     base.preprocessor.processor.save_pretrained("made/base")
+    shown = study(*words.split(), "--llm", "openai/gpt-4o", "--dry-run")  # another LLM than that of the records
+    assert " all together          0       0 " in shown and shown.endswith("\nWhole price: $0.00.\n")
+    assert main(["study", *words.replace("made/products", "nowhere").split(), "--dry-run"]) == 2
+    assert "nowhere/repair-records holds no records" in capsys.readouterr().err and not Path("found").exists()
     study(*words.split())
     table = pd.read_csv("found/scores.csv").set_index("method")
     assert {"vanilla", "repair", "repair-paper"} < set(table.index) and not list(Path("found/products").glob("*"))

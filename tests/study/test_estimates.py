@@ -1,16 +1,17 @@
 """The dry run's counts: the paper's overhead table, by our own makers' declarations."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from repair_hf.analysis.costs import dollars
+from repair_hf.analysis.costs import dollars, whole_price
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.study.cost_tables import published_results
 from repair_hf.study.estimates import Corpus, Estimator
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.plan import count_trainings, plan_rows
+from repair_hf.study.plan import bill, count_trainings, plan_rows
 from repair_hf.study.setting import Setting
 from repair_hf.study.swaps import Models
 from repair_hf.study.tuning import SearchSpace
@@ -100,6 +101,37 @@ def test_the_plan_divides_hours_by_gpus_and_not_the_llms(estimator):
     ]
     drawn = plan_rows(estimator, [METHODS["stablerep"]], trainings=1)[0]  # a candidate each, and no LLM
     assert drawn == ("1", "40.3", "1.0", "0.0", "41.3", "$0.00", "74.5")
+
+
+HERE, THERE = LLMOptions(llm="world/oracle"), LLMOptions(llm="gemini/gemini-2.5-flash", requests_per_minute=500)
+KLEIN, HOSTED = (EditorOptions(editor=name) for name in ("flux/klein", "gemini/gemini-2.5-flash-image"))
+SLOW = EditorOptions(editor="timbrooks/instruct-pix2pix", editor_steps=100, editor_size=1024)
+
+
+@pytest.mark.parametrize(
+    ("own", "swap", "images", "llm", "gigabytes"),
+    [
+        (Models(HERE, KLEIN), Models(HERE, HOSTED), 435_000, 0, 2),
+        (Models(HERE, HOSTED), Models(HERE, KLEIN), 435_000, 0, 2),
+        (Models(HERE, HOSTED), Models(HERE, SLOW), 435_000 * 12.5, 0, 5),  # 100 steps in place of 8
+        (Models(HERE, KLEIN), Models(THERE, KLEIN), 2 * 435_000, 1_015_000, 2),
+        (Models(THERE, HOSTED), Models(HERE, HOSTED), 0, 1_015_000, 2),
+    ],
+)
+def test_the_plan_counts_each_methods_own_models(estimator, monkeypatch, own, swap, images, llm, gigabytes):
+    monkeypatch.setattr(estimator, "setting", replace(estimator.setting, llm=own.llm, editor=own.editor))
+    estimator.setting.swaps = {"weak-editor": swap}
+    methods = [METHODS["repair"], METHODS["weak-editor"]]
+    row = plan_rows(estimator, methods, trainings=0)[0]
+    assert (row[1], row[3]) == (f"{images / 3600:,.1f}", f"{llm / 500 / 60:,.1f}")
+    decoded = (29_000 + 2 * 145_000) * 224**2 * 3
+    assert row[-1] == f"{(gigabytes * 435_000 * 1e6 / 3 + decoded) / 1e9:,.1f}"
+    items = bill(estimator.by_models(methods))
+    assert whole_price(items).startswith(f"Whole price: {dollars(estimator.of_all(methods).dollars)}: ")
+    assert sum(item.number for item in items if item.kind == "images") == pytest.approx(870_000)
+    assert {item.model for item in items} == {
+        model for each in (own, swap) for model in (each.llm.llm, each.editor.editor)
+    }
 
 
 def test_trainings_are_those_of_tuning_and_of_the_tables():

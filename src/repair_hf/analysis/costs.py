@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from repair_hf.llm.cost import Estimate, StageCost, Usage, estimate_cost, known_dollars
+from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, estimate_cost, known_dollars
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
@@ -12,6 +13,16 @@ PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
 STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")
 
 Row = tuple[str | int, ...]
+
+
+class Item(NamedTuple):
+    """What a model answers or makes; `dollars` is None if its price is unknown."""
+
+    number: float
+    kind: Literal["answers", "images"]
+    model: str
+    place: str  # `litellm` or on this machine
+    dollars: float | None
 
 
 def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:
@@ -73,17 +84,18 @@ def time_at_limits(
     return f"Time of the LLM: at least {span(minutes[limit])}, at {limit} per minute; and {each}."
 
 
-def whole_price(estimate: Estimate, llm: tuple[bool, str], editor: tuple[bool, str]) -> str:
-    """Describe the price of a synthesis. `llm` and `editor`: whether it runs on this machine, and its id."""
-    parts = (
-        (estimate.llm_dollars, f"{estimate.llm_calls:,} answers", *llm),
-        (estimate.image_dollars, f"{estimate.image_calls:,} images", *editor),
-    )
+def whole_price(items: Sequence[Item]) -> str:
+    """Describe the price of a synthesis or a study: items of one kind and model are added up."""
+    found: dict[tuple[str, str, str], tuple[float, list[float | None]]] = {}
+    for item in items:
+        count, amounts = found.get(key := (item.kind, item.model, item.place), (0.0, []))
+        found[key] = count + item.number, [*amounts, item.dollars]
     each = [
-        f"{what} by {name} {dollars(amount)}{' and the time of your machine' if is_local else ''}"
-        for amount, what, is_local, name in parts
+        f"{count:,.0f} {kind} by {model} {dollars(add_up(amounts))}"
+        + ("" if place == "litellm" else " and the time of your machine")
+        for (kind, model, place), (count, amounts) in found.items()
     ]
-    return f"Whole price: {dollars(estimate.dollars)}: {', '.join(each)}."
+    return f"Whole price: {dollars(add_up(item.dollars for item in items))}{': ' * bool(each)}{', '.join(each)}."
 
 
 def papers_counting(mined: Mapping[str, int], candidates: int) -> str:

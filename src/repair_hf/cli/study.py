@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, run_command, suggest
+from repair_hf.cli.subcommands import print_command, print_table, run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
 from repair_hf.runtime.command_line import flags, parse
 from repair_hf.runtime.options import UserError
@@ -76,7 +76,8 @@ def _study(
     llm: StudyLLMOptions,
     editor: StudyEditorOptions,
     compositional: CompositionalOptions,
-) -> None:
+) -> list[Any]:
+    """Return what a dry run has priced."""
     from repair_hf.study.methods.registry import check_installed, load_methods
     from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
@@ -87,7 +88,7 @@ def _study(
     logging.getLogger("repair_hf.training").setLevel(logging.WARNING)  # the cells hold the loss curves
     if listing.list:
         print("\n".join(load_methods(dict.fromkeys([*TOY_SWAPS, *(options.swaps or {})]))))
-        return
+        return []
     if options.datasets is not None:
         return _run_each(options, pairs_options, llm, editor, compositional)
     size = size_of(options, pairs_options)
@@ -111,14 +112,18 @@ def _study(
     points = [*options.shares, *options.sample_sizes]
     study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     _run(study, setting, options)
+    return []
 
 
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
     """Report a missing or damaged model or split before anything is paid, also in a dry run."""
     from repair_hf.pairs.words import load_parser
+    from repair_hf.records.dataset import load_records
     from repair_hf.synthesis.models import check_editor, find_usable_llm
-    from repair_hf.synthesis.synthesize import check_retirements
+    from repair_hf.synthesis.synthesize import check_models, check_retirements
 
+    if any(setting.has_records(method) for method in methods):
+        load_records(list(setting.records))
     means = set().union(*(setting.needs(method) for method in methods))
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
@@ -126,12 +131,10 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
         find_usable_llm(setting.llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
-    swapped = [setting.swaps[name] for name in sorted(setting.swapped(methods))]
-    for each in swapped:
-        find_usable_llm(each.llm)
-        check_editor(each.editor)
-    for each in [setting, *swapped] if means & {"llm", "editor"} else swapped:
-        check_retirements(each.llm, each.editor)
+    if means & {"llm", "editor"}:
+        check_retirements(setting.llm, setting.editor)
+    for name in sorted(setting.swapped(methods)):
+        check_models(setting.swaps[name].llm, setting.swaps[name].editor)
     for model in {setting.model, *map(setting.model_of, methods)}:
         setting.digest(model)
     if not is_drawn:
@@ -139,8 +142,11 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
             setting.held_out(split)
 
 
-def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any) -> None:
-    """Run a study of each data set, one after the other, and write one table of all."""
+def _run_each(
+    options: StudyOptions, pairs_options: StudyPairsOptions, llm: StudyLLMOptions, *others: Any
+) -> list[Any]:
+    """Run a study of each data set, one after the other, and write one table, or print one price, of all."""
+    from repair_hf.analysis.costs import whole_price
     from repair_hf.llm.batches import BatchesOpen
     from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
@@ -159,20 +165,29 @@ def _run_each(options: StudyOptions, pairs_options: StudyPairsOptions, llm: Stud
         is_toy |= setting.is_toy
     done: list[str] = []
     with_provider: dict[Path, Any] = {}
+    priced: list[Any] = []
     for name, typed in words.items():
+        typed = [*typed, *ceilings(llm, [output / other for other in words if other != name])]
+        if options.dry_run:
+            print()
+            print_command("study", *typed)
+            priced += _study(*parse(OPTIONS, typed, "repair-hf study"))
+            continue
         try:
-            run_command("study", *typed, *ceilings(llm, [output / other for other in words if other != name]))
+            run_command("study", *typed)
         except BatchesOpen as stop:
             with_provider |= stop.open
             continue
         done.append(name)
-        if not options.dry_run:
-            across = write_across(output, done, is_toy=is_toy)
+        across = write_across(output, done, is_toy=is_toy)
     if with_provider:
         raise BatchesOpen(with_provider)
-    if not options.dry_run and across.table is not None:
+    if options.dry_run:
+        print(f"\nAll data sets\n{whole_price(priced)}")
+    elif across.table is not None:
         table = across.table
         _print(across.title, list(table.columns), table.to_numpy().tolist(), f"-> {output / 'study.md'}")
+    return priced
 
 
 def _run(study: Any, setting: Any, options: StudyOptions) -> None:
@@ -193,14 +208,14 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
         suggest("show", str(records))
 
 
-def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -> None:
-    """Print calls and dollars of each method and of all together; for data of one's own also the plan by GPUs."""
+def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -> list[Any]:
+    """Print calls and dollars of each method and of all together, and the plan by GPUs; return the price's items."""
     import tempfile
 
-    from repair_hf.analysis.costs import dollars
+    from repair_hf.analysis.costs import dollars, whole_price
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.study import estimates
-    from repair_hf.study.plan import HEADS, plan_rows
+    from repair_hf.study.plan import HEADS, bill, plan_rows
     from repair_hf.study.spending import paid, products_in
     from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
@@ -214,7 +229,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
         estimator = estimates.Estimator(setting, whole, sample)
         needs = {method.name: estimator.of(method) for method in methods}
         needs["all together"] = estimator.of_all(methods)
-        plan = plan_rows(estimator, methods, trainings)
+        plan, price = plan_rows(estimator, methods, trainings), bill(estimator.by_models(methods))
     rows = [
         [name, f"{each.llm_calls:,.0f}", f"{each.image_calls:,.0f}", f"{each.prompt_tokens / 1000:,.0f}",
          f"{each.completion_tokens / 1000:,.0f}", dollars(each.dollars)]
@@ -228,27 +243,28 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
     heads = ["method", "LLM calls", "images", "K tokens in", "K out", "dollars"]
     _print("Estimated calls and cost", heads, rows, footer)
     if size.world is None:
-        _print("Plan for all together", HEADS, plan, _basis(setting, trainings))
+        _print("Plan for all together", HEADS, plan, _basis(setting, methods, trainings))
     spent, answers = paid(products_in(setting.output / "products"))
     if answers:
         print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
+    print(whole_price(price))
+    return price
 
 
-def _basis(setting: Any, trainings: int) -> str:
+def _basis(setting: Any, methods: Sequence[Any], trainings: int) -> str:
     """Say what the plan assumes."""
-    from repair_hf.study.plan import CAPTIONS_PER_HOUR, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE
-    from repair_hf.synthesis.models import find_llm
+    from repair_hf.study.plan import CAPTIONS_PER_HOUR, REQUESTS_PER_MINUTE, SECONDS_PER_IMAGE, STEPS, rate
 
     limit = setting.llm.requests_per_minute
-    rate = f"{limit or REQUESTS_PER_MINUTE:,} requests per minute{'' if limit else ' (assumed)'}"
-    if find_llm(setting.llm)[0] != "litellm":
-        rate = "runs here, in time that is not counted"
+    requests = f"{limit or REQUESTS_PER_MINUTE:,} requests per minute{'' if limit else ' (assumed)'}"
+    if not any(rate(setting.models_of(method).llm) for method in methods):
+        requests = "runs here, in time that is not counted"
     elif setting.llm.batch:
-        rate = "a batch may take a day for each step, whatever the hours here"
+        requests = "a batch may take a day for each step, whatever the hours here"
     return (
-        f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per image of a local editor, and one hour per "
+        f"Assumed, not measured: {SECONDS_PER_IMAGE:g} second per {STEPS} steps of a local editor, and one hour per "
         f"{CAPTIONS_PER_HOUR:,} captions for each of {trainings:,} trainings (plain ones at equal compute come on "
-        f"top), divided by the GPUs. LLM: {rate}. GB: all candidate images as PNG, and decoded pixels."
+        f"top), divided by the GPUs. LLM: {requests}. GB: all candidate images as PNG, and decoded pixels."
     )
 
 

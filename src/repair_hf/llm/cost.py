@@ -111,20 +111,21 @@ class Estimate:
     @property
     def dollars(self) -> float | None:
         """Price of all stages; None if that of any is unknown. `estimate_cost` counts no images."""
-        return _sum(stage.dollars for stage in self.stages)
+        return add_up(stage.dollars for stage in self.stages)
 
     @property
     def image_dollars(self) -> float | None:
         """Price of the edited images; None if it is unknown."""
-        return _sum(stage.dollars for stage in self.stages if stage.image_calls)
+        return add_up(stage.dollars for stage in self.stages if stage.image_calls)
 
     @property
     def llm_dollars(self) -> float | None:
         """Price of the LLM calls; None if it is unknown."""
-        return _sum(stage.dollars for stage in self.stages if not stage.image_calls)
+        return add_up(stage.dollars for stage in self.stages if not stage.image_calls)
 
 
-def _sum(dollars: Iterable[float | None]) -> float | None:
+def add_up(dollars: Iterable[float | None]) -> float | None:
+    """Return the sum of amounts; None if one is unknown."""
     amounts = list(dollars)
     return None if None in amounts else sum(filter(None, amounts), 0.0)
 

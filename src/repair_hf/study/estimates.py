@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from itertools import islice
+from pathlib import Path
 
-from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
+from repair_hf.llm.cost import Estimate, StageCost, add_up, price_per_image, price_per_token
+from repair_hf.llm.journal import read_entries, shards
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.setting import Setting
+from repair_hf.study.swaps import Models
 from repair_hf.synthesis.estimate import estimate_run
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import SynthesisOptions
@@ -32,7 +36,12 @@ class Requests:
     image_calls: float = 0
     prompt_tokens: float = 0  # tokens that the LLM reads
     completion_tokens: float = 0  # tokens that the LLM writes
-    dollars: float | None = 0.0  # list price; None if a price is unknown
+    llm_dollars: float | None = 0.0  # list price of the LLM's answers; None if it is unknown
+    image_dollars: float | None = 0.0  # and of the images
+
+    @property
+    def dollars(self) -> float | None:
+        return add_up([self.llm_dollars, self.image_dollars])
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
@@ -40,7 +49,8 @@ class Requests:
             self.image_calls + other.image_calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
+            add_up([self.llm_dollars, other.llm_dollars]),
+            add_up([self.image_dollars, other.image_dollars]),
         )
 
 
@@ -63,26 +73,40 @@ class Estimator:
         return sum(self.parts(method).values(), Requests())
 
     def of_all(self, methods: Sequence[Method]) -> Requests:
-        """Estimate methods together. What several share counts once, and so does what a variant reuses from RePair.
+        """Estimate methods together, as `by_models` does."""
+        return sum((requests for _, requests in self.by_models(methods)), Requests())
 
-        Only certain reuse counts: another choice of candidates asks nothing new, another editor asks for images only,
-        and the first of several rounds is RePair's own.
+    def by_models(self, methods: Sequence[Method]) -> list[tuple[Models, Requests]]:
+        """Estimate each part of methods, with the models that it asks.
+
+        What several share counts once, and so does what a variant reuses from RePair. Only certain reuse counts:
+        another choice of candidates asks nothing new, another editor asks for images only, and the first of several
+        rounds is RePair's own.
         """
-        found: dict[str, Requests] = {}
+        found: dict[str, tuple[Models, Requests]] = {}
         has_repair = any("repair" in self.parts(method) for method in methods)
         for method in methods:
             for name, requests in self.parts(method).items():
                 if has_repair and isinstance(method, RepairVariant) and name != "repair":
                     requests = self._new(method, requests)
-                both = found.get(name, Requests()), requests
-                found[name] = max(both, key=lambda one: one.llm_calls + one.image_calls)
-        return sum(found.values(), Requests())
+                one = self.setting.models_of(method), requests
+                found[name] = max(found.get(name, one), one, key=lambda each: each[1].llm_calls + each[1].image_calls)
+        return list(found.values())
 
     def parts(self, method: Method) -> dict[str, Requests]:
         """Estimate the parts that methods can share: a prompt, a maker's images, a variant's records."""
         if isinstance(method, Baseline):
             return {name: each for maker in method.parts.values() for name, each in self._of_maker(maker).items()}
-        return {method.product: self._of_repair(method)} if method.records else {}
+        if not method.records or self.setting.has_records(method):
+            return {}
+        requests = self._of_repair(method)
+        return {method.product: self._new(method, requests) if self._has_answers else requests}
+
+    @cached_property
+    def _has_answers(self) -> bool:
+        """Whether the study's LLM gave the answers that lie beside existing records, which variants take over."""
+        first = (islice(read_entries(shards(Path(folder))), 1) for folder in self.setting.records)
+        return any(entry.model == find_llm(self.setting.llm)[1] for entries in first for entry in entries)
 
     def _of_maker(self, maker: Maker) -> dict[str, Requests]:
         token_price, image_price = prices(self.setting.llm, self.setting.editor)
@@ -93,7 +117,7 @@ class Estimator:
             dollars = None if token_price is None else tokens_in * token_price[0] + tokens_out * token_price[1]
             found[prompt] = Requests(calls, 0, tokens_in, tokens_out, dollars)
         images = (maker.edits + maker.draws) * self.corpus.captions
-        return found | {f"{maker.name}, images": Requests(0, images, 0, 0, _times(images, image_price))}
+        return found | {f"{maker.name}, images": Requests(0, images, image_dollars=_times(images, image_price))}
 
     @cache  # noqa: B019
     def _tokens(self, prompt: str) -> tuple[float, float]:
@@ -140,7 +164,7 @@ class Estimator:
         """The requests of a variant that RePair has not made already."""
         if variant.swap and self.setting.llm_of(variant) == self.setting.llm:
             price = prices(self.setting.llm, self.setting.editor_of(variant))[1]
-            return Requests(0, requests.image_calls, 0, 0, _times(requests.image_calls, price))
+            return Requests(0, requests.image_calls, image_dollars=_times(requests.image_calls, price))
         is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.swap or variant.reciprocal)
         if variant.other_model or not is_alike:
             return requests
@@ -162,7 +186,7 @@ def _scaled(stage: StageCost, times: float) -> Requests:
         times * stage.image_calls,
         times * stage.prompt_tokens,
         times * stage.completion_tokens,
-        _times(times, stage.dollars),
+        **{"image_dollars" if stage.image_calls else "llm_dollars": _times(times, stage.dollars)},
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
-from repair_hf.analysis.costs import dollars
-from repair_hf.study.estimates import Estimator
+from repair_hf.analysis.costs import Item, dollars
+from repair_hf.study.estimates import Estimator, Requests
 from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.study.swaps import Models
 from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, has_grids
-from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 GPUS = (1, 4, 8)
 # Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and five epochs of training on grids.
-SECONDS_PER_IMAGE, CAPTIONS_PER_HOUR = 1.0, 145_000
+SECONDS_PER_IMAGE, STEPS, CAPTIONS_PER_HOUR = 1.0, 8, 145_000
 REQUESTS_PER_MINUTE = 1000  # assumed of a provider, unless `requests_per_minute` is set
 PNG_BYTES, DECODED_BYTES = 1e6 / 3, 3 * 224**2  # assumed of an image of 512 px; of one as training reads it
 HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all", "dollars", "GB")
@@ -20,20 +22,39 @@ HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all
 
 def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -> list[tuple[str, ...]]:
     """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
-    setting, asked = estimator.setting, estimator.of_all(methods)
-    is_local = find_editor(setting.editor)[0] != "litellm"
+    asked = estimator.by_models(methods)
+    price = sum((each for _, each in asked), Requests()).dollars
     training_hours = trainings * estimator.corpus.captions / CAPTIONS_PER_HOUR
-    image_hours = asked.image_calls * SECONDS_PER_IMAGE / 3600 * is_local
-    has_provider = find_llm(setting.llm)[0] == "litellm"
-    llm_hours = asked.llm_calls / (setting.llm.requests_per_minute or REQUESTS_PER_MINUTE) / 60 * has_provider
-    gigabytes = asked.image_calls * (setting.editor.editor_size / 512) ** 2 * PNG_BYTES / 1e9
-    gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES / 1e9
+    image_hours = sum(each.image_calls * seconds_per_image(models.editor) for models, each in asked) / 3600
+    llm_hours = sum(each.llm_calls / (rate(models.llm) or inf) for models, each in asked) / 60
+    gigabytes = sum(each.image_calls * (models.editor.editor_size / 512) ** 2 for models, each in asked) * PNG_BYTES
+    gigabytes += (estimator.corpus.images + edited_images(estimator, methods)) * DECODED_BYTES
     rows = []
     for count in GPUS:
         images, training = image_hours / count, training_hours / count
         hours = (images, training, llm_hours, max(images, llm_hours) + training)
-        rows.append((str(count), *(f"{each:,.1f}" for each in hours), dollars(asked.dollars), f"{gigabytes:,.1f}"))
+        rows.append((str(count), *(f"{each:,.1f}" for each in hours), dollars(price), f"{gigabytes / 1e9:,.1f}"))
     return rows
+
+
+def seconds_per_image(editor: EditorOptions) -> float:
+    """Return the GPU time of an image, in proportion to the denoising steps; 0 for a hosted editor."""
+    return 0.0 if find_editor(editor)[0] == "litellm" else SECONDS_PER_IMAGE * editor.editor_steps / STEPS
+
+
+def rate(llm: LLMOptions) -> float:
+    """Return a provider's requests per minute; 0 for a local LLM, whose time is not counted."""
+    return (llm.requests_per_minute or REQUESTS_PER_MINUTE) * (find_llm(llm)[0] == "litellm")
+
+
+def bill(asked: Sequence[tuple[Models, Requests]]) -> list[Item]:
+    """List what each LLM answers and each editor makes."""
+    items = [Item(each.llm_calls, "answers", m.llm.llm, find_llm(m.llm)[0], each.llm_dollars) for m, each in asked]
+    items += [
+        Item(each.image_calls, "images", m.editor.editor, find_editor(m.editor)[0], each.image_dollars)
+        for m, each in asked
+    ]
+    return [item for item in items if item.number]
 
 
 def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:

@@ -115,11 +115,16 @@ class Setting:
         assert self.other_model is not None, "`lacks` names it"
         return self.other_model
 
+    def models_of(self, method: Method) -> Models:
+        if isinstance(method, RepairVariant) and method.swap:
+            return self.swaps[method.swap]
+        return Models(self.llm, self.editor)
+
     def llm_of(self, variant: RepairVariant) -> LLMOptions:
-        return self.swaps[variant.swap].llm if variant.swap else self.llm
+        return self.models_of(variant).llm
 
     def editor_of(self, variant: RepairVariant) -> EditorOptions:
-        return self.swaps[variant.swap].editor if variant.swap else self.editor
+        return self.models_of(variant).editor
 
     def swapped(self, methods: Iterable[Method]) -> set[str]:
         """Return the swaps that some methods use."""

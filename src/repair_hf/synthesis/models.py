@@ -141,9 +141,9 @@ def check_editor(options: EditorOptions, *, from_text: bool = False) -> None:
     """Check what can be checked of the image editor without loading it; `from_text` if it is to draw as well.
 
     Raises:
-        UserError: If there is no such model, or it cannot do what the options ask.
+        UserError: If there is no such model, its provider has no key, or it cannot do what the options ask.
     """
-    place, name = find_editor(options)
+    place, name = find_usable_editor(options)
     if place == "here":
         from repair_hf.synthesis.images import check_pipeline
 

@@ -31,7 +31,6 @@ from repair_hf.synthesis.models import (
     check_editor,
     find_editor,
     find_llm,
-    find_usable_editor,
     find_usable_llm,
     local_weights,
     open_chat,
@@ -159,7 +158,6 @@ def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     """Check keys, ids and retirement dates of the models before anything is loaded."""
     check_retirements(llm, editor)
     find_usable_llm(llm)
-    find_usable_editor(editor)
     check_editor(editor)
 
 
