@@ -1,4 +1,4 @@
-"""A model whose files are missing, damaged or of another program is refused in one line that names the folder."""
+"""A model whose files are missing, damaged or of another program gives an error of one line that names the folder."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_budget_needs_a_price(sources, tmp_path):
 
 
 def test_makes_only_what_is_missing(sources, tmp_path):
-    jobs = [(0, "red"), (1, "nothing")]  # the second is refused
+    jobs = [(0, "red"), (1, "nothing")]  # the editor makes none for the second
     first, made, _ = make(Painter(), sources, tmp_path, jobs)
     assert first[1] == [None] * 3 and None not in first[0] and made == 3
     editor = Painter()

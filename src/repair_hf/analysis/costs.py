@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, estimate_cost, known_dollars
+from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
@@ -23,6 +24,27 @@ class Item(NamedTuple):
     model: str
     place: str  # `litellm` or on this machine
     dollars: float | None
+
+
+class Counted(Protocol):
+    """What is asked of an LLM and an editor, with the price of each; None if it is unknown."""
+
+    @property
+    def llm_calls(self) -> float: ...
+    @property
+    def image_calls(self) -> float: ...
+    @property
+    def llm_dollars(self) -> float | None: ...
+    @property
+    def image_dollars(self) -> float | None: ...
+
+
+def items_of(counted: Counted, llm: LLMOptions, editor: EditorOptions) -> list[Item]:
+    """List what an LLM answers and an editor makes."""
+    return [
+        Item(counted.llm_calls, "answers", llm.llm, find_llm(llm)[0], counted.llm_dollars),
+        Item(counted.image_calls, "images", editor.editor, find_editor(editor)[0], counted.image_dollars),
+    ]
 
 
 def estimate_rows(estimate: Estimate, mined: Mapping[str, int]) -> list[Row]:

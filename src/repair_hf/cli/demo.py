@@ -95,11 +95,10 @@ def run(options: DemoOptions) -> None:
             if method == "plain_same_compute":
                 steps = "STEPS" if options.dry_run else str(_same_compute_steps(folder, seed))
                 length = ["--max-steps", steps]
-            if words is not None:
-                words = ["--records", str(records), *words]
+            with_records = [] if words is None else ["--records", str(records), *words]
             type_command(
                 "train", *pairs, "--model", "world/base", "--output", str(trained), "--seed", str(seed),
-                "--per-device-train-batch-size", str(size.batch), "--learning-rate", "3e-4", *length, *(words or []),
+                "--per-device-train-batch-size", str(size.batch), "--learning-rate", "3e-4", *length, *with_records,
             )  # fmt: skip
             type_command("evaluate", "--model", str(trained), *test, "--output", str(folder / "evaluate" / cell))
     if not options.dry_run:

@@ -118,12 +118,11 @@ def _study(
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
     """Report a missing or damaged model or split before anything is paid, also in a dry run."""
     from repair_hf.pairs.words import load_parser
-    from repair_hf.records.dataset import load_records
     from repair_hf.synthesis.models import check_editor, find_usable_llm
     from repair_hf.synthesis.synthesize import check_models, check_retirements
 
     if any(setting.has_records(method) for method in methods):
-        load_records(list(setting.records))
+        setting.given_records  # noqa: B018  # loads and checks them
     means = set().union(*(setting.needs(method) for method in methods))
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)

@@ -7,15 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repair_hf.cli.subcommands import print_table
 from repair_hf.mining.filtering import described
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
-
-if TYPE_CHECKING:
-    from repair_hf.llm.cost import Estimate
 
 
 @dataclass(frozen=True)
@@ -75,15 +72,7 @@ def print_estimate(
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
         print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
-    print(_whole_price(estimate, llm, editor))
-
-
-def _whole_price(estimate: Estimate, llm: LLMOptions, editor: EditorOptions) -> str:
-    from repair_hf.analysis.costs import Item, whole_price
-
-    answers = Item(estimate.llm_calls, "answers", llm.llm, find_llm(llm)[0], estimate.llm_dollars)
-    images = Item(estimate.image_calls, "images", editor.editor, find_editor(editor)[0], estimate.image_dollars)
-    return whole_price([answers, images])
+    print(costs.whole_price(costs.items_of(estimate, llm, editor)))
 
 
 def _basis(*, is_measured: bool, audited: bool, batch: bool) -> str:

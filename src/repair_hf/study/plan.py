@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from repair_hf.analysis.costs import Item, dollars
+from repair_hf.analysis.costs import Item, dollars, items_of
 from repair_hf.study.estimates import Estimator, Requests
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.swaps import Models
@@ -48,13 +48,9 @@ def rate(llm: LLMOptions) -> float:
 
 
 def bill(asked: Sequence[tuple[Models, Requests]]) -> list[Item]:
-    """List what each LLM answers and each editor makes."""
-    items = [Item(each.llm_calls, "answers", m.llm.llm, find_llm(m.llm)[0], each.llm_dollars) for m, each in asked]
-    items += [
-        Item(each.image_calls, "images", m.editor.editor, find_editor(m.editor)[0], each.image_dollars)
-        for m, each in asked
-    ]
-    return [item for item in items if item.number]
+    """List what each LLM answers, then what each editor makes."""
+    items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
+    return sorted(items, key=lambda item: item.kind)
 
 
 def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:

@@ -60,8 +60,8 @@ class RepairRecords:
     def make_rounds(self, variant: RepairVariant, knobs: Knobs) -> tuple[Dataset, list[Path]]:
         """Return the records of all rounds together, and their folders. Each round's retriever mines the next."""
         if self.setting.has_records(variant):
-            given = list(self.setting.records)
-            return load_records(given), [path for path in map(Path, given) if (path / "summary.json").is_file()]
+            folders = [path for path in map(Path, self.setting.records) if (path / "summary.json").is_file()]
+            return self.setting.given_records, folders
         folders = [self.folder / f"{variant.product}-records"]
         self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
         for number in range(2, variant.rounds + 1):

@@ -8,12 +8,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.shipped import NARROW, RETRIEVERS
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.words import MODEL as PARSER
+from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.study.kept import KeptCells
@@ -76,6 +79,11 @@ class Setting:
     @cached_property
     def pairs(self) -> Pairs:
         return load_wanted(self.pairs_options)
+
+    @cached_property
+    def given_records(self) -> Dataset:
+        """The records that exist, checked and decoded once."""
+        return load_records(list(self.records))
 
     @cached_property
     def base(self) -> DualEncoder:

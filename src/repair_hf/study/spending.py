@@ -129,8 +129,9 @@ class Purse:
             lock.acquire(timeout=-1)
             others = self._others(note)
             taken = [self._set_aside(other) for other in others]  # before the sum: who pays meanwhile counts twice
-            resting = [path for path in products_in(self.products) if f"paying--{path.name}" not in others]
-            spent = paid(products_in(self.products))
+            products = products_in(self.products)
+            resting = [path for path in products if f"paying--{path.name}" not in others]
+            spent = paid(products)
             left = _less(llm, _sum([spent, _promised(resting), *taken]))
             own = _committed([folder])
             ceilings = [None if each is None else own[at] + type(each)(part * each) for at, each in enumerate(left)]
