@@ -24,7 +24,7 @@ def main() -> None:
     # Draw a small toy world.
     repair_hf(["world", "build", "--train", "120", "--validation", "20", "--test", "40", "--output", PAIRS])
 
-    pairs, test_pairs = load_pairs(PAIRS), load_pairs(PAIRS, split="test")
+    pairs, validation, test = (load_pairs(PAIRS, split=split) for split in ("train", "validation", "test"))
     model, processor = AutoModel.from_pretrained(MODEL), AutoProcessor.from_pretrained(MODEL)
 
     # 1. The wrong answers that the model ranks highest.
@@ -40,11 +40,11 @@ def main() -> None:
     # 3. Fine-tune on pairs and records.
     trainer = RepairTrainer(
         model=model, args=RepairConfig(f"{OUTPUT}/retriever", **TRAINING), train_dataset=pairs, records=records,
-        eval_dataset=test_pairs, processing_class=processor,
+        eval_dataset=validation, processing_class=processor,
     )  # fmt: skip
-    before = trainer.evaluate()
-    trainer.train()
-    after = trainer.evaluate()
+    before = trainer.evaluate(test)
+    trainer.train()  # keeps the best epoch on the validation split
+    after = trainer.evaluate(test)
 
     # 4. What changed?
     for metric in ("eval_i2t_R@1", "eval_t2i_R@1"):

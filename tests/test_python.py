@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 
+import PIL.Image
+import pyarrow as pa
 import pytest
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, Features, Image, Value, load_dataset, load_from_disk
 from hub_server import Client, Hub
 
 import repair_hf
@@ -21,11 +24,11 @@ from datasets import load_dataset
 from repair_hf import Pairs, RepairConfig, RepairTrainer, mine, synthesize
 
 ds = load_dataset("imagefolder", data_dir="photos")
-pairs, test_pairs = (Pairs.from_dataset(ds[split], caption="captions") for split in ("train", "test"))
+pairs, validation = (Pairs.from_dataset(ds[split], caption="captions") for split in ("train", "validation"))
 failures = mine(model, pairs, processor=processor)
 records = synthesize(failures, pairs, model, llm="world/oracle", editor="world", output="out")
 trainer = RepairTrainer(
-    model=model, args=args, train_dataset=pairs, records=records, eval_dataset=test_pairs, processing_class=processor
+    model=model, args=args, train_dataset=pairs, records=records, eval_dataset=validation, processing_class=processor
 )
 trainer.train(); metrics = trainer.evaluate(); pushed = trainer.push_to_hub()
 """
@@ -35,8 +38,8 @@ trainer.train(); metrics = trainer.evaluate(); pushed = trainer.push_to_hub()
 def photos(tmp_path_factory):
     """A folder `photos` as `imagefolder` reads it: the toy world's pictures with a metadata.jsonl in each split."""
     home = tmp_path_factory.mktemp("script")
-    world = build_world(home / "world", splits={"train": 8, "validation": 1, "test": 6})
-    lines = {"train": [], "test": []}
+    world = build_world(home / "world", splits={"train": 8, "validation": 6, "test": 1})
+    lines = {"train": [], "validation": []}
     for row in map(json.loads, (world / "captions.jsonl").read_text().splitlines()):
         if row["split"] in lines:
             name = row["image"].removeprefix("images/")
@@ -95,7 +98,7 @@ def test_a_dataset_in_memory_is_read_like_its_folder(photos, records_folder):
         images = [image.tobytes() for image in pairs.images["image"]]
         return list(zip(pairs.captions["caption"], [images[place] for place in pairs.caption_image], strict=True))
 
-    for split in ("train", "test"):
+    for split in ("train", "validation"):
         expected = content(load_pairs(photos / "world", split=split))
         assert content(load_pairs(ds, split=split, caption_column="captions")) == expected
         assert content(Pairs.from_dataset(ds, caption="captions", split=split)) == expected
@@ -106,6 +109,17 @@ def test_a_dataset_in_memory_is_read_like_its_folder(photos, records_folder):
     records = load_records(records_folder)
     for data in (records, DatasetDict({"train": records})):
         assert load_records(data).to_list() == records.to_list()
+
+
+def test_images_of_a_dataset_stay_on_disk(tmp_path):
+    picture = io.BytesIO()
+    PIL.Image.effect_noise((512, 512), 99).convert("RGB").save(picture, "PNG")
+    image = {"bytes": picture.getvalue(), "path": None}
+    columns = Features({"image": Image(), "caption": Value("string")})
+    Dataset.from_dict({"image": [image] * 40, "caption": ["a cow"] * 40}, features=columns).save_to_disk(tmp_path)
+    data, before = load_from_disk(str(tmp_path)), pa.total_allocated_bytes()
+    pairs = Pairs.from_dataset(data)
+    assert len(pairs.captions) == 40 and pa.total_allocated_bytes() - before < 5 * len(picture.getvalue())
 
 
 def wrong_types(pairs, model, processor):
@@ -130,6 +144,8 @@ def wrong_types(pairs, model, processor):
         "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, records="out"),
         "Records lack the columns": lambda: RepairTrainer(model, config, pairs, records=data),
         "`path_or_repo` must be a folder": lambda: load_records(model),
+        "`path_or_repo` must be the annotated folder": lambda: load_records(data, audited=True),
+        "`d_i2t` must lie between 0 and `k_mine` .100., got 200": lambda: mine(model, data, d_i2t=200),
         "has the splits .'a', 'b'.; give one": lambda: load_records(DatasetDict({"a": data, "b": data})),
     }
 

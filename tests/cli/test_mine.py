@@ -104,7 +104,8 @@ def test_images_of_equal_pixels_or_of_one_group_are_no_false_positives_of_each_o
     assert mined == {("t2i", caption, two) for one, two in wrong for caption in names[one]} | {
         ("i2t", one, caption) for one, two in wrong for caption in names[two]
     }
-    said = "excluded: 15 pairs of near-duplicate images (2 by equal pixels, 3 by group)"  # 2 + 1 and 3 x 2 x 2
+    # 2 + 1 and 3 x 2 x 2
+    said = "excluded: 15 pairs of an image and a caption of an image alike (2 by equal pixels, 3 by group)"
     assert said in capsys.readouterr().out
 
 
@@ -166,6 +167,12 @@ def test_a_report_that_cannot_be_used(flags, tmp_path, capsys, text, more, messa
         (tmp_path / "said.csv").write_text(text)
     assert main([*flags, "--reported", str(tmp_path / "said.csv"), *more]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_number_in_a_report_is_an_id_also_0(flags, tmp_path, capsys):
+    Dataset.from_dict({"query": [0], "right": [0], "wrong": [1]}).to_parquet(str(tmp_path / "said.parquet"))
+    assert main([*flags, "--reported", str(tmp_path / "said.parquet")]) == 2
+    assert "`query` '0' is not an image or caption" in capsys.readouterr().err
 
 
 def test_one_image_has_no_wrong_answer(flags, pairs_folder, tmp_path, capsys):

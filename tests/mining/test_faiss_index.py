@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
-from repair_hf.mining.false_positives import mine_approximately, mine_false_positives
+from repair_hf.mining.false_positives import annotated_positives, find_false_positives, mine_false_positives
 from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
 from tests.mining.embeddings import COLLECTIONS, planted
@@ -55,13 +55,15 @@ def test_scores_and_exclusions_are_those_of_exact_mining():
     """A caption of equal text is a positive, like an annotated one."""
     images, texts, own = planted(np.random.default_rng(3), 1.0, n_images=60, n_texts=200)
     words = [f"caption {place % 150}" for place in range(200)]
-    sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3, "same_text_is_positive": words}
-    found, recall = mine_approximately(images, texts, own, Index("ivf", EVERYTHING), **sizes)
-    assert found.to_list() == mine_false_positives(images, texts, own, **sizes).to_list()
+    sizes = {"k_mine": 100, "d_i2t": 3, "d_t2i": 3}
+    positives = annotated_positives(own, 60, words)
+    found, recall = find_false_positives(images, texts, positives, index=Index("ivf", EVERYTHING), **sizes)
+    assert found.to_list() == mine_false_positives(images, texts, own, **sizes, same_text_is_positive=words).to_list()
     assert recall == {"i2t": 1.0, "t2i": 1.0}
 
 
 def test_a_direction_that_is_not_asked_for_is_not_searched():
     images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=20, n_texts=60)
-    found, recall = mine_approximately(images, texts, own, Index("hnsw"), d_i2t=0, d_t2i=2)
+    positives = Positives.of(own, len(images))
+    found, recall = find_false_positives(images, texts, positives, index=Index("hnsw"), k_mine=100, d_i2t=0, d_t2i=2)
     assert set(found["direction"]) == set(recall) == {"t2i"}

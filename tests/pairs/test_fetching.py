@@ -89,6 +89,7 @@ REFUSED = [
     ("http://", "not an http or https address"),
     ("http://no-such-host.invalid/x.png", "gaierror"),
     ("http://[::bad/x.png", "InvalidURL"),
+    ("http://127.0.0.1:99999/x.png", "not an http or https address"),
 ]
 
 

@@ -14,6 +14,7 @@ from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.finetune import train
+from repair_hf.training.objectives import LocalGrids
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -65,16 +66,17 @@ def test_last_checkpoint_is_found_and_none_starts_anew(encoder, pairs, config, t
     assert curve(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("other", [dict(seed=1), dict(max_steps=4), dict(records=True)])
+@pytest.mark.parametrize("other", [dict(seed=1), dict(max_steps=4), dict(records=True), dict(objective=LocalGrids())])
 def test_the_last_checkpoint_of_another_run_is_not_resumed(other, encoder, pairs, repaired, config):
     named = dict(save_strategy="steps", save_steps=2, max_steps=2)
     train(encoder, pairs, None, config(**named))
-    records = repaired if other.pop("records", False) else None
-    key = next(iter(other), "rows")
+    records, objective = repaired if other.get("records") else None, other.get("objective")
+    key = "rows" if records else next(iter(other))
+    other = {name: value for name, value in other.items() if name in ("seed", "max_steps")}
     message = rf"checkpoint-2 is of another run: .*{key} \(.*set `resume_from_checkpoint` to this"
     with pytest.raises(UserError, match=message):
-        train(encoder, pairs, records, config(**(named | other)))
-    found = train(encoder, pairs, records, config(**(named | other), resume_from_checkpoint=None))
+        train(encoder, pairs, records, config(**(named | other)), objective=objective)
+    found = train(encoder, pairs, records, config(**(named | other), resume_from_checkpoint=None), objective=objective)
     assert found["steps"] == other.get("max_steps", 2)
 
 

@@ -12,10 +12,12 @@ from transformers import AutoModel, SiglipConfig, SiglipModel, SiglipTextConfig,
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training.finetune import train
 from repair_hf.training.grids import Grids
 from repair_hf.training.sampling import OneCaptionPerImage
+from repair_hf.training.trainer import GridTrainer
 
 
 def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, repaired, config, tmp_path):
@@ -187,6 +189,14 @@ def test_half_precision_weights_are_trained_in_float32(encoder, pairs, config):
     encoder.model.half()
     train(encoder, pairs, None, config(max_steps=1))
     assert {value.dtype for value in weights(encoder.model).values()} == {torch.float32}
+
+
+def test_other_pairs_are_embedded_anew(clip, pairs, preprocessor, config):
+    trainer = GridTrainer(clip, config(), pairs, pairs, preprocessor)
+    other = Pairs(pairs.images.select(range(4)), pairs.captions.filter(lambda row: row["image_index"] < 4))
+    expected = trainer.evaluate(other)
+    trainer.eval_dataset = other
+    assert trainer.evaluate() == expected
 
 
 def test_what_is_not_there_raises(clip, make_trainer):

@@ -102,14 +102,12 @@ def _check(pairs_options: PairsOptions, stage: StageOptions, options: MineOption
     it is mined already.
     """
     from repair_hf.encoder.opening import open_retriever
-    from repair_hf.mining.false_positives import check_sizes
     from repair_hf.mining.reported import read_report
     from repair_hf.mining.stored import StoredEmbeddings
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import check_stage, finished
 
-    check_sizes(options.k_mine, d_i2t=options.d_i2t, d_t2i=options.d_t2i)
     if options.search != "exact" and processes().count > 1:
         raise UserError(
             f"`search` {options.search} runs in one process, got {processes().count}; only exact search can be shared."
@@ -181,4 +179,6 @@ def _print_summary(summary: dict[str, Any]) -> None:
     )
     if any((alike := summary.get("images_alike", {})).values()):
         named = ", ".join(f"{count:,} by {name.replace('_', ' ')}" for name, count in alike.items() if count)
-        print(f"excluded: {summary['positives_by_image']:,} pairs of near-duplicate images ({named})")
+        print(
+            f"excluded: {summary['positives_by_image']:,} pairs of an image and a caption of an image alike ({named})"
+        )

@@ -34,7 +34,7 @@ class RepairTrainer(GridTrainer):
         model: A `CLIPModel` or another dual encoder of transformers, which is trained in place; a Hub id or a folder.
         args: The configuration.
         train_dataset: Pairs to train on.
-        eval_dataset: Pairs to evaluate on.
+        eval_dataset: Pairs to evaluate on, of a validation split.
         processing_class: The model's processor, by default the one beside the weights; saved with every checkpoint.
         records: What `synthesize` or `load_records` returns, made from failures on `train_dataset`; a `DatasetDict` of
             one split will do. None trains on the pairs alone.
@@ -49,7 +49,7 @@ class RepairTrainer(GridTrainer):
         UserError: If an argument is of a wrong type, or the model cannot be trained so.
 
     Example:
-        >>> trainer = RepairTrainer(model, RepairConfig("tuned"), pairs, test_pairs, processor, records=records)
+        >>> trainer = RepairTrainer(model, RepairConfig("tuned"), pairs, validation, processor, records=records)
         >>> trainer.train()
         >>> trainer.evaluate()
         >>> trainer.push_to_hub()
@@ -118,7 +118,7 @@ class RepairTrainer(GridTrainer):
         named = {"output": str(self.args.output_dir), "pairs": IN_MEMORY, "model": self.model.name_or_path or None}
         named |= self.args.recorded(has_records=self.records is not None)
         encoder = DualEncoder(self.model, self.processing_class, device=self.args.device)
-        named |= {"global_loss": self.run["global_loss"], "peft_config": self.peft_config}
+        named |= {name: self.run[name] for name in ("global_loss", "peft_config", "objective") if name in self.run}
         named |= {"pairs_fingerprint": self.pairs.fingerprint, "model_digest": self.base_digest or encoder.digest}
         if self.records is not None:
             named |= {"records": IN_MEMORY, "records_digest": digest(self.records["record_id"][:])}

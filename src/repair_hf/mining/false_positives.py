@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
+from repair_hf.mining.options import check_sizes
 from repair_hf.mining.positives import Positives, Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
 from repair_hf.pairs.dataset import Pairs
@@ -73,50 +75,43 @@ def mine_false_positives(
     Raises:
         UserError: If vectors, `caption_image` or sizes are not valid.
     """
-    same = same_text_is_positive, same_image_is_positive
-    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, *same)
+    images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
+    caption_image = np.asarray(caption_image, np.int64)
+    check_embeddings(images, texts, caption_image)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
-    fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
-    i2t, t2i = rank_both_ways(images, texts, positives, **fps, device=device, everyone=everyone)
-    return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)])
+    positives = annotated_positives(caption_image, len(images), same_text_is_positive, same_image_is_positive)
+    where: dict[str, Any] = {"device": device, "everyone": everyone}
+    return find_false_positives(images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, **where)[0]
 
 
-def mine_approximately(
-    image_embeddings: np.ndarray,
-    text_embeddings: np.ndarray,
-    caption_image: np.ndarray,
-    index: Index,
+def find_false_positives(
+    images: np.ndarray,
+    texts: np.ndarray,
+    positives: Positives,
     *,
-    k_mine: int = 100,
-    d_i2t: int = 5,
-    d_t2i: int = 1,
-    same_text_is_positive: Sequence[str] | None = None,
-    same_image_is_positive: np.ndarray | None = None,
+    k_mine: int,
+    d_i2t: int,
+    d_t2i: int,
+    index: Index | None = None,
+    device: torch.device | str = "cpu",
+    everyone: Processes | None = None,
 ) -> tuple[Dataset, dict[str, float]]:
-    """Find false positives with an index that may miss some, where scoring all pairs would take too long.
+    """Find false positives as `mine_false_positives` does, or with an index that may miss some.
 
-    Arguments, rows and errors are those of `mine_false_positives`, with exact scores and the same gt. Ranks are lower
-    bounds: candidates that the index missed are not counted, and `gt_rank` is at most `k_mine` + 1.
+    With an index, scores are exact and ranks are lower bounds: candidates that it missed are not counted, and
+    `gt_rank` is at most `k_mine` + 1.
 
     Returns:
-        The rows; and the recall by direction: the share of the true false positives that were found, measured on some
-        queries.
+        The rows; and with an index the recall by direction: the share of the true false positives that were found,
+        measured on some queries.
     """
-    same = same_text_is_positive, same_image_is_positive
-    images, texts, positives = _checked(image_embeddings, text_embeddings, caption_image, *same)
-    check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
+    recall: dict[str, float] = {}
     fps = {"fps_of_image": min(d_i2t, len(texts)), "fps_of_caption": min(d_t2i, len(images))}
-    i2t, t2i, recall = rank_by_index(images, texts, positives, index, **fps, pool=k_mine)
+    if index is None:
+        i2t, t2i = rank_both_ways(images, texts, positives, **fps, device=device, everyone=everyone)
+    else:
+        i2t, t2i, recall = rank_by_index(images, texts, positives, index, **fps, pool=k_mine)
     return concatenate_datasets([_rows("t2i", t2i), _rows("i2t", i2t)]), recall
-
-
-def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
-    """Raise an error if more false positives are to be kept than `k_mine`, or none."""
-    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
-        if not 0 <= d <= k_mine:
-            raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
-    if d_i2t == d_t2i == 0:
-        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; set one of them to 1 or more.")
 
 
 def annotated_positives(
@@ -183,19 +178,6 @@ def summarize(failures: Dataset) -> dict[str, dict[str, float]]:
             **dict(zip(("gap_25", "gap_50", "gap_75"), quartiles, strict=True)),
         }
     return table
-
-
-def _checked(
-    image_embeddings: np.ndarray,
-    text_embeddings: np.ndarray,
-    caption_image: np.ndarray,
-    texts: Sequence[str] | None,
-    same_image: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray, Positives]:
-    images, captions = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
-    caption_image = np.asarray(caption_image, np.int64)
-    check_embeddings(images, captions, caption_image)
-    return images, captions, annotated_positives(caption_image, len(images), texts, same_image)
 
 
 def _column(failures: Dataset, name: str) -> np.ndarray:

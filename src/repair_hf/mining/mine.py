@@ -16,14 +16,15 @@ from repair_hf.mining.alike import alike_images
 from repair_hf.mining.faiss_index import Index
 from repair_hf.mining.false_positives import (
     annotated_positives,
-    mine_approximately,
-    mine_false_positives,
+    find_false_positives,
     sample_queries,
     summarize,
     with_ids,
 )
 from repair_hf.mining.options import MiningKeywords, MiningOptions
+from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
+from repair_hf.mining.ranking import check_embeddings
 from repair_hf.mining.reported import Report, score_report
 from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
@@ -77,11 +78,13 @@ def mine_pairs(
         and `unmatched`.
     """
     captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
-    vectors = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
+    images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
+    vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
+    check_embeddings(*vectors, pairs.caption_image)
     same_image, alike = alike_images(pairs, vectors[0], options.near_duplicates)
     positives = annotated_positives(pairs.caption_image, len(pairs.images), captions, same_image)
     if report is None:
-        failures, found = _search(encoder, pairs, vectors, same_image, positives, options)
+        failures, found = _search(encoder, pairs, vectors, positives, options)
     else:
         matched, unmatched = report
         failures, answers = score_report(matched, *vectors, positives)
@@ -99,23 +102,23 @@ def _search(
     encoder: Embedder | StoredEmbeddings,
     pairs: Pairs,
     vectors: tuple[np.ndarray, np.ndarray],
-    same_image: Any,
-    positives: Any,
+    positives: Positives,
     options: MiningOptions,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return the failures, and what the summary says of an index."""
-    of_images, found = pairs.caption_image, {}
-    sizes: dict[str, Any] = {"k_mine": options.k_mine, "d_i2t": options.d_i2t, "d_t2i": options.d_t2i}
-    sizes |= {"same_text_is_positive": pairs.captions["caption"][:], "same_image_is_positive": same_image}
-    if options.search == "exact":
-        device = encoder.device if encoder.device.type == "cuda" else "cpu"
-        failures = mine_false_positives(*vectors, of_images, device=device, everyone=processes(), **sizes)
-    else:
-        index = Index(options.search, options.search_effort)
-        failures, recall = mine_approximately(*vectors, of_images, index, **sizes)
-        found = {"search": options.search, "recall": recall, "ranks": "lower bounds"}
+    index = None if options.search == "exact" else Index(options.search, options.search_effort)
+    failures, recall = find_false_positives(
+        *vectors,
+        positives,
+        k_mine=options.k_mine,
+        d_i2t=options.d_i2t,
+        d_t2i=options.d_t2i,
+        index=index,
+        device=encoder.device if encoder.device.type == "cuda" else "cpu",
+        everyone=processes(),
+    )
     if options.max_queries is not None:
-        failures = sample_queries(failures, of_images, options.max_queries, options.seed)
+        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
     if options.false_positives == "random":
         failures = at_random(failures, *vectors, positives, options.seed)
-    return failures, found
+    return failures, {} if index is None else {"search": options.search, "recall": recall, "ranks": "lower bounds"}

@@ -41,11 +41,21 @@ class MiningOptions(EmbeddingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_sizes(self.k_mine, d_i2t=self.d_i2t, d_t2i=self.d_t2i)
         if self.search == "exact" and self.search_effort != 1:
             raise UserError(
                 f"`search_effort` {self.search_effort:g} needs an index, and `search` is exact; "
                 "give `search` ivf or hnsw, or leave it out."
             )
+
+
+def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
+    """Raise an error if more false positives are to be kept than `k_mine`, or none."""
+    for name, d in (("d_i2t", d_i2t), ("d_t2i", d_t2i)):
+        if not 0 <= d <= k_mine:
+            raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
+    if d_i2t == d_t2i == 0:
+        raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; set one of them to 1 or more.")
 
 
 class MiningKeywords(TypedDict, total=False):

@@ -55,7 +55,7 @@ def read_report(file: str, pairs: Pairs) -> tuple[list[Row], list[Row]]:
     for number, cells in enumerate(table.select_columns(list(COLUMNS)), 1):
         row = {"row": number} | cells
         try:
-            found = names.failure(*(str(cells[name] or "").strip() for name in COLUMNS))
+            found = names.failure(*("" if cells[name] is None else str(cells[name]).strip() for name in COLUMNS))
             if (first := before.setdefault(tuple(found.values()), number)) < number:
                 raise Unmatched(f"row {first} says the same")
             matched.append(row | found)

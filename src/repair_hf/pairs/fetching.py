@@ -77,7 +77,7 @@ async def _fetch_all(urls: Iterable[str], private: bool) -> dict[str, Path | Unf
 async def _download(client: httpx.AsyncClient, name: str, file: Path, private: bool) -> None:
     url = httpx.URL(name)
     for _ in range(REDIRECTS + 1):
-        if url.scheme not in SCHEMES or not url.host:
+        if url.scheme not in SCHEMES or not url.host or (url.port or 0) > 65535:
             raise Unfetched("not an http or https address")
         address = await _checked_address(url, private)
         request = client.build_request(

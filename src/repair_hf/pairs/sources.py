@@ -14,6 +14,7 @@ from typing import Any
 from datasets import (
     Dataset,
     DatasetDict,
+    DatasetInfo,
     Features,
     Image,
     LargeList,
@@ -203,7 +204,8 @@ def with_groups(images: Dataset, groups: Sequence[Any]) -> Dataset:
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
-    return Dataset(data.with_format("arrow")[:]).cast(data.features)
+    # `cast` would map it in memory, images and all
+    return Dataset(data.with_format("arrow")[:], info=DatasetInfo(features=data.features))
 
 
 def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:

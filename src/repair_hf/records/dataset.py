@@ -124,6 +124,8 @@ def load_records(
     places: Any = [path_or_repo] if is_one else list(path_or_repo)  # type: ignore[arg-type]
     for place in places:
         expect(place, (str, Path, Dataset, DatasetDict), "path_or_repo", "a folder, a Hub id, or a Dataset of records")
+        if audited:
+            expect(place, (str, Path), "path_or_repo", "the annotated folder, because of `audited`")
     tables = [table for place in places if len(table := load_kept(place, revision=revision))]
     named = ", ".join(str(place) if isinstance(place, str | Path) else "the dataset" for place in places)
     if not tables:

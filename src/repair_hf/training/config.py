@@ -124,10 +124,10 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             not 0 <= self.own_failures_share <= 1,
             f"`own_failures_share` must be from 0 to 1, got {self.own_failures_share:g}.",
         )
-        _refuse_if(
-            self.data_seed is not None and not 0 <= self.data_seed < SEEDS,
-            f"`data_seed` must be from 0 to {SEEDS - 1}, got {self.data_seed}.",
-        )
+        for name in ("seed", "data_seed"):
+            value = getattr(self, name)
+            is_seed = value is None or 0 <= value < SEEDS
+            _refuse_if(not is_seed, f"`{name}` must be from 0 to {SEEDS - 1}, got {value}.")
         _refuse_if(
             self.train_batch_size * self.world_size == 1,
             "A batch of one pair has no negatives, even with `gradient_accumulation_steps`: L_global would be 0. "
@@ -144,10 +144,12 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             f"`freeze` {self.freeze} changes nothing with `lora_rank`, which freezes all but the adapters. Name their "
             "towers by `lora_towers`.",
         )
-        _refuse_if(
-            self.slot1 == "mixed" and not self.has_own_failures,
-            "`slot1` mixed needs grids with own failures: set `own_failures_share` above 0, or `grids` paper.",
-        )
+        for name, values in (("slot1", ("mixed",)), ("counterparts", ("best", "reciprocal"))):
+            given = getattr(self, name)
+            _refuse_if(
+                given in values and not self.has_own_failures,
+                f"`{name}` {given} needs grids with own failures: set `own_failures_share` above 0, or `grids` paper.",
+            )
         defaults = Hyperparameters()
         for (choice, value), idle in IDLE_CHOICES.items():
             for name in idle if getattr(self, choice) == value else ():

@@ -32,8 +32,8 @@ class GridRule:
     )
     counterparts: Counterparts = opt(
         "edited",
-        "What an own failure is paired with: any edit for it, the `best`, one of this pair (`reciprocal`), "
-        "an `annotation`.",
+        "What an own failure is paired with: any edit for it (with `--grids paper` the best), the `best`, one of "
+        "this pair (`reciprocal`), an `annotation`.",
     )
     slot1: Slot1 = opt(
         "anchor",

@@ -1,7 +1,7 @@
 """Training objectives: from a batch's unit vectors to named terms of the loss.
 
-The trainer sums the terms by weight and logs each. `LocalGrids` is RePair's objective.
-`GlobalMatrix` and `HardNegativesOnly` are its ablations. Another loss is another `Objective`.
+The trainer sums the terms by weight and logs each. `GlobalMatrix` is the default, `LocalGrids` the paper's objective,
+and `HardNegativesOnly` one of its ablations. Another loss is another `Objective`.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class LocalGrids(Objective):
 
 
 class GlobalMatrix(Objective):
-    """InfoNCE over anchors and grid items in one matrix: the paper's ablation "Full Matrix".
+    """InfoNCE over anchors and edits in one matrix: the default; on the paper's grids its ablation "Full Matrix".
 
-    Our reading: slots 2 and 3 of every grid are pairs like the anchors.
+    Slots 2 and 3 of every grid are pairs like the anchors.
     """
 
     def __init__(self, *, needs_bias: bool = False) -> None:
@@ -137,7 +137,7 @@ def global_loss(vectors: Vectors, inputs: dict[str, Any]) -> Term:
     ]
     images, texts = gather(torch.cat([pick(vectors.images, ids[0]), pick(vectors.texts, ids[1])], 1)).chunk(2, 1)
     here, wordings, answers = (  # (P,), (P,), (P, K)
-        gather(column.double()).long()
+        gather(column.long())
         for column in (ids[0] >= 0, inputs["wordings"].flatten(), inputs["answers"].flatten(0, 1))
     )
     images, texts, wordings, answers = (column[here.bool()] for column in (images, texts, wordings, answers))
@@ -197,6 +197,11 @@ def objective_of(negatives: str, grid_weight: float, known_matches: str, global_
         return GlobalMatrix(needs_bias=needs_bias)
     kind = HardNegativesOnly if negatives == "alone" else LocalGrids
     return kind(grid_weight, mask_matches=mask_matches, needs_bias=needs_bias)
+
+
+def named(objective: Objective | None) -> dict[str, str]:
+    """Name an objective that a caller gives, for the records of a run; the options name the others."""
+    return {} if objective is None else {"objective": type(objective).__name__}
 
 
 def attach(objective: Objective, model: nn.Module, *, processes: int) -> None:

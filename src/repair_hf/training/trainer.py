@@ -1,9 +1,8 @@
 """The trainer of a dual encoder, on pairs and on the grids of their repaired failures.
 
-The loss is `L_global + grid_weight * L_grid`. L_global compares the original pairs of all processes in a step. L_grid
-compares the items of one 3x3 grid per anchor. The negatives of L_global are gathered from all processes, with their
-gradient. With `gradient_accumulation_steps` of k, a part of B/k pairs has only B/k - 1 negatives in L_global, and
-L_grid stays the same.
+L_global compares the pairs of all processes in a step, by default with edits among them. Other values of `negatives`
+add `grid_weight * L_grid`, over the items of one 3x3 grid per anchor. L_global gathers its negatives with their
+gradient. With `gradient_accumulation_steps` of k, a part of B/k pairs has only B/k - 1 of them; L_grid stays the same.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from repair_hf.training.checkpoints import (
 from repair_hf.training.checks import check_arguments, check_trainable, global_loss_of, keep_the_best
 from repair_hf.training.collation import TrainingRows
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.objectives import Objective, Vectors, attach, detach, objective_of
+from repair_hf.training.objectives import Objective, Vectors, attach, detach, named, objective_of
 from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.tables import collator_of, grids_of, pixels_of
 from repair_hf.training.towers import encode_batch
@@ -96,7 +95,7 @@ class GridTrainer(Trainer):
             keep_the_best(args)
         self.sampler = sampler_of(rows, args)
         self.loop = LoopCallback(self.sampler, bounds_scale=not self.objective.needs_bias)
-        self.peft_config = described(peft_config)
+        self._given = {"peft_config": described(peft_config)} | named(objective)
         adapter = adapter_config(encoder.model, args, peft_config)
         self.base_digest = None if adapter is None else encoder.digest  # before its weights get other names
         limit_training(encoder.model, args, adapter)
@@ -117,7 +116,7 @@ class GridTrainer(Trainer):
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, since this process began to train
         self.pairs, self.records = train_dataset, records
-        self._eval_pixels = None if eval_dataset is None else pixels_of(eval_dataset.images, "image", encoder, args)
+        self._eval_pixels = eval_dataset, eval_dataset and pixels_of(eval_dataset.images, "image", encoder, args)
         self._before = Spent()  # the cost before a resume
         self._sums: dict[str, Tensor] = {}  # sum and count of each term since the last log
 
@@ -207,11 +206,12 @@ class GridTrainer(Trainer):
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if pairs is None:
             raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
-        pixels = self._eval_pixels if eval_dataset is None else None
+        known, stored = self._eval_pixels
         encoder = DualEncoder(
             self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
         )
-        found = evaluate_retrieval(*encoder.embed_pairs(pairs, pixels=pixels), pairs.caption_image)
+        vectors = encoder.embed_pairs(pairs, pixels=stored if pairs is known else None)
+        found = evaluate_retrieval(*vectors, pairs.caption_image)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -250,7 +250,7 @@ class GridTrainer(Trainer):
     @cached_property
     def run(self) -> dict[str, Any]:
         """What identifies this run in its checkpoints."""
-        return run_of(self.model, self.train_dataset, self.args) | {"peft_config": self.peft_config}
+        return run_of(self.model, self.train_dataset, self.args) | self._given
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
