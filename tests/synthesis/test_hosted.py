@@ -155,6 +155,17 @@ def test_one_request_that_fails_costs_only_its_own_candidate(status, attempts, m
     assert (images.made, images.found) == (made_later, 1)
 
 
+@pytest.mark.parametrize("budget", [None, 1.0])  # with a ceiling, the first image goes alone
+def test_a_resumed_run_leaves_out_what_the_provider_rejects(budget, serve, sources, tmp_path):
+    server = serve(lambda n: png() if n == 1 else (400, {"error": {"message": "not this one"}}, {}))
+    make(server, "openai", sources, tmp_path, [(0, "red")], count=1)
+    for _ in range(2):
+        (_, *others), _ = make(
+            server, "openai", sources, tmp_path, [(at, "red") for at in range(3)], count=1, budget=Budget(budget)
+        )
+        assert others == [[None], [None]] and len(server.asked) == 3
+
+
 @pytest.mark.parametrize(
     ("shape", "answer", "finish"),
     [("openai", None, "content_filter"), ("gemini", None, "content_filter"), ("openai", b"no picture", "stop")],

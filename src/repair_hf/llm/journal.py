@@ -2,8 +2,9 @@
 
 Each answer is one JSON line, written before the answer is used: it survives `kill -9`, though not a power cut. A line
 that was being written at that moment is cut off, and its request is sent again. Unusable answers (empty, cut off,
-refused) are kept too: they were paid for, and a rerun must repeat the first run. Requests whose answers were lost on
-their way (`LOST`) count as paid, because they may be billed, and are sent again.
+refused) are kept too: they were paid for, and a rerun must repeat the first run. So are rejected requests (`REJECTED`),
+which cost nothing. Requests whose answers were lost on their way (`LOST`) count as paid, because they may be billed,
+and are sent again.
 
 Each process of a run appends to a file of its own and reads the files of all others.
 """
@@ -66,9 +67,14 @@ class Entry(NamedTuple):
         return self.at_most if self.dollars is None else self.dollars
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the answer never arrived, though it may be billed."""
-        return self.finish == LOST
+    def has_come(self) -> bool:
+        """Whether there was an answer, neither lost nor replaced by a rejection."""
+        return self.finish not in (LOST, REJECTED)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether this counts against a ceiling on the LLM's answers."""
+        return not self.is_image and self.finish != REJECTED
 
     @property
     def is_image(self) -> bool:
@@ -215,9 +221,9 @@ class Journal:
 
     def _note(self, entry: Entry, file: BinaryIO, offset: int) -> None:
         self._places.setdefault(entry.key, (file, offset))
-        self.calls += not entry.is_image  # also if two processes paid for the same request
+        self.calls += entry.is_answer  # also if two processes paid for the same request
         self.dollars += entry.spent
-        if entry.finish not in (LOST, REJECTED):
+        if entry.has_come:
             self.models.add(entry.model)
 
 
@@ -247,7 +253,7 @@ def bills(folder: Path) -> list[Path]:
 
 def total(entries: Iterable[Entry]) -> tuple[float, int]:
     """Sum up the dollars and the answers of the LLM, as ceilings count them."""
-    spent = [(entry.spent, not entry.is_image) for entry in entries]
+    spent = [(entry.spent, entry.is_answer) for entry in entries]
     return sum(dollars for dollars, _ in spent), sum(is_answer for _, is_answer in spent)
 
 
