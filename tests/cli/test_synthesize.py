@@ -11,6 +11,7 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.cli.main import main
+from repair_hf.llm.journal import Journal, lost
 from repair_hf.records.dataset import load_records
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
@@ -64,6 +65,17 @@ def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, cap
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
     assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is reached" in shown.err
+
+
+def test_ceilings_do_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, more in ((one, []), (other, ["--answers-from", str(one)])):
+        words = ["--output", str(folder), "--max-calls", "6", "--max-usd", "20", *more]
+        assert synthesize(*inputs, *WORLD, *words) == 1
+        assert "--max-calls 6 is reached: 6 answers are paid" in capsys.readouterr().err
+        assert len((folder / "journal.jsonl").read_text().splitlines()) == 6
+        with Journal(one / "journal.jsonl") as journal:
+            journal.put(lost("audit", "i2t", "m", 30.0)) if folder == one else None
 
 
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):

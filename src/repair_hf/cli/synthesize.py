@@ -162,8 +162,11 @@ def _synthesize(
     sources = [Path(source) for source in options.answers_from or ()]
     if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
         print(f"{folder} reuses the answers and images of {', '.join(map(str, sources))}.")
+        print("The ceilings do not count what these have cost; the table of payments does.")
 
-    work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round)
+    work = Work(
+        ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round, counts_own=bool(sources)
+    )
     has_images = options.embed_source_images
     try:
         with tracking(options.report_to if processes().is_main else "none", folder) as log:

@@ -2,9 +2,9 @@
 
 Each answer is one JSON line, written before the answer is used: it survives `kill -9`, though not a power cut. A line
 that was being written at that moment is cut off, and its request is sent again. Unusable answers (empty, cut off,
-refused) are kept too: they were paid for, and a rerun must repeat the first run. So are rejections (`REJECTED`), which cost
-nothing. Requests whose answers were lost on their way (`LOST`) count as paid, because they may be billed, and are sent
-again.
+refused) are kept too: they were paid for, and a rerun must repeat the first run. So are rejections (`REJECTED`), which
+cost nothing. Requests whose answers were lost on their way (`LOST`) count as paid, because they may be billed, and are
+sent again.
 
 Each process of a run appends to a file of its own and reads the files of all others.
 """
