@@ -191,13 +191,13 @@ def _synthesize(
 
 def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:
     """Print what a run made; raise an error if it made no record."""
-    from repair_hf.synthesis.outcome import require_records, unusable
+    from repair_hf.synthesis.outcome import require_records, unanswered
 
     _print_summary(summary)
     print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
-    if count := unusable(summary, attempts):
-        print(f"{count:,} failures were dropped without a usable answer. Rerun the command to ask again.")
+    if count := unanswered(folder, summary, attempts).total():
+        print(f"{count:,} failures were dropped without a usable answer or image. Rerun the command to ask again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from repair_hf.runtime.disk import Reserve
+from repair_hf.runtime.disk import DiskFull, Reserve
 from repair_hf.runtime.locks import take
 from repair_hf.runtime.texts import parse_json
 
@@ -126,7 +126,11 @@ class Journal:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = take(lock or f"{self.path}.lock", self.path)
-        self.reserve = Reserve(self.path.with_name(f".{self.path.name}.reserve"), reserve)
+        try:
+            self.reserve = Reserve(self.path.with_name(f".{self.path.name}.reserve"), reserve)
+        except (DiskFull, OSError):  # in a notebook the traceback keeps the lock alive
+            self._lock.release()
+            raise
         self._appender = self.path.open("ab", buffering=0)
         self._reader = self.path.open("rb")
         self._shards: list[BinaryIO] = []
@@ -211,6 +215,7 @@ class Journal:
                 else:
                     self._appender.write(b"\n")
                 self._appender.seek(0, 2)
+                break
             offset += len(line)
         if foreign:
             logger.warning(
