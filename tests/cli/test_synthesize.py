@@ -4,16 +4,20 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from provider_server import ImageServer, png
+from scripted import shown_in
 
 from repair_hf.cli.main import main
-from repair_hf.records.dataset import load_records
+from repair_hf.llm.journal import Journal, bills, lost, read_entries
+from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.server import ChatServer
+from repair_hf.toyworld.server import ChatServer, Response
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
 NOISY = ["--llm", "world/oracle?keeps_bad=0.3&rejects_good=0.3"]
@@ -64,6 +68,17 @@ def test_a_run_stopped_by_its_ceiling_reports_what_is_paid(inputs, tmp_path, cap
     shown = capsys.readouterr()
     *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
     assert total[:3] == ["all", "both", "6"] and "--max-calls 6 is reached" in shown.err
+
+
+def test_ceilings_do_not_count_what_other_folders_have_paid(inputs, tmp_path, capsys):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, more in ((one, []), (other, ["--answers-from", str(one)])):
+        words = ["--output", str(folder), "--max-calls", "6", "--max-usd", "20", *more]
+        assert synthesize(*inputs, *WORLD, *words) == 1
+        assert "--max-calls 6 is reached: 6 answers are paid" in capsys.readouterr().err
+        assert len((folder / "journal.jsonl").read_text().splitlines()) == 6
+        with Journal(one / "journal.jsonl") as journal:
+            journal.put(lost("audit", "i2t", "m", 30.0)) if folder == one else None
 
 
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
@@ -175,6 +190,37 @@ def test_unusable_answers_are_asked_for_again_by_the_next_run_and_not_for_ever(
         assert 2 * one == two or useless is _deep  # each question a third time; there, only edits
     keys = [json.loads(line)["key"] for line in (tmp_path / "b" / "journal.jsonl").read_text().splitlines()]
     assert len(keys) == len(set(keys)) == two + one
+
+
+def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(inputs, tmp_path, monkeypatch, capsys):
+    """While the LLM is down for captions, and the editor for two images of four; a third one is refused."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("repair_hf.llm.failures._wait", lambda *_: 0.0)
+    Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")
+    down, is_down = (500, {"error": {"message": "boom"}}, {}), True
+
+    def say(body: dict) -> str | Response:
+        is_caption = "Query caption:" not in shown_in(body)
+        return Response(*down[:2]) if is_down and is_caption else oracle.choices(oracle.answer, body)
+
+    def draw(n: int):
+        return down if is_down and n > 2 else None if n == 2 else png(colour=(n, 0, 0))
+
+    with ChatServer(say, log=tmp_path / "log") as llm, ImageServer(draw) as images:
+        words = [*inputs, "--failures", str(tmp_path / "failures.parquet"), "--output", str(tmp_path / "r")]
+        words += f"--llm openai/o --llm-base-url {llm.base_url} --max-error-rate 1 --candidates 1".split()
+        words += f"--editor openai/gpt-image-1 --editor-base-url {images.base_url('openai')}".split()
+        found, told = [], []
+        for is_down_now in (True, False, True):
+            is_down = is_down_now
+            assert synthesize(*words) == 0
+            told.append("4 failures were dropped without a usable answer or image" in capsys.readouterr().out)
+            found.append([Counter(load_dropped(tmp_path / "r")["reason"]), lines(tmp_path / "log"), len(images.asked)])
+    first, second, third = found
+    assert first[0] == {"editor_failed": 3, "llm_failed": 2} and told == [True, False, False]
+    assert second[0]["editor_failed"] == 1 and not second[0]["llm_failed"] and third == second
+    keys = [entry.key for entry in read_entries(bills(tmp_path / "r"))]
+    assert len(keys) == len(set(keys)) and second[2] == first[2] + 2 == 1 + 1 + 2 * 8 + 2
 
 
 def lines(path: Path) -> int:

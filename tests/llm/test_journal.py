@@ -62,13 +62,13 @@ def test_torn_last_line_is_cut_off(path, kept):
     assert path.read_bytes() == whole
 
 
-def test_last_line_that_lacks_only_its_break_is_kept(path):
+def test_last_line_that_lacks_only_its_break_is_kept(path, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with Journal(path) as journal:
         assert journal.get("k2") is not None
         journal.put(ENTRY._replace(key="k3"))
-    assert path.read_bytes().startswith(whole) and len(path.read_bytes().splitlines()) == 4
+    assert path.read_bytes().startswith(whole) and len(path.read_bytes().splitlines()) == 4 and not caplog.text
 
 
 def test_foreign_lines_are_left_alone(path, caplog):
@@ -246,8 +246,10 @@ def test_what_is_in_flight_still_fits_on_a_full_disk_and_nothing_more_is_asked(p
 
 def test_a_reserve_that_does_not_fit_is_said_at_once(tmp_path):
     with (
-        pytest.raises(DiskFull, match=re.escape(f"{tmp_path}: its disk is full")),
+        pytest.raises(DiskFull, match=re.escape(f"{tmp_path}: its disk is full")) as caught,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(Path, "write_bytes", lambda path, data: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         Journal(tmp_path / "journal.jsonl")
+    with Journal(tmp_path / "journal.jsonl"):  # though the traceback lives
+        assert caught.tb is not None

@@ -74,4 +74,5 @@ def test_a_server_that_knows_no_n_is_asked_one_by_one(ask_many):
     ask_many(Script("a"), together=False)  # it has served before
     unknown = Wire(400, error("openai", 400, "n is not supported"))
     script = Script(unknown, "never, for these are in the journal")
-    assert ask_many(script)[0] == ["a", "a", "a"] and numbers_asked(script) == [3]
+    for _ in range(2):
+        assert ask_many(script)[0] == ["a", "a", "a"] and numbers_asked(script) == [3]

@@ -11,7 +11,7 @@ from provider_server import Question, Wire, error
 
 from repair_hf.llm.answers import FailedAnswer
 from repair_hf.llm.budget import Budget, BudgetSpent
-from repair_hf.llm.client import ChatModel, ProviderError
+from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.failures import Retries
 from repair_hf.llm.journal import Journal
@@ -103,6 +103,17 @@ def test_circuit_stops_a_run_whose_requests_fail(crowd):
     stops = of_type(outcomes, RunStopped)
     allowed = r"requests failed or brought unusable answers, more than --max-error-rate 0.5 allows; the last one: boom"
     assert re.search(rf"\d+ of the last \d+ {allowed}.*same command", str(stops[0]))
+
+
+def test_a_run_of_which_a_third_was_rejected_can_be_resumed(crowd, tmp_path):
+    rejected = Wire(400, error("openai", 400, "too large"))
+    server = Counted(lambda server: rejected if server.came % 3 == 0 else good(server), seconds=0)
+    first = crowd(server, 1) + crowd(server, 179, first=1, limits=Limits(4))
+    assert len(of_type(first, RefusedAnswer)) == 60 and first.count("yes") == 120
+    again = crowd(server, 180, budget=Budget(max_calls=121))
+    assert list(map(str, again)) == list(map(str, first)) and server.came == 180
+    assert crowd(server, 1, first=180, budget=Budget(max_calls=121)) == ["yes"]  # a rejection is no answer
+    assert paid_in(tmp_path)["audit", "i2t"].calls == 121
 
 
 def test_circuit_stops_a_run_whose_answers_are_of_no_use_and_the_next_run_asks_again(crowd):

@@ -11,7 +11,7 @@ from repair_hf.study.multi_dataset import ceilings
 from repair_hf.study.spending import Purse, paid, products_in
 from repair_hf.study.work_sharing import WorkSharing
 from repair_hf.synthesis.models import LLMOptions
-from repair_hf.synthesis.reuse import inherit
+from repair_hf.synthesis.reuse import inherit, inherited
 
 
 def write_journal(path: Path, keys: str, dollars: float = 0.5, **stage: str) -> None:
@@ -103,6 +103,7 @@ def test_answers_are_inherited_from_where_they_were_paid(tmp_path):
     """A third product takes from each of two what it has paid, no copy of a copy; makers of texts take no images."""
     for name, keys in (("one", "ab"), ("two", "c")):
         write_journal(tmp_path / name / "journal.jsonl", keys)
+        write_journal(tmp_path / name / "images.jsonl", keys, 2.0, stage="edit", direction="t2i")
         (tmp_path / name / "candidates").mkdir()
         (tmp_path / name / "candidates" / "same.png").write_bytes(b"picture")
     write_journal(tmp_path / "two" / "journal-inherited-0.jsonl", "ab")
@@ -111,6 +112,10 @@ def test_answers_are_inherited_from_where_they_were_paid(tmp_path):
     copied = sorted(tmp_path.glob("three/journal*"))
     assert [len(path.read_text().splitlines()) for path in copied] == [2, 1]
     assert (tmp_path / "three" / "candidates" / "same.png").exists()
+    assert inherited(tmp_path / "three", images=False) == (1.5, 3)
+    assert inherited(tmp_path / "three", images=True) == (1.5 + 6.0, 3) and inherited(
+        tmp_path / "one", images=True
+    ) == (0, 0)
     (tmp_path / ".four.tmp").mkdir()  # another process is copying into it
     assert sorted(path.name for path in products_in(tmp_path)) == ["one", "three", "two"]
     inherit(sources, tmp_path / "four", images=False)

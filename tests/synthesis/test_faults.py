@@ -129,7 +129,7 @@ def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monke
     assert Counter(questions.values()) == Counter(provider.dropped.values())
     assert all(row["detail"] for row in lost.values())
     assert set(provider.answered.values()) == {1}  # nothing is paid for twice
-    answers = [entry for entry in read_entries([tmp_path / "disturbed" / "journal.jsonl"]) if not entry.is_lost]
+    answers = [entry for entry in read_entries([tmp_path / "disturbed" / "journal.jsonl"]) if entry.has_come]
     assert len(answers) == len(provider.answered)  # nothing that was paid for is lost
     assert provider.faults.total() - provider.faults["none"] > 0.05 * provider.faults.total()
     if failures == 2000:

@@ -150,6 +150,8 @@ def test_one_request_that_fails_costs_only_its_own_candidate(status, attempts, m
     (paths,), images = make(server, "openai", sources, tmp_path, [(0, "red")], limits=Limits(1))
     assert [path.is_file() for path in paths if path] == [True] and images.made == 1  # whichever came first
     assert len(server.asked) == 1 + attempts and len(list(tmp_path.rglob("*.none"))) == 1 - made_later
+    if status == 400:  # also in a resumed run, where no image is served before it
+        assert make(server, "openai", sources, tmp_path, [(1, "red")], count=1, budget=Budget(1.0))[0] == [[None]]
     server.script = lambda n: png()
     _, images = make(server, "openai", sources, tmp_path, [(0, "red")])
     assert (images.made, images.found) == (made_later, 1)
@@ -288,9 +290,8 @@ def test_when_the_llm_stops_a_run_no_image_is_bought_any_more(serve, sources, tm
         with Journal(tmp_path / "journal.jsonl") as answers, Journal(tmp_path / "images.jsonl") as journal:
             chat = ChatModel("openai/gpt-4o-mini", journal=answers, base_url=llm.base_url)
             images = Candidates(editor, sources, tmp_path / "candidates", count=4, seed=0, journal=journal)
-            said = [
-                chat.ask([{"role": "user", "content": word}], stage="x", direction="t2i") for word in ("late", "no")
-            ]
+            messages = [[{"role": "user", "content": word}] for word in ("late", "no")]
+            said = [chat.ask(each, stage="x", direction="t2i") for each in messages]
             async with images.open():
                 await work_through(chat, [images.make(0, "red"), images.make(1, "red"), *said], images)
 

@@ -162,8 +162,11 @@ def _synthesize(
     sources = [Path(source) for source in options.answers_from or ()]
     if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
         print(f"{folder} reuses the answers and images of {', '.join(map(str, sources))}.")
+        print("The ceilings do not count what these have cost; the table of payments does.")
 
-    work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round)
+    work = Work(
+        ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round, counts_own=bool(sources)
+    )
     has_images = options.embed_source_images
     try:
         with tracking(options.report_to if processes().is_main else "none", folder) as log:
@@ -188,13 +191,13 @@ def _synthesize(
 
 def _print_outcome(summary: Mapping[str, Any], folder: Path, attempts: int) -> None:
     """Print what a run made; raise an error if it made no record."""
-    from repair_hf.synthesis.outcome import require_records, unusable
+    from repair_hf.synthesis.outcome import require_records, unanswered
 
     _print_summary(summary)
     print(f"synthesize took {summary['seconds']:,.0f} s   -> {folder}")
     require_records(folder, summary, attempts)
-    if count := unusable(summary, attempts):
-        print(f"{count:,} failures were dropped without a usable answer. Rerun the command to ask again.")
+    if count := unanswered(folder, summary, attempts).total():
+        print(f"{count:,} failures were dropped without a usable answer or image. Rerun the command to ask again.")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

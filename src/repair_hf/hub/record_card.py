@@ -215,7 +215,7 @@ def _made_by(records: Dataset) -> str:
 
 def _answered_by(folder: Path) -> str:
     """The model versions that answered, as the provider reports them: an id such as gpt-4o changes its meaning."""
-    found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if not entry.is_lost)
+    found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if entry.has_come)
     if not found:
         return "The versions of the models that answered are unknown."
     answers = "; ".join(

@@ -194,7 +194,8 @@ class ChatModel:
             raise ProviderError(reply.text)  # probably not only this request is at fault
         if reply.dollars is None:
             reply = replace(reply, at_most=question.dollars)
-        self.budget.count(self._keep(question, reply).spent, calls=1)
+        entry = self._keep(question, reply)
+        self.budget.count(entry.spent, calls=entry.is_answer)
         self._sender.prompts.learn(question.guess, reply.prompt_tokens)
         self._unread.add(question.key)
 
@@ -224,12 +225,6 @@ class ChatModel:
         if entry is None:
             try:  # shielded: the answer is paid for even if the caller is cancelled
                 entry = await asyncio.shield(self._pending[key])
-            except RejectedRequest as error:
-                if self.model not in self.journal.models:  # probably not only this request is at fault
-                    raise
-                if is_new:
-                    self._sender.circuit.note(str(error))
-                raise RefusedAnswer(str(error)) from error
             except FailedRequest as error:
                 raise FailedAnswer(str(error)) from error
         if not is_new:
@@ -262,7 +257,14 @@ class ChatModel:
         def lose(dollars: float | None) -> None:
             self._put(lost(question.stage, question.direction, self.model, dollars))
 
-        return self._keep(question, await self._sender.send(question.request, lose))
+        try:
+            reply = await self._sender.send(question.request, lose)
+        except RejectedRequest as error:
+            if self.model not in self.journal.models:  # probably not only this request is at fault
+                raise
+            # Kept, or a resumed run, which replays the answers, would send only what is rejected, and stop.
+            reply = Reply(str(error), REJECTED, 0, 0, 0.0, self.model)
+        return self._keep(question, reply)
 
     def _keep(self, question: Question, reply: Reply) -> Entry:
         asked = {"key": question.key, "stage": question.stage, "direction": question.direction, "model": self.model}

@@ -59,7 +59,7 @@ class Usage:
             self.dollars_saved += entry.dollars or 0.0
             return
         self.dollars += entry.dollars or 0.0
-        if entry.is_lost:
+        if not entry.has_come:
             return
         self.calls += 1
         self.prompt_tokens += entry.prompt_tokens

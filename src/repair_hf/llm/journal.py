@@ -2,8 +2,9 @@
 
 Each answer is one JSON line, written before the answer is used: it survives `kill -9`, though not a power cut. A line
 that was being written at that moment is cut off, and its request is sent again. Unusable answers (empty, cut off,
-refused) are kept too: they were paid for, and a rerun must repeat the first run. Requests whose answers were lost on
-their way (`LOST`) count as paid, because they may be billed, and are sent again.
+refused) are kept too: they were paid for, and a rerun must repeat the first run. So are rejections (`REJECTED`), which
+cost nothing. Requests whose answers were lost on their way (`LOST`) count as paid, because they may be billed, and are
+sent again.
 
 Each process of a run appends to a file of its own and reads the files of all others.
 """
@@ -19,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from repair_hf.runtime.disk import Reserve
+from repair_hf.runtime.disk import DiskFull, Reserve
 from repair_hf.runtime.locks import take
 from repair_hf.runtime.texts import parse_json
 
@@ -66,9 +67,14 @@ class Entry(NamedTuple):
         return self.at_most if self.dollars is None else self.dollars
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the answer never arrived, though it may be billed."""
-        return self.finish == LOST
+    def has_come(self) -> bool:
+        """Whether there was an answer, neither lost nor replaced by a rejection."""
+        return self.finish not in (LOST, REJECTED)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether this counts against a ceiling on the LLM's answers."""
+        return not self.is_image and self.finish != REJECTED
 
     @property
     def is_image(self) -> bool:
@@ -120,7 +126,11 @@ class Journal:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = take(lock or f"{self.path}.lock", self.path)
-        self.reserve = Reserve(self.path.with_name(f".{self.path.name}.reserve"), reserve)
+        try:
+            self.reserve = Reserve(self.path.with_name(f".{self.path.name}.reserve"), reserve)
+        except (DiskFull, OSError):  # in a notebook the traceback keeps the lock alive
+            self._lock.release()
+            raise
         self._appender = self.path.open("ab", buffering=0)
         self._reader = self.path.open("rb")
         self._shards: list[BinaryIO] = []
@@ -205,6 +215,7 @@ class Journal:
                 else:
                     self._appender.write(b"\n")
                 self._appender.seek(0, 2)
+                break
             offset += len(line)
         if foreign:
             logger.warning(
@@ -215,9 +226,9 @@ class Journal:
 
     def _note(self, entry: Entry, file: BinaryIO, offset: int) -> None:
         self._places.setdefault(entry.key, (file, offset))
-        self.calls += not entry.is_image  # also if two processes paid for the same request
+        self.calls += entry.is_answer  # also if two processes paid for the same request
         self.dollars += entry.spent
-        if entry.finish not in (LOST, REJECTED):
+        if entry.has_come:
             self.models.add(entry.model)
 
 
@@ -247,7 +258,7 @@ def bills(folder: Path) -> list[Path]:
 
 def total(entries: Iterable[Entry]) -> tuple[float, int]:
     """Sum up the dollars and the answers of the LLM, as ceilings count them."""
-    spent = [(entry.spent, not entry.is_image) for entry in entries]
+    spent = [(entry.spent, entry.is_answer) for entry in entries]
     return sum(dollars for dollars, _ in spent), sum(is_answer for _, is_answer in spent)
 
 

@@ -100,6 +100,8 @@ class Sender:
                 self._limits.slot(self.prompts.bound(guess) + answers) as slot,
                 self._budget.hold(lambda: self._cost(guess, answers)) as hold,
             ):
+                if isinstance(self._provider, LiteLLM):
+                    await self._provider.ready(request)  # not in `settle`: nothing can be lost yet
                 reply = await hold.settle(self._on_the_wire(request), lambda: self.worst_case(request), lose)
                 self._has_served = True
                 slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
@@ -111,8 +113,6 @@ class Sender:
             raise
 
     async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
-        if isinstance(self._provider, LiteLLM):
-            await self._provider.ready(request)
         task = asyncio.current_task()
         self.on_wire.add(task)
         try:

@@ -105,7 +105,7 @@ def _product(folder: Path, summary: Mapping[str, Any], times: Mapping[str, float
         counts = dict.fromkeys(COUNTS.values(), 0.0) | {"images": made * of_images, "gigabytes": size * of_images}
         for entry in read_entries(path for path in bills(folder) if not is_inherited(path)):
             scale = 1.0 if where == "here" else times[entry.direction if is_repair else "captions"]
-            counts["llm_calls"] += scale * (not entry.is_image)
+            counts["llm_calls"] += scale * entry.is_answer
             counts["prompt_tokens"] += scale * entry.prompt_tokens
             counts["completion_tokens"] += scale * entry.completion_tokens
             counts["dollars"] += scale * entry.spent

@@ -24,6 +24,7 @@ from repair_hf.synthesis.editor_queue import EditorQueue
 from repair_hf.synthesis.helpers import helpers_of
 from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages
 
 
@@ -129,10 +130,19 @@ class Candidates:
         # shielded: a caller may be cancelled, and what is paid for is kept all the same
         return await asyncio.shield(self._edits[name])
 
-    async def _make(self, fp: int, instruction: str) -> list[Path | None]:
+    def why_none(self, fp: int, instruction: str) -> str:
+        """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
+        _, paths = self._planned(fp, instruction)
+        return "no candidate could be made" if all(refusal_file(path).is_file() for path in paths) else UNREACHED
+
+    def _planned(self, fp: int, instruction: str) -> tuple[dict[str, Any], list[Path]]:
+        """Return what an edit is made from, and the files of its candidates."""
         source = self.sources.digest(fp)
         made_from = {"editor": self.editor.id, "source": source, "instruction": instruction, "seed": self.seed}
-        paths = candidate_files(self.folder, self.count, made_from)
+        return made_from, candidate_files(self.folder, self.count, made_from)
+
+    async def _make(self, fp: int, instruction: str) -> list[Path | None]:
+        made_from, paths = self._planned(fp, instruction)
         missing = [path for path in paths if not path.is_file() and not refusal_file(path).is_file()]
         if missing:
             file = self.sources.file(fp)

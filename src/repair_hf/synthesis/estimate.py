@@ -155,8 +155,8 @@ class _NoImages:
     async def open(self) -> AsyncIterator[None]:
         yield
 
-    async def make(self, fp: int, instruction: str) -> list[None]:
-        return []
+    async def make(self, fp: int, instruction: str) -> list[Path]:
+        return [Path()]
 
     def stop(self) -> None: ...
 

@@ -140,7 +140,9 @@ class HostedEditor:
             raise asyncio.CancelledError
         try:
             async with self._limits.slot(0), budget.hold(self._worst_case, calls=0) as hold:
-                reply = await hold.settle(self._send(image, prompt), self._worst_case, partial(self._lose, journal))
+                reply = await hold.settle(
+                    self._send(image, prompt, journal), self._worst_case, partial(self._lose, journal)
+                )
                 self._highest_bill = max(self._highest_bill, hold.paid or 0.0)
                 if reply.finish == _ADDRESS:  # all others would be like this, and paid for
                     self._lose(journal, hold.paid or None)
@@ -163,7 +165,7 @@ class HostedEditor:
     def _worst_case(self) -> float:
         return max(self.price_bound, self._highest_bill)
 
-    async def _send(self, image: bytes | None, prompt: str) -> Reply:
+    async def _send(self, image: bytes | None, prompt: str, journal: Journal | None) -> Reply:
         litellm = load_litellm()
         import openai  # LiteLLM's exceptions are this library's
 
@@ -182,7 +184,8 @@ class HostedEditor:
             failure = as_failure(error, self.model)
             if isinstance(failure, Blocked):
                 return Reply("", f"content_filter: {failure}", 0, 0, 0.0, self.model)
-            if isinstance(failure, RejectedRequest) and self._has_served:  # others were accepted, so it is this image
+            others_were_accepted = self._has_served or (journal is not None and self.model in journal.models)
+            if isinstance(failure, RejectedRequest) and others_were_accepted:  # so it is this image
                 return Reply("", f"rejected: {failure}", 0, 0, 0.0, self.model)
             raise failure from None  # the original's traceback would show the provider's words uncensored
         self._has_served = True

@@ -12,6 +12,7 @@ from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import load_dropped
 from repair_hf.runtime.run_folder import RunStopped
 
+UNREACHED = "the image editor could not be reached"  # detail of a dropped failure
 AGAIN = "The same command asks again"
 NEXT = {  # reason -> what to do if it is the most frequent one
     "gt_invalid": "Check your captions, or give --no-audited and another --output.",
@@ -34,14 +35,20 @@ def dropped_by_reason(summary: Mapping[str, Any]) -> Counter[str]:
     return sum((Counter(found["dropped"]) for found in summary["directions"].values()), Counter())
 
 
-def unusable(summary: Mapping[str, Any], most: int) -> int:
-    """Return how many failures lack a usable answer and may be asked about again: `most` times in all."""
-    return dropped_by_reason(summary)["llm_unparsed"] if summary.get("attempts", FIRST) < most else 0
+def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[str]:
+    """Count, by reason, the failures without an answer or image that may be asked about again: `most` times in all."""
+    if summary.get("attempts", FIRST) >= most:
+        return Counter()
+    dropped = dropped_by_reason(summary)
+    found = Counter({reason: dropped[reason] for reason in ("llm_unparsed", "llm_failed")})
+    if dropped["editor_failed"]:
+        found["editor_failed"] = load_dropped(folder)["detail"][:].count(UNREACHED)
+    return found
 
 
 def reopen(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
     """Return whether another run can make more of a finished folder, and let it ask again where it may."""
-    if unusable(summary, most):
+    if unanswered(folder, summary, most).total():
         allow_attempts(folder, summary.get("attempts", FIRST) + 1)
         return True
     return not any(found["kept"] for found in summary["directions"].values())
@@ -55,7 +62,7 @@ def require_records(folder: Path, summary: Mapping[str, Any], most: int) -> None
     if not dropped:
         raise NothingRepaired(f"{folder} has no record, because there was no failure to repair. Mine other failures.")
     (reason, count), *_ = dropped.most_common()
-    remedy = f"{AGAIN}." if reason == "llm_unparsed" and unusable(summary, most) else NEXT[reason]
+    remedy = f"{AGAIN}." if unanswered(folder, summary, most)[reason] else NEXT[reason]
     rows = load_dropped(folder).select_columns(["reason", "detail"]).to_list()
     detail = next((row["detail"] for row in rows if row["reason"] == reason and row["detail"]), None)
     example = f", such as: {detail}" if detail else ""

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from repair_hf.llm.journal import shards
+from repair_hf.llm.journal import read_entries, shards, total
 from repair_hf.runtime.options import UserError
 
 INHERITED = "-inherited-"  # in the name of a journal copied from another folder
@@ -30,6 +30,12 @@ def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bo
         for number, path in enumerate(paths):
             _copy(path, folder / f"{kind}{INHERITED}{number}.jsonl")
     return True
+
+
+def inherited(folder: Path, *, images: bool) -> tuple[float, int]:
+    """Return the dollars and answers in a folder's copied journals, which other folders have paid for."""
+    paths = [*shards(folder), *(shards(folder, "images") if images else ())]
+    return total(read_entries(filter(is_inherited, paths)))
 
 
 def check_sources(folders: Iterable[str | Path]) -> None:

@@ -25,6 +25,7 @@ from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
@@ -41,6 +42,7 @@ from repair_hf.synthesis.options import RepairOptions
 from repair_hf.synthesis.outcome import reopen, require_records
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.reuse import inherited
 from repair_hf.synthesis.sources import SourceImages
 
 NEEDS = ("directions", "llm", "images", "paid", "seconds")  # keys of a summary
@@ -56,7 +58,10 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be repaired, and how."""
+    """What is to be repaired, and how.
+
+    With `counts_own`, the ceilings do not count answers and images that were copied from other folders.
+    """
 
     pairs: Pairs
     failures: Dataset
@@ -65,6 +70,7 @@ class Work:
     editor: EditorOptions
     options: RepairOptions
     round: int = 1
+    counts_own: bool = False
 
     def resolved(self) -> dict[str, Any]:
         """What decides the result."""
@@ -188,6 +194,9 @@ def _repair(
     start, everyone = time.perf_counter(), processes()
     with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
         chat, images = open_chat(work.llm, journal), open_editor(work.editor, work.llm)
+        if work.counts_own:
+            dollars, calls = inherited(folder, images=isinstance(images, HostedEditor))
+            chat.budget.count(-dollars, -calls)
         synthesizer = Synthesizer(
             work.pairs, work.encoder, chat, images, round=work.round, **work.options.as_keywords()
         )

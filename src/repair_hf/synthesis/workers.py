@@ -117,7 +117,7 @@ class RepairWorkers:
         if direction == "t2i":
             task.candidates = await self.images.make(task.at["fp"], task.instruction)
             if not any(task.candidates):
-                task.drop("editor_failed", "no candidate could be made")
+                task.drop("editor_failed", self.images.why_none(task.at["fp"], task.instruction))
         else:
             task.candidates = await edit_caption(
                 self.chat,
