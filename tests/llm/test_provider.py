@@ -204,7 +204,7 @@ def test_a_403_is_no_complaint_about_the_key(send):
     said = error("openai", 403, "Your country, region, or territory is not supported")
     with pytest.raises(ProviderError, match="some-model refuses access: Your country, region"):
         send("openai", Wire(403, said))
-    reason = "openai/gpt-4o requires moderation on OpenAI. Your input was flagged for violence. No credits were charged."
+    reason = "openai/gpt-4o requires moderation on OpenAI. Your input was flagged for violence."
     moderated = {"error": {"code": 403, "message": reason, "metadata": {"reasons": ["violence"]}}}
     reply, _ = send("openai", Wire(403, moderated), "openrouter/openai/gpt-4o")
     assert reply.finish == "content_filter" and reason in reply.text

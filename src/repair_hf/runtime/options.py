@@ -6,7 +6,6 @@ One name serves everywhere: recipe key = flag = dataclass field.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
 from math import isfinite
 from numbers import Real
 from operator import ge, gt, le
@@ -80,7 +79,6 @@ class Bounded:
                     raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {one!r}.")
 
 
-@cache
 def _choices(type: type) -> dict[str, list[Any]]:
     """What each field accepts by its type, if that is a `Literal`, or an optional one or a list of one."""
     return {
