@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from repair_hf.cli.main import main
 from repair_hf.llm.journal import Journal, bills, lost, read_entries
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.toyworld import oracle
+from repair_hf.toyworld.errors import LLMS, errors_of
 from repair_hf.toyworld.server import ChatServer, Response
 
 WORLD = ["--llm", "world/oracle", "--editor", "world"]
@@ -44,9 +43,12 @@ def test_leaves_a_folder_that_explains_itself(output):
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
 
-def test_the_oracle_behind_litellm_makes_the_same_records(inputs, output, tmp_path):
-    words = ["--llm", f"litellm:{NOISY[1]}", "--editor", "world"]
-    assert synthesize(*inputs, *words, "--output", str(tmp_path / "r")) == 0
+def test_the_oracle_over_http_makes_the_same_records(inputs, output, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
+    noisy = partial(oracle.answer, errors=errors_of(NOISY[1], LLMS))
+    with ChatServer(partial(oracle.choices, noisy)) as server:
+        words = ["--llm", "openai/o", "--llm-base-url", server.base_url, "--editor", "world"]
+        assert synthesize(*inputs, *words, "--output", str(tmp_path / "r")) == 0
     columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
     here, there = (load_records(folder).select_columns(columns).to_list() for folder in (output, tmp_path / "r"))
     assert here == there and len(here) > 0
@@ -225,30 +227,6 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
 
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-@pytest.fixture(scope="module")
-def address():
-    """The URL of the oracle behind OpenAI's protocol, served by `repair-hf world serve`."""
-    words = [sys.executable, "-m", "repair_hf", "world", "serve", "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        yield next(word for word in server.stdout.readline().split() if word.startswith("http://"))
-        server.terminate()
-
-
-SMALL = "--candidates 1 --max-error-rate 1 --editor-size 64 --editor-steps 2".split()
-
-
-@pytest.fixture(scope="module")
-def by_oracle(inputs, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("oracle") / "records"
-    assert synthesize(*inputs, *WORLD, *SMALL, "--output", str(folder)) == 0
-    return folder
-
-
-def edits(folder: Path) -> list[dict]:
-    columns = ["direction", "q_id", "fp_id", "gt_reason", "fp_reason", "edit_instruction", "edit_text"]
-    return load_records(folder).select_columns(columns).to_list()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tests.llm.asking import QUESTION, QUICK, Verdict
 
 @pytest.fixture(autouse=True)
 def _keys(monkeypatch):
-    for name in [*KEYS.values(), "ANTHROPIC_API_KEY"]:
+    for name in [*KEYS.values(), "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"]:
         monkeypatch.setenv(name, KEY)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from importlib.resources import files
 
 import pytest
 
@@ -93,32 +92,36 @@ def test_the_image_editor_gets_the_instruction_first():
     assert prompt.startswith("Recolour the bus green. {query}\n") and "{edit_instruction}" not in prompt
 
 
-# What no record is made with: labels of finished instructions, and what other methods ask for.
-OTHER_WORDINGS = {
-    "audit_i2t_lenient": {"audit": "lenient"},
-    "audit_i2t_grouped_lenient": {"audit": "lenient"},
-    "audit_t2i_lenient": {"audit": "lenient"},
-    "instruct_i2t_always": {"always_instruct": True},
-    "instruct_t2i_always": {"always_instruct": True},
-}
+WORDINGS = {"audit": {"audit": "lenient"}, "instruct": {"always_instruct": True}}
 
 
-@pytest.mark.parametrize("wording", OTHER_WORDINGS)
-def test_another_wording_shows_and_asks_for_the_same(wording):
-    name, other = wording.rpartition("_")[0], Prompts(**OTHER_WORDINGS[wording])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "edit_i2t"])
+def test_another_wording_shows_and_asks_for_the_same(name):
+    other = Prompts(**WORDINGS[name.split("_")[0]])
     assert shown(other.chat(name, **BLANKS)) == CASES[name]
-    assert other.text(name) == prompts._read(wording) != SHIPPED.text(name)
-    assert prompts._fields(name, other.text(name)) == prompts._fields(name, SHIPPED.text(name))
+    assert other.text(name) != SHIPPED.text(name) and prompts._fault(SHIPPED.text(name), other.text(name)) is None
     assert ("major mismatch" in other.text(name)) == name.startswith("audit") and "null" not in other.text(name)
-    assert other.digest() != SHIPPED.digest()
 
 
+@pytest.mark.parametrize(
+    ("wording", "digest"),
+    [
+        ({}, "ac22066b2b063662"),
+        ({"audit": "lenient"}, "6323662820fdf444"),
+        ({"always_instruct": True}, "75dd07c83f9f91b9"),
+    ],
+)
+def test_paid_answers_are_found_again(wording, digest):
+    """A journal knows an answer by the text that was sent. Change these digests only together with a wording."""
+    assert Prompts(**wording).digest([*prompts.NAMES, *NOT_OF_A_RECORD]) == digest
+
+
+# What no record is made with: labels of finished instructions, and what other methods ask for.
 NOT_OF_A_RECORD = ("label_t2i", "rewrite", "hard_negative", "noun_swap", "scene_change")
 
 
 def test_the_digest_covers_every_prompt_file(monkeypatch):
-    shipped = {path.name for path in (files("repair_hf.llm") / "templates").iterdir() if path.name.endswith(".md")}
-    assert shipped == {f"{name}.md" for name in (*prompts.NAMES, *NOT_OF_A_RECORD, *OTHER_WORDINGS)}
+    assert set(prompts._shipped()) == {*prompts.NAMES, *NOT_OF_A_RECORD}
     before, read = SHIPPED.digest(), prompts._read
     for changed in prompts.NAMES:
         monkeypatch.setattr(prompts, "_read", lambda name, changed=changed: read(name) + "!" * (name == changed))
@@ -152,19 +155,43 @@ def test_notes_stand_in_every_prompt_of_texts_and_images():
     assert noted.digest() != SHIPPED.digest() and noted.mark == f"&prompt={noted.digest(['edit_t2i'])}"
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_copy_with_other_spaces_is_worded_as_ours(name, tmp_path):
+    folder = own(tmp_path, name, lambda text: re.sub(r"(.+: \{\w+\})\n", r" \1 \n\n", text))
+    for how in ({}, {"audit": "lenient"}, {"always_instruct": True}):
+        assert Prompts(folder, **how).chat(name, **BLANKS) == Prompts(**how).chat(name, **BLANKS)
+
+
+LINE = "Query caption: {query_caption}"
+
+
 @pytest.mark.parametrize(
-    ("name", "left_out", "message"),
+    ("name", "old", "new", "message"),
     [
-        ("audit_t2i", "{query_caption}", r"audit_t2i.md lacks \{query_caption\}; copy these from our audit_t2i.md"),
-        ("audit_i2t", '"fp_too_similar":', 'lacks "fp_too_similar"'),
-        ("instruct_t2i", "-----", "lacks -----"),
-        ("edit_t2i", "{edit_instruction}", r"lacks \{edit_instruction\}"),
-        ("audit_i2t_grouped", '"caption_1":', 'lacks "caption_1"'),
+        ("audit_t2i", LINE, "", r"audit_t2i.md must end in lines of a label and .*; copy from our audit_t2i.md"),
+        ("audit_t2i", LINE, "Query caption:{query_caption}", "got Query caption:{query_caption}, {false_positive"),
+        ("audit_t2i", LINE, "The caption is {query_caption}.", "got The caption is {query_caption}., {false"),
+        ("audit_t2i", LINE, f"{LINE}\nLook closely.", "{query_caption}, got Look closely., "),
+        ("audit_t2i", LINE, f"{LINE}\nPrice: {{price}}", "{query_caption}, got .*, {price}, {query_caption}"),
+        ("audit_t2i", LINE, f"{LINE}\n{LINE}", "{query_caption}, got .*, {query_caption}, {query_caption};"),
+        ("audit_i2t", '"fp_too_similar":', "", 'lacks "fp_too_similar"'),
+        ("instruct_t2i", "-----", "------", "has 0 lines -----, not 1"),
+        ("instruct_t2i", "-----", "----- ", "has 0 lines -----, not 1"),
+        ("instruct_t2i", LINE, f"\n-----\n{LINE}", "has 2 lines -----, not 1"),
+        ("edit_t2i", "{edit_instruction}", "", r"lacks {edit_instruction}"),
+        ("audit_i2t_grouped", '"caption_1":', "", 'lacks "caption_1"'),
     ],
 )
-def test_a_field_that_a_prompt_lacks_is_named(name, left_out, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        Prompts(own(tmp_path, name, lambda text: text.replace(left_out, "")))
+def test_a_prompt_that_would_not_be_sent_whole_is_an_error(name, old, new, message, tmp_path):
+    with pytest.raises(UserError, match=message.replace("{", r"\{")):
+        Prompts(own(tmp_path, name, lambda text: text.replace(old, new)))
+
+
+def test_an_audit_of_ones_own_names_its_lenient_lines(tmp_path):
+    folder = own(tmp_path, "audit_t2i", lambda text: re.sub(r"(?m)^\[lenient\].*\n|^\[strict\] ", "", text))
+    assert Prompts(folder).text("audit_t2i") == SHIPPED.text("audit_t2i")
+    with pytest.raises(UserError, match=r"audit_t2i.md has no \[lenient\] lines; add some, or leave out `audit`"):
+        Prompts(folder, audit="lenient")
 
 
 def test_a_file_that_is_no_prompt_of_ours_is_an_error(tmp_path):

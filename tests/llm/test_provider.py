@@ -3,6 +3,7 @@
 import logging
 import time
 import traceback
+from contextlib import nullcontext
 from email.utils import formatdate
 
 import pytest
@@ -17,9 +18,11 @@ from repair_hf.llm.provider import (
     PassingFailure,
     ProviderError,
     RejectedRequest,
+    check_key,
     thinking_room,
 )
 from repair_hf.llm.tokens import content_parts
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import without_secrets
 from tests.llm.asking import Verdict
 
@@ -95,6 +98,33 @@ def test_how_gemini_is_asked_for_the_form_of_the_answer_and_not_to_think(send):
     assert "reasoning_effort" not in question.body
 
 
+CLAUDE_SAYS = {
+    "id": "1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "It fits."}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 1000, "output_tokens": 100},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "thinking"),
+    [
+        ("anthropic/claude-sonnet-4-5", None, None),
+        ("anthropic/claude-sonnet-4-5", "none", None),
+        ("anthropic/claude-sonnet-4-5", "low", "enabled"),
+        ("anthropic/claude-sonnet-4-6", "high", "adaptive"),
+    ],
+)
+def test_a_claude_that_thinks_is_asked_for_no_temperature(model, effort, thinking, send):
+    how = {} if effort is None else {"reasoning_effort": effort}
+    reply, question = send("openai", Wire(body=CLAUDE_SAYS), model, max_tokens=5000, response_format=FORM, **how)
+    assert reply.text == "It fits." and ("temperature" in question.body) == (thinking is None)
+    assert question.body.get("thinking", {}).get("type") == thinking
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "room"),
     [
@@ -134,6 +164,23 @@ def test_a_warning_of_litellm_comes_once(caplog):
     assert caplog.messages == ["`temperature` may go one day", "something else"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"OPENAI_API_KEY": KEY, "OPENAI_ADMIN_KEY": "", "AZURE_STORAGE_KEY": ""}, None),
+        ({"OPENAI_API_KEY": "", "OPENAI_ADMIN_KEY": ""}, "_KEY is empty or holds a line break"),
+        ({"OPENAI_API_KEY": f"{KEY}\n"}, "OPENAI_API_KEY is empty or holds a line break"),
+        ({}, "set OPENAI_API_KEY"),
+    ],
+)
+def test_one_usable_key_suffices(keys, complaint, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=complaint) if complaint else nullcontext():
+        check_key("openai/gpt-4o", None)
+
+
 # What does not come back
 
 
@@ -151,6 +198,16 @@ def test_a_400_for_want_of_money_is_not_the_fault_of_the_request(message, send):
     with pytest.raises(ProviderError, match=message) as caught:
         send("openai", Wire(400, error("openai", 400, message)))
     assert not isinstance(caught.value, RejectedRequest)
+
+
+def test_a_403_is_no_complaint_about_the_key(send):
+    said = error("openai", 403, "Your country, region, or territory is not supported")
+    with pytest.raises(ProviderError, match="some-model refuses access: Your country, region"):
+        send("openai", Wire(403, said))
+    reason = "openai/gpt-4o requires moderation on OpenAI. Your input was flagged for violence."
+    moderated = {"error": {"code": 403, "message": reason, "metadata": {"reasons": ["violence"]}}}
+    reply, _ = send("openai", Wire(403, moderated), "openrouter/openai/gpt-4o")
+    assert reply.finish == "content_filter" and reason in reply.text
 
 
 @both_shapes
@@ -200,5 +257,8 @@ def test_a_key_that_a_filter_repeats_is_not_in_the_reply(code, send):
 def test_secrets_are_recognized_by_where_they_come_from_and_by_how_they_look(monkeypatch):
     monkeypatch.setenv("MY_OWN_TOKEN", "open-sesame\n")
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # a stand-in, and a word of the language
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "WATSONX_APIKEY", "WATSONX_ZENAPIKEY"):
+        monkeypatch.setenv(name, f"the-value-of-{name}")
+        assert without_secrets(f"Key the-value-of-{name}.") == "Key <hidden>."
     text = "open-sesame opens none; sk-0123456789abcdef and https://me:word@host/ are hidden"
     assert without_secrets(text) == "<hidden> opens none; <hidden> and https://<hidden>@host/ are hidden"

@@ -22,6 +22,7 @@ class Options(Bounded):
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
     seed: int = opt(0, "Of the draws.")
+    spice: bytes | None = opt(None, "What no word can express.")
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
 
     def __post_init__(self):
@@ -78,6 +79,7 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
     "line, message",
     [
         ("kmine: 5", r"unknown keys \['kmine'\]. Did you mean `k_mine` for `kmine`\? Known: dish, k_mine, letter"),
+        ("spice: hot", r"unknown keys \['spice'\]"),
         ("dish: stones", "`dish` must be food, got stones"),
         ("k_mine: 0", "`k_mine` must be at least 1, got 0"),
         ("sizes: [3, 0]", "`sizes` must be at least 1, got 0"),
@@ -95,6 +97,19 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
 def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
     with pytest.raises(UserError, match=message):
         fill("--config", recipe(line), *([] if "dish" in line else ["--dish", "soup"]))
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"slot": "ancor"}, "`slot` must be anchor or mixed, got 'ancor'"),
+        ({"rate": "0.5"}, "`rate` must be above 0 and at most 1, got '0.5'"),
+        ({"sizes": [1, "5"]}, "`sizes` must be at least 1, got '5'"),
+    ],
+)
+def test_a_wrong_value_in_python_is_an_error_too(values, message):
+    with pytest.raises(UserError, match=message):
+        Options("soup", **values)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from repair_hf.llm.answers import RefusedAnswer
 from repair_hf.llm.client import ChatModel, ProviderError
 from repair_hf.llm.journal import Journal
 from repair_hf.llm.prompts import SHIPPED
@@ -229,28 +228,6 @@ def test_a_missed_change_leaves_a_negative_true(template):
     for errors, is_true in ((LLMErrors(), False), (LLMErrors(missed=1), True), (LLMErrors(extra=1), False)):
         said = written(messages, errors)
         assert (captions.parse(said) == captions.parse(caption)) == is_true and said != caption
-
-
-def test_litellm_knows_it(tmp_path):
-    """The same answer, tokens included, through LiteLLM as in this process."""
-    import litellm
-
-    oracle.register()
-    oracle.register()
-    case = {"q": url(THREE), "gt": "three circles", "fp": "two circles"}
-
-    async def main(name, **door):
-        with Journal(tmp_path / name) as journal:
-            chat = ChatModel(oracle.MODEL, journal=journal, **door)
-            verdict = await audit(chat, "i2t", **case)
-            with pytest.raises(RefusedAnswer, match="not a caption of the toy world"):  # it has answered others
-                await audit(chat, "i2t", **{**case, "fp": "a cat"})
-            usage = chat.usage["audit", "i2t"]
-            return verdict, usage.prompt_tokens, usage.completion_tokens
-
-    through, inside = asyncio.run(main("a")), asyncio.run(main("b", provider=oracle.provider()))
-    assert through == inside and through[0].drop_reason is None
-    assert [entry["provider"] for entry in litellm.custom_provider_map].count("world") == 1
 
 
 def test_tokens():

@@ -51,7 +51,6 @@ class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
     report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
         "none", "Tracker of the progress: answers, drops and dollars, once a minute."
     )
-    image_side: int = opt(1024, "Longest side, in pixels, of images sent to the LLM.", least=64)
 
 
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)

@@ -37,6 +37,7 @@ _NO_CREDIT_400 = re.compile(r"\b(billing|credits?|balance|quota|payment)\b", re.
 _BAD_KEY = re.compile(r"[A-Z]_API_KEY\b|character detected in headers")  # no key is set, or no header can carry it
 _UNREADABLE = "Error converting to valid response"
 _FILTERED = re.compile(r"\b(content_filter|content_policy_violation|moderation_blocked)\b")
+_MODERATED = re.compile(r"\b(flagged|requires moderation)\b")  # OpenRouter
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"([\d.]+)s"')  # Gemini sends no Retry-After header
 
 _WRAPPING = re.compile(r"^((litellm\.)?\w*(Error|Exception|Timeout)( \w+Error)?( - |: ))+")
@@ -160,10 +161,12 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
     status = error.status_code
     if not isinstance(status, int) or status < 400:  # an error sent as a success, or a success that cannot be read
         status = 500
-    if isinstance(error, litellm.ContentPolicyViolationError) or (status == 400 and _FILTERED.search(everything)):
+    filtered = {400: _FILTERED, 403: _MODERATED}.get(status)
+    if isinstance(error, litellm.ContentPolicyViolationError) or (filtered and filtered.search(everything)):
         return Blocked(reason)
     if _BAD_KEY.search(reason) or status in (401, 403):
-        return ProviderError(f"{model} does not accept the API key: {reason}")
+        what = "refuses access" if status == 403 else "does not accept the API key"
+        return ProviderError(f"{model} {what}: {reason}")
     if status == 402 or _NO_CREDIT.search(everything) or (status == 400 and _NO_CREDIT_400.search(reason)):
         return ProviderError(f"{model} has no credit left, or its quota is used up: {reason}")
     if status in (408, 409, 429) or status >= 500 or _UNREADABLE in reason:

@@ -1,8 +1,9 @@
 """Fill the prompt templates, one Markdown file per stage and direction, and build chat messages from them.
 
 A template holds the system message, a line of dashes, then one line per caption or image of the user message. Rules
-come first, and images before captions, so that a provider can cache the beginning of a request. Files of a folder may
-replace ours, and notes on the domain may be added to all of them (`Prompts`).
+come first, and images before captions, so that a provider can cache the beginning of a request. A line that begins
+with `[strict]`, `[lenient]`, `[always]` or `[null]` is sent with that wording alone. Files of a folder may replace
+ours, and notes on the domain may be added to all of them (`Prompts`).
 
 Captions are untrusted. They enter as JSON string literals on one line each, so that no caption can close its quotation
 marks, start a new line, imitate a label, or hold characters that a model reads and a person does not see.
@@ -30,6 +31,7 @@ DRAW = "Draw from this text alone:"
 FIT = "Make this true of the image, by as small a change as will do:"
 
 _LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
+_MARKED = re.compile(r"^\[(strict|lenient|always|null)\] (.*\n)", re.MULTILINE)
 # What json.dumps does not escape: other line breaks and control characters, bidirectional marks, invisible tags, and
 # halves of surrogate pairs, which cannot be sent.
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
@@ -70,14 +72,15 @@ class Prompts:
             raise UserError(f"`prompts` {self.folder} must hold prompts named as ours, got {got}; ours are {names}.")
         texts = {name: file.read_text(encoding="utf-8") for name, file in found.items()}
         for name, text in texts.items():
-            if missing := [field for field in _fields(name, _read(name)) if field not in text]:
-                raise UserError(f"The prompt {found[name]} lacks {', '.join(missing)}; copy these from our {name}.md.")
+            if fault := _fault(self._worded(_read(name)), self._worded(text)):
+                raise UserError(f"The prompt {found[name]} {fault}; copy from our {name}.md.")
+            if self.audit == "lenient" and name.startswith("audit_") and "\n[lenient] " not in text:
+                raise UserError(f"The prompt {found[name]} has no [lenient] lines; add some, or leave out `audit`.")
         return texts
 
     def text(self, name: str) -> str:
         """The text of a prompt, as it is sent."""
-        name, note = self._wording(name), " ".join((self.notes or "").split())
-        text = self.own.get(name, _read(name))
+        text, note = self._worded(self.own.get(name, _read(name))), " ".join((self.notes or "").split())
         if not note:
             return text
         if DASHES not in text:
@@ -85,11 +88,10 @@ class Prompts:
         system, user = text.split(DASHES)
         return f"{system.rstrip()}\n\nAbout this domain: {note}{DASHES}{user}"
 
-    def _wording(self, name: str) -> str:
-        """Return the name of the file that holds a prompt."""
-        if name.startswith("audit_") and self.audit == "lenient":
-            return f"{name}_lenient"
-        return f"{name}_always" if name.startswith("instruct_") and self.always_instruct else name
+    def _worded(self, text: str) -> str:
+        """Return a prompt without the marks, and without the lines that are marked for another wording."""
+        wording = (self.audit, "always" if self.always_instruct else "null")
+        return _MARKED.sub(lambda line: line[2] if line[1] in wording else "", text)
 
     def chat(self, name: str, **blanks: str | list[str] | None) -> list[dict]:
         """Build the messages of one request, in the OpenAI chat format.
@@ -163,18 +165,29 @@ def _lines(label: str, value: str | list[str]) -> str:
     return "\n".join(f"{name} {number}: {quote(text)}" for number, text in enumerate(value, start=1))
 
 
-def _fields(name: str, text: str) -> list[str]:
-    """What a prompt must hold: its blanks, the line of dashes between its parts, and the keys of its answer."""
-    blanks = [f"{{{blank}}}" for blank in re.findall(r"\{(\w+)\}", text)]
-    keys = re.findall(r'"\w+"(?=:)', text.split(DASHES)[0])
-    return list(dict.fromkeys([*blanks, *([DASHES.strip()] if DASHES in text else []), *keys]))
+def _fault(ours: str, text: str) -> str | None:
+    """Return what a prompt lacks of ours: the keys of its answer, the line of dashes, the blanks."""
+    needed = re.findall(r'"\w+"(?=:)', ours.split(DASHES)[0]) if DASHES in ours else re.findall(r"\{\w+\}", ours)
+    if missing := [each for each in dict.fromkeys(needed) if each not in text]:
+        return f"lacks {', '.join(missing)}"
+    if text.count(DASHES) != (count := ours.count(DASHES)):
+        return f"has {text.count(DASHES)} lines -----, not {count}"
+    if count and (got := _blanks(text)) != (blanks := _blanks(ours)):
+        return f"must end in lines of a label and {', '.join(blanks)}, got {', '.join(got) or 'none'}"
+    return None
+
+
+def _blanks(text: str) -> list[str]:
+    """Return the blanks of the user message, sorted; a line that is no label and blank counts as itself."""
+    lines = [line.strip() for line in text.split(DASHES)[1].splitlines() if line.strip()]
+    return sorted(f"{{{found['blank']}}}" if (found := _LINE.fullmatch(line)) else line for line in lines)
 
 
 @cache
 def _template(text: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the system message, and label and blank of each line of the user message."""
     system, user = text.split(DASHES)
-    lines = [_LINE.fullmatch(line) for line in user.splitlines()]
+    lines = [_LINE.fullmatch(line.strip()) for line in user.splitlines()]
     return system.strip(), [(line["label"], line["blank"]) for line in lines if line]
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from repair_hf.llm.cost import price_per_token
@@ -104,6 +105,9 @@ class LiteLLM:
 
         model: str = fitted["model"]
         raw: list[Any] = []
+        effort = fitted.get("reasoning_effort")
+        if effort and _mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
+            fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
         try:
             response = await litellm.acompletion(
                 **fitted,
@@ -151,7 +155,7 @@ def check_key(model: str, base_url: str | None) -> None:
     """Check that a key of the model's provider is set, where it needs one.
 
     Raises:
-        UserError: If none is set, or it is empty or holds a line break.
+        UserError: If none is set, or each is empty or holds a line break.
     """
     litellm = load_litellm()
     _, provider = find_provider(model)
@@ -162,9 +166,8 @@ def check_key(model: str, base_url: str | None) -> None:
     found = [name for name in os.environ if name.startswith(begins) and name.endswith(("KEY", "TOKEN"))]
     if named == sorted(missing) and named and not found and litellm.api_key is None:
         raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
-    for name in found:
-        if not os.environ[name].isprintable() or not os.environ[name].strip():
-            raise UserError(f"{name} is empty or holds a line break, so {model} cannot be asked; set it anew.")
+    if found and not any(os.environ[name].isprintable() and os.environ[name].strip() for name in found):
+        raise UserError(f"{found[0]} is empty or holds a line break, so {model} cannot be asked; set it anew.")
 
 
 def thinking_room(model: str, reasoning_effort: str | None) -> int:
@@ -174,13 +177,19 @@ def thinking_room(model: str, reasoning_effort: str | None) -> int:
         return 0
     if reasoning_effort != "none":
         return THINKING_TOKENS
-    name, provider = find_provider(model)
-    params = litellm.utils.get_optional_params(
-        model=name, custom_llm_provider=provider, reasoning_effort="none", drop_params=True
-    )
+    params = _mapped(model, "none")
     # Some models cannot turn reasoning off, and LiteLLM drops the parameter for some of these.
     is_off = params.get("reasoning_effort") == "none" or params.get("thinkingConfig", {}).get("thinkingBudget") == 0
     return 0 if is_off else THINKING_TOKENS
+
+
+@cache
+def _mapped(model: str, reasoning_effort: str) -> dict[str, Any]:
+    """Return what LiteLLM makes of an effort for this model."""
+    name, provider = find_provider(model)
+    return load_litellm().utils.get_optional_params(
+        model=name, custom_llm_provider=provider, reasoning_effort=reasoning_effort, drop_params=True
+    )
 
 
 def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal["schema", "object", "free"]:

@@ -94,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
         else:
             actions = [action for each in types for action in add_arguments(self, each)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
-        self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f.init}
+        self.known: dict[str, Field] = {f.name: f for t in types for f in fields(t) if f"--{f.name}" in self.by_flag}
         self.first_needed = next((name for name, field in self.known.items() if is_needed(field)), None)
         word = "" if self.first_needed is None else f"[{self.first_needed.upper()}] "
         self.usage = f"{prog} {word}[--config FILE.yaml] [options]"

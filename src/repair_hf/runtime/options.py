@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from math import isfinite
+from numbers import Real
 from operator import ge, gt, le
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
 DRAFT_JPEGS = "Decode large JPEGs at lower resolution: twice as fast; 99.9% of values change by at most 7 of 255."
@@ -59,21 +60,35 @@ def _metadata(help: str, bounds: dict[str, float]) -> dict[str, Any]:
 
 
 class Bounded:
-    """Base of the dataclasses whose options have bounds: checks them, and each value of a list. None passes.
+    """Base of the dataclasses of options: checks bounds and choices, also of each value of a list. None passes.
 
     Raises:
-        UserError: For the first value that is too small, too large, infinite, or not a number.
+        UserError: For the first value that is too small, too large, infinite, not a number, or not among the choices.
     """
 
     def __post_init__(self) -> None:
+        choices = _choices(type(self))
         for each in fields(self):  # type: ignore[arg-type]
-            bounds = each.metadata.get(BOUNDS)
-            value = getattr(self, each.name)
-            for number in value if isinstance(value, list) else [value]:
-                if not bounds or number is None:
+            bounds, value = each.metadata.get(BOUNDS), getattr(self, each.name)
+            for one in value if isinstance(value, list) else [value]:
+                if one is None:
                     continue
-                if not isfinite(number) or not all(_CHECKS[name][0](number, bound) for name, bound in bounds.items()):
-                    raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {number:g}.")
+                if (known := choices[each.name]) and one not in known:
+                    raise UserError(f"`{each.name}` must be {' or '.join(known)}, got {one!r}.")
+                if bounds and not (isinstance(one, Real) and isfinite(one) and _lies_within(one, bounds)):
+                    raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {one!r}.")
+
+
+def _choices(type: type) -> dict[str, list[Any]]:
+    """What each field accepts by its type, if that is a `Literal`, or an optional one or a list of one."""
+    return {
+        name: [value for part in (hint, *get_args(hint)) if get_origin(part) is Literal for value in get_args(part)]
+        for name, hint in get_type_hints(type).items()
+    }
+
+
+def _lies_within(number: Any, bounds: dict[str, float]) -> bool:
+    return all(_CHECKS[name][0](number, bound) for name, bound in bounds.items())
 
 
 def _in_words(bounds: dict[str, float]) -> str:

@@ -253,7 +253,7 @@ def _jsonable(obj: Any) -> Any:
     return str(obj) if isinstance(obj, Path) else obj
 
 
-_SECRET_NAME = re.compile(r"(^|_)(token|api_key|key|secret|password)$")
+_SECRET_NAME = re.compile(r"(^|_)(token|(zen)?api_?key|key|secret|password|bearer_token_bedrock)$")
 _SECRET_TEXT = re.compile(r"\b(hf_|sk-|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")  # by shape; user:password@host
 
 

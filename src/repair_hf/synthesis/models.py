@@ -256,14 +256,11 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
 
         model = LocalModel(name, batch_size=options.concurrency)
         return model.id, model
-    if is_one_of(name, LLMS) and options.llm_base_url is None:  # the toy world's LLM as a provider of LiteLLM
-        oracle.register()
-        name = name_of(name, LLMS)
     return name, None
 
 
 def _check_key(place: Place, name: str, base_url: str | None) -> None:
-    if place == "litellm" and not is_one_of(name, LLMS):
+    if place == "litellm":
         from repair_hf.llm.provider import check_key
 
         check_key(name, base_url)

@@ -4,9 +4,8 @@ It gets the messages that any provider gets: a prompt, labelled captions, images
 metadata and facts from captions, so it needs no weights and costs nothing. It answers as a language model would: the
 audit's verdict, an edit instruction, an edited caption.
 
-The same `answer` is available in this process (`provider`), as LiteLLM's custom provider `world` (`register`), and
-over HTTP (`server`). Errors are drawn from what is shown and the seed: a question always gets the same answer, however
-its prompt is worded. Their rates are in `errors`.
+The same `answer` is available in this process (`provider`) and over HTTP (`server`). Errors are drawn from what is
+shown and the seed: a question always gets the same answer, however its prompt is worded. Their rates are in `errors`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
 from repair_hf.toyworld import captions, instructions, mistakes, renderer, variations
 from repair_hf.toyworld.errors import CRITERION_1, LLMS, LLMErrors, errors_of
@@ -102,31 +100,6 @@ def provider(id: str = MODEL) -> Provider:
         return Reply(text, "stop", tokens_in, tokens_out, 0.0, id, others=more)
 
     return reply
-
-
-def register() -> None:
-    """Make the ids of `errors.LLMS` models of LiteLLM."""
-    litellm: Any = load_litellm()
-
-    class Oracle(litellm.CustomLLM):
-        async def acompletion(self, *, model, messages, optional_params, model_response, **_):
-            id = f"world/{model}"
-            ask = partial(answer, errors=errors_of(id, LLMS))
-            try:
-                texts = choices(ask, {"messages": messages, **optional_params})
-            except ValueError as error:
-                raise litellm.BadRequestError(str(error), model=id, llm_provider="world") from error
-            tokens_in, tokens_out = count_tokens(messages), sum(map(count_tokens, texts))
-            model_response.model = id
-            model_response.choices = [
-                litellm.Choices(index=k, finish_reason="stop", message=litellm.Message(content=text))
-                for k, text in enumerate(texts)
-            ]
-            model_response.usage = litellm.Usage(tokens_in, tokens_out, tokens_in + tokens_out)
-            return model_response
-
-    others = [entry for entry in litellm.custom_provider_map if entry["provider"] != "world"]
-    litellm.custom_provider_map = [*others, {"provider": "world", "custom_handler": Oracle()}]
 
 
 class _Shown(dict):
