@@ -49,7 +49,7 @@ class Prompts:
         always_instruct: Ask for an instruction in any case; otherwise the LLM may answer that nothing has to change.
 
     Raises:
-        UserError: If a file of the folder lacks a field of ours, or is no prompt.
+        UserError: If a file of the folder lacks a field of ours, holds a line that would not be sent, or is no prompt.
     """
 
     folder: str | Path | None = None
