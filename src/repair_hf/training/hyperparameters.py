@@ -32,8 +32,8 @@ class GridRule:
     )
     counterparts: Counterparts = opt(
         "edited",
-        "What an own failure is paired with: any edit for it (with `--grids paper` the best), the `best`, one of "
-        "this pair (`reciprocal`), an `annotation`.",
+        "Opposite an own failure: any edit for it (`--grids paper`: the best), the `best`, the pair's own "
+        "(`reciprocal`), an `annotation`.",
     )
     slot1: Slot1 = opt(
         "anchor",
