@@ -77,6 +77,15 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     )
 
 
+def test_a_trial_whose_repairs_all_fail_has_a_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["world", "build", "--train", "8", "--validation", "2", "--test", "2"]) == 0
+    words = "--pairs runs/world --max-images 4 --llm world/oracle?rejects_good=1 --methods repair --batch-size 2"
+    study(*words.split(), "--epochs", "1", "--seeds", "1")
+    page = Path("runs/study/study.md").read_text()
+    assert "## What to look at first" in page and "`repair`:" in page.partition("## Left out")[2]
+
+
 ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
 
 
@@ -111,7 +120,8 @@ def test_kept_cells_give_the_tables_and_are_not_trained_again(tiny, tmp_path):
     folder, words = tiny[0], [*TINY, "--cells", str(tiny[0] / "kept"), "--output"]
     kept = {path.name for path in (folder / "kept").iterdir()}
     assert kept == {f"{cell.name}.json" for cell in (folder / "cells").iterdir()}
-    shown = study(*words, str(tmp_path / "table"), "--table")
+    hosted = ["--llm", "openai/gpt-4o", "--editor", "openai/gpt-image-1"]  # no key: nothing is made
+    shown = study(*words, str(tmp_path / "table"), "--table", *hosted)
     assert (tmp_path / "table" / "study.md").read_text() == (folder / "study.md").read_text()
     assert not (tmp_path / "table" / "cells").exists() and "after 1 of 1 seeds" in shown
     more = study(*words, str(tmp_path / "more"), "--table", "--methods", "laclip", "negclip")

@@ -78,7 +78,7 @@ def _study(
     compositional: CompositionalOptions,
 ) -> list[Any]:
     """Return what a dry run has priced."""
-    from repair_hf.study.methods.registry import check_installed, load_methods
+    from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
@@ -96,7 +96,6 @@ def _study(
     methods = load_methods(setting.swaps)
     names = options.methods or (ON_RECORDS if options.records else [])
     wanted = _wanted(names, methods, setting)
-    check_installed([methods[name] for name in wanted])
     _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
     space = SearchSpace(
         options.learning_rates or size.learning_rates,
@@ -116,11 +115,18 @@ def _study(
 
 
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
-    """Report a missing or damaged model or split before anything is paid, also in a dry run."""
+    """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     from repair_hf.pairs.words import load_parser
+    from repair_hf.study.methods.registry import check_installed
     from repair_hf.synthesis.models import check_editor, find_usable_llm
     from repair_hf.synthesis.synthesize import check_models, check_retirements
 
+    if not is_drawn:
+        for split in (setting.split, *([setting.validation_split] if options.tune else [])):
+            setting.held_out(split)
+    if options.table:  # nothing is made or trained
+        return
+    check_installed(methods)
     if any(setting.has_records(method) for method in methods):
         setting.given_records  # noqa: B018  # loads and checks them
     means = set().union(*(setting.needs(method) for method in methods))
@@ -136,9 +142,6 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
         check_models(setting.swaps[name].llm, setting.swaps[name].editor)
     for model in {setting.model, *map(setting.model_of, methods)}:
         setting.digest(model)
-    if not is_drawn:
-        for split in (setting.split, *([setting.validation_split] if options.tune else [])):
-            setting.held_out(split)
 
 
 def _run_each(
