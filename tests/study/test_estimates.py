@@ -1,7 +1,7 @@
 """The dry run's counts: the paper's overhead table, by our own makers' declarations."""
 
 from dataclasses import replace
-from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,8 +137,21 @@ def test_the_plan_counts_each_methods_own_models(estimator, monkeypatch, own, sw
 def test_trainings_are_those_of_tuning_and_of_the_tables():
     """Of RePair 2 rates with one weight, then the other weight of the better rate, two seeds each."""
     space = SearchSpace([1e-5, 1e-6], [5.0], [0.5, 1.0])
-    count = partial(count_trainings, METHODS, space=space, tune=True, seeds=3)
+
+    def count(wanted, tune=True, points=(1.0,)):
+        study = SimpleNamespace(methods=METHODS, wanted=wanted, space=space, tune=tune, points=points)
+        return count_trainings(study, seeds=3)
+
     assert count(["vanilla"]) == 2 * 2 + 3 - 2
     assert count(["repair-paper"]) == 3 * 2 + 3 - 2
     assert count(["repair-paper", "hard-neg-only"]) == count(["repair-paper"]) + 3
     assert count(["vanilla"], tune=False) == 3
+    swept = ["vanilla", "simclr", "laclip", "repair", "wo-repair"]  # three train on data beside the pairs
+    assert count(swept, tune=False, points=[0.2, 0.5, 5, 1.0]) == 3 * (5 + 3 * 3)
+
+
+@pytest.mark.parametrize("more", [{"domain_notes": "Brand and size decide."}, {"audit": "lenient"}])
+def test_repair_is_priced_with_the_prompts_that_are_sent(estimator, monkeypatch, more):
+    before = estimator.of(METHODS["repair"]).prompt_tokens
+    monkeypatch.setattr(estimator, "setting", replace(estimator.setting, llm=replace(estimator.setting.llm, **more)))
+    assert estimator.of(METHODS["repair"]).prompt_tokens != before

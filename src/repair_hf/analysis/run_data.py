@@ -104,10 +104,9 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
 
 def synthesis_folders(root: Path) -> list[Path]:
     """Find the folders of records below a run's folder, by round."""
-    rounds = sorted(root.glob("round-*/records"), key=lambda path: int(path.parent.name.removeprefix("round-")))
     return [
         path
-        for path in (root, root / "records", *rounds)
+        for path in (root, root / "records", *rounds_in(root))
         if (path / "records").is_dir() and _stage_of(path) == "synthesize"
     ]
 

@@ -94,22 +94,20 @@ def _study(
     size = size_of(options, pairs_options)
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
     methods = load_methods(setting.swaps)
-    names = options.methods or (ON_RECORDS if options.records else [])
-    wanted = _wanted(names, methods, setting)
+    wanted = _wanted(options.methods or (ON_RECORDS if options.records else []), methods, setting)
     _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
     space = SearchSpace(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,
         options.grid_weights or size.grid_weights,
     )
+    points = [*options.shares, *options.sample_sizes]
+    study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     if options.dry_run:
-        trainings = count_trainings(methods, wanted, space, tune=options.tune, seeds=options.seeds)
-        return _dry_run(setting, size, [methods[name] for name in wanted], trainings)
+        return _dry_run(setting, size, [methods[name] for name in wanted], count_trainings(study, options.seeds))
     if size.world is not None:
         with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
-    points = [*options.shares, *options.sample_sizes]
-    study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     _run(study, setting, options)
     return []
 

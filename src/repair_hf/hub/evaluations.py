@@ -23,7 +23,7 @@ CASES = "_n_cases"  # ends the metric that holds the number of cases of a benchm
 
 
 def load_evaluations(stage: Stage, results: Sequence[str | Path]) -> dict[str, Stage]:
-    """Load folders of `repair-hf evaluate` by a name: the base, the others by the last parts of their path, then this model.
+    """Load folders of `repair-hf evaluate` by name: the base, the others by parts of their path, then this model.
 
     Raises:
         UserError: If a folder holds no evaluation, two are of one model, none is of this model, or pairs differ.

@@ -28,9 +28,10 @@ def overhead(results: Results, paper: str | None = None) -> Finding:
     repair, published = costs.get("repair", {}), published_results(paper) if paper else {}
     rows = {}
     for name, cost in costs.items():
-        cells = [f"{cost[kind]:,}" for kind in PAPER_COUNTS]
+        cells = [NONE if cost[kind] is None else f"{cost[kind]:,}" for kind in PAPER_COUNTS]
         for kind in ("llm_calls", "image_calls"):
-            cells.append(f"{cost[kind] / repair[kind]:.2f}" if repair.get(kind) else NONE)
+            is_known = repair.get(kind) and cost[kind] is not None
+            cells.append(f"{cost[kind] / repair[kind]:.2f}" if is_known else NONE)
         cells += [f"{cost['llm_per_sample']:.2f}", f"{cost['images_per_sample']:.2f}"]
         cells += [NONE if cost["dollars"] is None else f"{cost['dollars']:,.2f}"]
         rows[name] = cells + [published.get(name, {}).get(kind) or NONE for kind in PAPER_COUNTS if paper]

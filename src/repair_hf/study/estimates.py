@@ -14,6 +14,7 @@ from pathlib import Path
 
 from repair_hf.llm.cost import Estimate, StageCost, add_up, price_per_image, price_per_token
 from repair_hf.llm.journal import read_entries, shards
+from repair_hf.llm.prompts import Prompts
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
@@ -135,7 +136,7 @@ class Estimator:
     def _of_repair(self, variant: RepairVariant) -> Requests:
         llm, editor = self.setting.llm_of(variant), self.setting.editor_of(variant)
         is_audited = variant.synthesize.get("audited", True)
-        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited)
+        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited, prompts_of(llm))
         times = {side: variant.rounds * count / made for side, count in self.triplets(variant).items()}
         return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Requests())
 
@@ -149,7 +150,12 @@ class Estimator:
 
     @cache  # noqa: B019
     def _rehearse(
-        self, model: str, token_price: tuple[float, float] | None, image_price: float | None, is_audited: bool
+        self,
+        model: str,
+        token_price: tuple[float, float] | None,
+        image_price: float | None,
+        is_audited: bool,
+        prompts: Prompts,
     ) -> tuple[Estimate, int]:
         """Estimate some made-up failures, and return how many of each direction there are."""
         images, captions = len(self.sample.images), self.sample.caption_image
@@ -157,7 +163,9 @@ class Estimator:
         rows = [{"direction": "i2t", "q": q, "fp": self.sample.captions_of((q + 1) % images)[0]} for q in queries]
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
         options = SynthesisOptions(candidates=CANDIDATES, audited=is_audited)
-        estimate = estimate_run(self.sample, rows, model, options, price=token_price, image_price=image_price)
+        estimate = estimate_run(
+            self.sample, rows, model, options, price=token_price, image_price=image_price, prompts=prompts
+        )
         return estimate, len(queries)
 
     def _new(self, variant: RepairVariant, requests: Requests) -> Requests:

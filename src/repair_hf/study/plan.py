@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from repair_hf.analysis.costs import Item, dollars, items_of
 from repair_hf.study.estimates import Estimator, Requests
 from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.study.running import Study
 from repair_hf.study.swaps import Models
-from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, has_grids
+from repair_hf.study.tuning import TUNING_SEEDS, has_grids
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 GPUS = (1, 4, 8)
@@ -65,15 +66,15 @@ def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:
     return sum(made.values())
 
 
-def count_trainings(
-    methods: Mapping[str, Method], names: Sequence[str], space: SearchSpace, *, tune: bool, seeds: int
-) -> int:
-    """Count the trainings of the named methods, without plain trainings at equal compute."""
-    count = seeds * len(names)
-    points = {name: len(space.rates_and_lengths(methods[name])) for name in {methods[name].tuned_as for name in names}}
-    for name, tried in points.items():
-        tried += (len(space.grid_weights) - 1) * has_grids(methods[name])
-        if tune and tried > 1:
-            reused = min(seeds, TUNING_SEEDS) * (name in names)  # the best one is not trained again
+def count_trainings(study: Study, seeds: int) -> int:
+    """Count the trainings of a study, without plain trainings at equal compute."""
+    methods = [study.methods[name] for name in study.wanted]
+    swept = sum(bool(each.parts if isinstance(each, Baseline) else each.records) for each in methods)
+    count = seeds * (len(methods) + (len(study.points) - 1) * swept)
+    for name in {method.tuned_as for method in methods} if study.tune else ():
+        method = study.methods[name]
+        tried = len(study.space.rates_and_lengths(method)) + (len(study.space.grid_weights) - 1) * has_grids(method)
+        if tried > 1:
+            reused = min(seeds, TUNING_SEEDS) * (name in study.wanted)  # the best one is not trained again
             count += TUNING_SEEDS * tried - reused
     return count
