@@ -64,10 +64,9 @@ def training(results: Results) -> Finding:
     heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds", "edits that can train"]
     is_tuned = any(tuned.tried for tuned in results.tuned.values())
     note = (
-        "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with two seeds; "
-        "so was the learning rate of plain training of each length. Ablations of the same retriever use RePair's "
-        "hyperparameters. Only RePair has lambda, so it had more to choose from; weights inside other methods' "
-        "losses were not tuned."
+        "Learning rate and epochs were tuned by R@1 on the validation split, with two seeds; so were lambda, where a "
+        "method has it, and the learning rate of plain training of each length. Ablations use the hyperparameters of "
+        "`repair` or `repair-paper`. Weights inside other methods' losses were not tuned."
         if is_tuned
         else "Learning rate, epochs and lambda are the same for all methods; none were tuned."
     )
