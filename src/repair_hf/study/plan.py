@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import inf
 
 from repair_hf.analysis.costs import Item, dollars, items_of
-from repair_hf.study.estimates import Estimator, Requests
+from repair_hf.llm.cost import Estimate
+from repair_hf.study.estimates import Estimator
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.running import Study
 from repair_hf.study.swaps import Models
@@ -24,7 +25,7 @@ HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all
 def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -> list[tuple[str, ...]]:
     """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
     asked = estimator.by_models(methods)
-    price = sum((each for _, each in asked), Requests()).dollars
+    price = sum((each for _, each in asked), Estimate()).dollars
     training_hours = trainings * estimator.corpus.captions / CAPTIONS_PER_HOUR
     image_hours = sum(each.image_calls * seconds_per_image(models.editor) for models, each in asked) / 3600
     llm_hours = sum(each.llm_calls / (rate(models.llm) or inf) for models, each in asked) / 60
@@ -48,7 +49,7 @@ def rate(llm: LLMOptions) -> float:
     return (llm.requests_per_minute or REQUESTS_PER_MINUTE) * (find_llm(llm)[0] == "litellm")
 
 
-def bill(asked: Sequence[tuple[Models, Requests]]) -> list[Item]:
+def bill(asked: Sequence[tuple[Models, Estimate]]) -> list[Item]:
     """List what each LLM answers, then what each editor makes."""
     items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
     return sorted(items, key=lambda item: item.kind)
