@@ -43,11 +43,6 @@ def test_an_estimate_has_a_row_for_each_place_and_a_sum():
     assert len(costs.ESTIMATE_HEADS) == len(rows[0]) and len(costs.PAID_HEADS) == len(costs.paid_rows({})[0])
 
 
-def test_the_papers_own_counting_stands_beside_ours():
-    text = costs.papers_counting({"i2t": 10, "t2i": 20}, candidates=3)
-    assert "90 LLM calls and 60 images" in text and "47K I2T + 60K T2I come to 355K and 180K" in text
-
-
 def test_time_at_the_given_limits():
     estimate = estimate_cost(1000, 0, model=FLASH)  # 5,000 calls, 2.47 M tokens
     limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}

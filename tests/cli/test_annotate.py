@@ -42,7 +42,7 @@ def test_without_gradio_it_says_what_to_install(repaired, tmp_path, monkeypatch,
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["annotate", "edits", str(tmp_path)]) == 2
-    assert "pip install -e '.[ui]'" in capsys.readouterr().err
+    assert "pip install 'repair-hf[ui]'" in capsys.readouterr().err
 
 
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):

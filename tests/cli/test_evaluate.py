@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from repair_hf.cli.evaluate import short_names
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.comparison import short_names
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError

@@ -14,7 +14,7 @@ import yaml
 from repair_hf.cli.main import main
 from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.synthesis.rounds import mean_gain, paid_by, remaining_ceilings, round_rows
+from repair_hf.synthesis.rounds import mean_gain, paid_by, records_of_rounds, remaining_ceilings, round_rows
 
 NOISY = "world/oracle?keeps_bad=0.3&rejects_good=0.3"
 
@@ -132,13 +132,16 @@ def answers(folder: Path) -> int:
 
 def test_what_other_rounds_leave_of_ceilings(tmp_path):
     """Images count as dollars and not as answers of the LLM; a ceiling that is passed already leaves nothing."""
-    rounds = [tmp_path / f"round-{number}" / "records" for number in (1, 2)]
+    rounds = [tmp_path / f"round-{number}" / "records" for number in (2, 10)]
     for number, folder in enumerate(rounds, 1):
         with open_journal(folder) as journal, open_journal(folder, "images") as images:
             for n in range(3):
                 paid = Entry(f"{n}", "text", "stop", 1, 1, 0.5 * number, "audit", "t2i", "some/model", "model")
                 journal.put(paid)
                 images.put(paid._replace(stage="edit", dollars=2.0))
+    for other in ("round-1-old", "round-"):  # somebody's copy
+        (tmp_path / other / "records").mkdir(parents=True)
+    assert records_of_rounds(tmp_path) == rounds
     assert paid_by(rounds) == (4.5 + 12.0, 6)
     assert remaining_ceilings(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
     assert remaining_ceilings(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
@@ -160,6 +163,17 @@ def test_dry_run_prints_the_commands(recipe, words, tmp_path, capsys):
     )
     assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "none").exists()
     assert "--split test" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
+
+
+def test_failures_mined_without_a_retriever_have_no_rounds(recipe, tmp_path, capsys):
+    """There is nothing to train."""
+    folder = shutil.copytree(recipe, tmp_path / "recipe")
+    mine = yaml.safe_load((folder / "mine.yaml").read_text())
+    del mine["model"]
+    (folder / "mine.yaml").write_text(yaml.safe_dump(mine | {"embeddings": "vectors"}))
+    for more in ([], ["--dry-run"]):
+        assert main(["run", str(folder), "--output", str(tmp_path / "out"), *more]) == 2
+        assert f"{folder / 'mine.yaml'} has no `model` to train" in capsys.readouterr().err
 
 
 def test_what_the_recipe_has_paid_for_by_itself_is_not_paid_again(done, recipe, tmp_path):

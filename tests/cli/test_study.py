@@ -77,6 +77,15 @@ def test_methods_that_data_of_ones_own_has_no_means_for_are_left_out_and_named(t
     )
 
 
+def test_a_trial_whose_repairs_all_fail_has_a_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["world", "build", "--train", "8", "--validation", "2", "--test", "2"]) == 0
+    words = "--pairs runs/world --max-images 4 --llm world/oracle?rejects_good=1 --methods repair --batch-size 2"
+    study(*words.split(), "--epochs", "1", "--seeds", "1")
+    page = Path("runs/study/study.md").read_text()
+    assert "## What to look at first" in page and "`repair`:" in page.partition("## Left out")[2]
+
+
 ENDED = ["--methods", "ended", "--swaps", '{"ended": {"editor": "openai/gpt-image-1"}}']
 
 
@@ -111,7 +120,8 @@ def test_kept_cells_give_the_tables_and_are_not_trained_again(tiny, tmp_path):
     folder, words = tiny[0], [*TINY, "--cells", str(tiny[0] / "kept"), "--output"]
     kept = {path.name for path in (folder / "kept").iterdir()}
     assert kept == {f"{cell.name}.json" for cell in (folder / "cells").iterdir()}
-    shown = study(*words, str(tmp_path / "table"), "--table")
+    hosted = ["--llm", "openai/gpt-4o", "--editor", "openai/gpt-image-1"]  # no key: nothing is made
+    shown = study(*words, str(tmp_path / "table"), "--table", *hosted)
     assert (tmp_path / "table" / "study.md").read_text() == (folder / "study.md").read_text()
     assert not (tmp_path / "table" / "cells").exists() and "after 1 of 1 seeds" in shown
     more = study(*words, str(tmp_path / "more"), "--table", "--methods", "laclip", "negclip")
@@ -204,7 +214,7 @@ def test_every_method_runs_end_to_end(tmp_path):
     )  # fmt: skip
     assert "left out" not in shown
     table = pd.read_csv(tmp_path / "overhead.csv").set_index("method")
-    assert list(table.index) == list(load_methods())
+    assert set(table.index) == set(load_methods())
     for name, calls in PER_SAMPLE.items():
         assert tuple(table.loc[name, ["llm_per_sample", "images_per_sample"]]) == pytest.approx(calls), name
     for name in ("regime", "scores", "gains", "compositional", "value", "training", "tuning", "sweep"):

@@ -188,3 +188,12 @@ def test_evaluation_is_on_the_validation_split(flags, tmp_path, capsys):
     assert main([*flags, "--split", "train", "--eval-strategy", "epoch", "--validation-split", "all"]) == 0
     assert summary(tmp_path / "out")["eval_n_images"] == 12
     assert "eval    R@1 I2T" in capsys.readouterr().out
+
+
+def test_a_stopped_training_has_only_its_checkpoints(monkeypatch, capsys):
+    def stop(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("repair_hf.cli.main._run", stop)
+    assert main(["train"]) == 130
+    assert "resumes from the last checkpoint, if --save-strategy wrote one." in capsys.readouterr().err

@@ -129,16 +129,18 @@ def test_refuses_other_activations_and_architectures(encoder, siglip_folder, tmp
 
 
 def test_the_command_writes_a_folder(tmp_path, capsys):
-    words = ["export", "open_clip", "world/base", "--output", str(tmp_path / "base")]
-    assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "base").exists()
+    words = ["export", "open_clip", "world/base", "--output", str(tmp_path / "my base")]
+    assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "my base").exists()
     assert main(words) == 0
-    files = {path.name for path in (tmp_path / "base").iterdir()}
+    files = {path.name for path in (tmp_path / "my base").iterdir()}
     assert {"open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json", "summary.json"} <= files
-    written = (tmp_path / "base" / "open_clip_model.safetensors").stat().st_mtime_ns
+    written = (tmp_path / "my base" / "open_clip_model.safetensors").stat().st_mtime_ns
     capsys.readouterr()
     assert main(words) == 0  # is done already
-    assert (tmp_path / "base" / "open_clip_model.safetensors").stat().st_mtime_ns == written
-    assert f"create_model_and_transforms('local-dir:{tmp_path}/base')" in capsys.readouterr().out
+    assert (tmp_path / "my base" / "open_clip_model.safetensors").stat().st_mtime_ns == written
+    shown = capsys.readouterr().out
+    assert f"create_model_and_transforms('local-dir:{tmp_path}/my base')" in shown
+    assert f"--model 'local-dir:{tmp_path}/my base' " in shown
 
 
 def test_a_push_takes_both_formats(clip_folder, tmp_path):

@@ -106,10 +106,23 @@ def test_other_dual_encoders_are_not_said_to_be_clip(siglip_folder):
     assert 'padding="max_length"' in card and "SentenceTransformer(" not in card
 
 
+def test_other_models_are_told_apart_and_none_is_called_base(trained, results, tmp_path):
+    """`repair-hf run` calls each model `retriever`, and another training may start from another `base`."""
+    own = yaml.safe_load((results[1] / "config.yaml").read_text())
+    for name in ("world/base", "runs/round-0/retriever", "runs/round-1/retriever"):
+        folder = shutil.copytree(results[1], tmp_path / name)
+        (folder / "config.yaml").write_text(yaml.safe_dump(own | {"model": name, "model_digest": name}))
+        results.append(folder)
+    card = model_card(trained, "me/x", results=results)
+    for name in ("world--base", "round-0--retriever", "round-1--retriever", "vanilla"):
+        assert f"- against `{name}` (" in card
+    assert card.count("before training") == 1
+
+
 def test_what_was_not_measured_alike_is_not_compared(trained, results):
     with pytest.raises(UserError, match="none of .* measured the current weights in .*; evaluate them"):
         model_card(trained, "me/x", results=results[:2])
-    with pytest.raises(UserError, match="are both of `this model`"):
+    with pytest.raises(UserError, match="are both of one model"):
         model_card(trained, "me/x", results=[*results, results[-1]])
     changed = yaml.safe_load((results[0] / "config.yaml").read_text()) | {"pairs_fingerprint": "other"}
     (results[0] / "config.yaml").write_text(yaml.safe_dump(changed))

@@ -1,7 +1,7 @@
 """The dry run's counts: the paper's overhead table, by our own makers' declarations."""
 
 from dataclasses import replace
-from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,7 +70,9 @@ def test_dollars_follow_tokens(estimator):
 
 def test_what_methods_share_counts_once(estimator):
     def all_of(*names: str):
-        return estimator.of_all([METHODS[name] for name in names])
+        found = estimator.of_all([METHODS[name] for name in names])
+        kinds = ("llm_calls", "image_calls", "prompt_tokens", "completion_tokens", "dollars")
+        return SimpleNamespace(**{kind: round(getattr(found, kind), 6) for kind in kinds})
 
     assert all_of("laclip", "sugarcrepe") == all_of("laclip", "sugarcrepe", "la+sc")
     assert all_of("repair") == all_of("repair-i2t", "repair", "repair-both", "wo-repair", "wo-pqc")
@@ -79,7 +81,8 @@ def test_what_methods_share_counts_once(estimator):
     assert all_of("wo-pqc") == all_of("repair")  # alone it takes from nobody
     assert all_of("repair-2-rounds").llm_calls == 2 * all_of("repair").llm_calls
     assert all_of("repair-2-rounds", "repair") == all_of("repair-2-rounds")  # its first round is RePair's own
-    assert all_of("repair-i2t", "repair-t2i") == all_of("repair-i2t") + all_of("repair-t2i")
+    each = [all_of(name).dollars for name in ("repair-i2t", "repair-t2i")]
+    assert all_of("repair-i2t", "repair-t2i").dollars == pytest.approx(sum(each))
     negatives = all_of("sugarcrepe", "tripletclip")  # of three false captions one is the same
     assert negatives.llm_calls == all_of("sugarcrepe").llm_calls and negatives.image_calls == 145_000
 
@@ -137,8 +140,21 @@ def test_the_plan_counts_each_methods_own_models(estimator, monkeypatch, own, sw
 def test_trainings_are_those_of_tuning_and_of_the_tables():
     """Of RePair 2 rates with one weight, then the other weight of the better rate, two seeds each."""
     space = SearchSpace([1e-5, 1e-6], [5.0], [0.5, 1.0])
-    count = partial(count_trainings, METHODS, space=space, tune=True, seeds=3)
+
+    def count(wanted, tune=True, points=(1.0,)):
+        study = SimpleNamespace(methods=METHODS, wanted=wanted, space=space, tune=tune, points=points)
+        return count_trainings(study, seeds=3)
+
     assert count(["vanilla"]) == 2 * 2 + 3 - 2
     assert count(["repair-paper"]) == 3 * 2 + 3 - 2
     assert count(["repair-paper", "hard-neg-only"]) == count(["repair-paper"]) + 3
     assert count(["vanilla"], tune=False) == 3
+    swept = ["vanilla", "simclr", "laclip", "repair", "wo-repair"]  # three train on data beside the pairs
+    assert count(swept, tune=False, points=[0.2, 0.5, 5, 1.0]) == 3 * (5 + 3 * 3)
+
+
+@pytest.mark.parametrize("more", [{"domain_notes": "Brand and size decide."}, {"audit": "lenient"}])
+def test_repair_is_priced_with_the_prompts_that_are_sent(estimator, monkeypatch, more):
+    before = estimator.of(METHODS["repair"]).prompt_tokens
+    monkeypatch.setattr(estimator, "setting", replace(estimator.setting, llm=replace(estimator.setting.llm, **more)))
+    assert estimator.of(METHODS["repair"]).prompt_tokens != before

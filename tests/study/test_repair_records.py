@@ -1,6 +1,7 @@
 """Records of RePair's variants: rounds, mirrored failures, shares, and cost."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -141,5 +142,6 @@ def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert cost_of([tmp_path], {}) == (12, 6, 0.75 + 6.0)
     assert cost_of([tmp_path], {"i2t": 0.0, "t2i": 0.5}) == (4, 3, 0.1875 + 3.0)
+    assert cost_of([tmp_path, Path("me/records")], {}) == (None, None, None)  # one is on the Hub
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"paid": [bought | {"unpriced": 1}]}))
     assert cost_of([tmp_path], {})[2] is None

@@ -100,6 +100,37 @@ def test_a_method_that_has_nothing_to_train_on_is_left_out_and_named_once(tune, 
     assert "`repair-i2t`: runs/x" in left_out(results).note
 
 
+@pytest.mark.parametrize("tune", [True, False])
+@pytest.mark.parametrize(
+    "lacking, rows",
+    [
+        ("simclr--test--lr0.0003--epochs1--share0.5", ["vanilla", "laclip"]),
+        ("other-backbone-vanilla", ["vanilla", "simclr", "laclip"]),
+        ("vanilla", None),
+    ],
+)
+def test_a_cell_that_is_not_there_leaves_out_what_needs_it(lacking, rows, tune, setting):
+    class Incomplete(MadeUp):
+        def _measure(self, cell, method, *, keep_weights=False):
+            if cell.name.startswith(lacking):
+                raise NoRecords(f"{cell.name} has not been trained yet")
+            found = super()._measure(cell, method)
+            few = {"simclr": {"drawn": Cost(9, 0, 0, 0, 0, None)}, "laclip": {"rewrite": Cost(0, 0, 0, 0, 0, None)}}
+            return replace(found, made=few.get(cell.method, {}))
+
+    wanted, points = ["simclr", "laclip", "other-backbone"][: 3 if rows is None or len(rows) > 2 else 2], [0.5, 4]
+    space = SearchSpace([3e-4, 1e-4], [1.0], [0.5])
+    study = Incomplete(setting, load_methods(), wanted, space, tune=tune, points=points)
+    study.products = SimpleNamespace(lacks=lambda method: False)
+    if rows is None:
+        with pytest.raises(NoRecords, match="needs plain training, but vanilla--.* has not been trained yet"):
+            list(study.run(1))
+        return
+    [results] = study.run(1)
+    assert list(results.rows) == rows and set(study.wanted) - set(rows) == set(results.left_out)
+    assert set(results.sweep) <= {"simclr"}  # nothing was made for the others
+
+
 def test_a_sweep_trains_on_shares_and_on_the_numbers_of_samples_that_there_are(setting):
     class Made(MadeUp):
         def _measure(self, cell, method, *, keep_weights=False):

@@ -65,6 +65,12 @@ def test_an_option_of_training_is_the_same_for_all_methods():
     assert {free.training_of(method)["max_grad_norm"] for method in (None, *METHODS.values())} == {0.0}
 
 
+def test_kept_cells_have_no_compositional_results():
+    options = StudyOptions(cells="kept"), StudyPairsOptions(), StudyLLMOptions(), StudyEditorOptions()
+    with pytest.raises(UserError, match="`cells` keeps no results of `compositional` benchmarks"):
+        settle(*options, CompositionalOptions(["world"]), print)
+
+
 def test_a_retriever_of_the_toy_world_is_refused_for_photographs(tmp_path):
     with pytest.raises(UserError, match="`model` world/base knows the toy world alone, and `pairs` names"):
         setting(str(tmp_path))

@@ -156,6 +156,8 @@ def test_costs_add_parts_up_and_divide_by_repair(results):
     found = overhead(results()).table.set_index("method")
     assert found.loc["repair", "LLM x repair"] == "1.00" and found.loc["vanilla", "LLM x repair"] == "0.00"
     assert found.loc["repair", "dollars"] == "–"  # no list price is known
+    unknown = total_cost([Cost(10, 12, 5, 1.0, 0.5, 1.0), Cost(3, None, None, 5.0, 3.0, None)])
+    assert [unknown[name] for name in ("samples", "llm_calls", "image_calls", "dollars")] == [13, None, None, None]
     found = training(results()).data.set_index("method")
     assert found.loc["vanilla", "encodes"] == 10 * (8 + 8)
 
@@ -168,6 +170,19 @@ def test_value_divides_the_gain_by_what_the_data_took(results, differences):
     assert list(found.table["method"]) == ["repair"] and row["gain"] == pytest.approx(100 * gap)
     assert list(row[["made", "llm_calls"]]) == pytest.approx([row["gain"] * 1000 / 3, row["gain"] * 50])
     assert found.table["per dollar"][0] == "–"
+
+
+def test_what_nobody_counted_stands_as_a_dash(results, differences):
+    """Records from the Hub do not say what they cost."""
+    made = results()
+    cells = tuple(
+        replace(cell, made={"records": Cost(3, None, None, 5.0, 3.0, None)}) for cell in made.rows["repair"].cells
+    )
+    made = replace(made, rows=made.rows | {"repair": replace(made.rows["repair"], cells=cells)})
+    row = overhead(made).table.set_index("method").loc["repair"]
+    assert {row[name] for name in ("LLM calls", "images", "LLM x repair", "dollars")} == {"–"}
+    row = value(made, differences).table.set_index("method").loc["repair"]
+    assert {row[name] for name in row.index if "calls" in name or "dollar" in name} == {"–"}
 
 
 def test_sweep_has_every_share_and_every_number_of_samples_that_there_is(results):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, estimate_cost, known_dollars
+from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, known_dollars
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")
-PAPER_RETAINED = {"i2t": 47_000, "t2i": 60_000}
 STAGES, DIRECTIONS = ("audit", "instruct", "edit", "label"), ("i2t", "t2i")
 
-Row = tuple[str | int, ...]
+Row = tuple[str | float, ...]
 
 
 class Item(NamedTuple):
@@ -26,24 +25,11 @@ class Item(NamedTuple):
     dollars: float | None
 
 
-class Counted(Protocol):
-    """What is asked of an LLM and an editor, with the price of each; None if it is unknown."""
-
-    @property
-    def llm_calls(self) -> float: ...
-    @property
-    def image_calls(self) -> float: ...
-    @property
-    def llm_dollars(self) -> float | None: ...
-    @property
-    def image_dollars(self) -> float | None: ...
-
-
-def items_of(counted: Counted, llm: LLMOptions, editor: EditorOptions) -> list[Item]:
+def items_of(estimate: Estimate, llm: LLMOptions, editor: EditorOptions) -> list[Item]:
     """List what an LLM answers and an editor makes."""
     return [
-        Item(counted.llm_calls, "answers", llm.llm, find_llm(llm)[0], counted.llm_dollars),
-        Item(counted.image_calls, "images", editor.editor, find_editor(editor)[0], counted.image_dollars),
+        Item(estimate.llm_calls, "answers", llm.llm, find_llm(llm)[0], estimate.llm_dollars),
+        Item(estimate.image_calls, "images", editor.editor, find_editor(editor)[0], estimate.image_dollars),
     ]
 
 
@@ -118,18 +104,6 @@ def whole_price(items: Sequence[Item]) -> str:
         for (kind, model, place), (count, amounts) in found.items()
     ]
     return f"Whole price: {dollars(add_up(item.dollars for item in items))}{': ' * bool(each)}{', '.join(each)}."
-
-
-def papers_counting(mined: Mapping[str, int], candidates: int) -> str:
-    """Describe the number of calls as the paper's cost table counts them, by retained samples."""
-    ours = estimate_cost(mined["i2t"], mined["t2i"], candidates=candidates)
-    paper = estimate_cost(PAPER_RETAINED["i2t"], PAPER_RETAINED["t2i"])
-    kept = " + ".join(f"{count // 1000}K {direction.upper()}" for direction, count in PAPER_RETAINED.items())
-    return (
-        f"As the RePair paper counts, by retained samples: {ours.llm_calls:,} LLM calls and {ours.image_calls:,} "
-        f"images if all were retained; its own {kept} come to {paper.llm_calls // 1000}K and "
-        f"{paper.image_calls // 1000}K."
-    )
 
 
 def _estimated(cost: StageCost | Estimate) -> tuple[str, str, str]:

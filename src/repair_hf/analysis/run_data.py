@@ -17,6 +17,7 @@ from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.own_files import read_json, read_lines, read_yaml
 from repair_hf.runtime.run_folder import FORGET
+from repair_hf.synthesis.rounds import records_of_rounds
 
 LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
 
@@ -104,10 +105,9 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
 
 def synthesis_folders(root: Path) -> list[Path]:
     """Find the folders of records below a run's folder, by round."""
-    rounds = sorted(root.glob("round-*/records"), key=lambda path: int(path.parent.name.removeprefix("round-")))
     return [
         path
-        for path in (root, root / "records", *rounds)
+        for path in (root, root / "records", *records_of_rounds(root))
         if (path / "records").is_dir() and _stage_of(path) == "synthesize"
     ]
 

@@ -57,7 +57,7 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
     from repair_hf.runtime.locks import one_writer
 
     if not options.dry_run and importlib.util.find_spec("gradio") is None:
-        raise UserError("the page needs Gradio, which is not installed: pip install -e '.[ui]'")
+        raise UserError("the page needs Gradio, which is not installed: pip install 'repair-hf[ui]'")
     material = gather(options.run)
     if len(material.folders) != 1:
         found = ", ".join(map(str, material.folders)) or "none"

@@ -66,6 +66,7 @@ def run(
     from rich.console import Console
 
     from repair_hf.analysis.tables import intervals_table
+    from repair_hf.evaluation.comparison import short_names
     from repair_hf.evaluation.compositional import load_benchmarks
     from repair_hf.evaluation.judging import told_cases
     from repair_hf.evaluation.provenance import describe
@@ -116,27 +117,6 @@ def _print_plan(data: _Data, models: int) -> None:
     print(f"{images:,} images and {captions:,} captions would be embedded and ranked{times}.")
     for cases in data.sets:
         print(f"{cases.benchmark}: {len(cases):,} cases of {len(cases.captions):,} captions.")
-
-
-def short_names(models: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each model, which also names its folder: the last parts of its id that are unique.
-
-    Example:
-        >>> short_names(["world/base", "runs/a/retriever", "runs/b/retriever"])
-        {'base': 'world/base', 'a--retriever': 'runs/a/retriever', 'b--retriever': 'runs/b/retriever'}
-    """
-    if twice := sorted({model for model in models if list(models).count(model) > 1}):
-        raise UserError(f"`model` names {', '.join(twice)} twice; a model cannot be compared with itself.")
-    parts, names = [Path(model).parts for model in models], {}
-    for model, own in zip(models, parts, strict=True):
-        others = [other for other in parts if other is not own]
-        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
-        names["--".join(own[-length:]).strip("/.") or "model"] = model
-    if len(names) < len(models):
-        raise UserError(
-            f"`model` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
-        )
-    return names
 
 
 def _check_model(

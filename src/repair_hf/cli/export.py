@@ -46,11 +46,11 @@ def open_clip(options: ExportOptions, stage: StageOptions) -> None:
         folder = open_stage(stage.output, command="export open_clip", options=resolved)
         config = export_open_clip(encoder, folder, name=folder.resolve().name)
         finish_stage(folder, {"parameters": size, **config})
-    name = shlex.quote(f"local-dir:{stage.output}")
+    name = f"local-dir:{stage.output}"
     print(
         f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
         f"open_clip.create_model_and_transforms({name!r}) loads it; "
-        f"`clip_benchmark eval --model {name} --pretrained '' --no_amp ...` evaluates it."
+        f"`clip_benchmark eval --model {shlex.quote(name)} --pretrained '' --no_amp ...` evaluates it."
     )
     suggest("evaluate", options.model, "--pairs", "...", "--output", "runs/evaluate")
 

@@ -103,7 +103,8 @@ def _run_guarded(words: list[str], debug: bool) -> int:
 
 def _end(prog: str, error: KeyboardInterrupt) -> int:
     """Say in one line that a signal ended the command, unless the terminal is gone, and return the shell's code."""
-    line = f"{prog}: {str(error) or 'interrupted'}; the same command resumes from what is on disk."
+    start = "the last checkpoint, if --save-strategy wrote one" if prog == "repair-hf train" else "what is on disk"
+    line = f"{prog}: {str(error) or 'interrupted'}; the same command resumes from {start}."
     for stream, said in ((sys.stdout, ""), (sys.stderr, f"{line}\n")):
         try:
             stream.write(said)

@@ -35,7 +35,6 @@ EPILOG = """examples:
 Each stage reads its recipe of that folder; the round sets models, records and outputs. You can repeat a finished run
 with more --rounds."""
 
-ALL_RECORDS = "round-*/records"
 STAGES = ("mine", "synthesize", "train", "evaluate")
 
 
@@ -85,7 +84,7 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
     from repair_hf.synthesis.outcome import NothingRepaired
     from repair_hf.synthesis.reuse import inherit
-    from repair_hf.synthesis.rounds import mean_gain, paid_by, round_rows
+    from repair_hf.synthesis.rounds import mean_gain, paid_by, records_of_rounds, round_rows
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
     done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]
@@ -97,7 +96,7 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
         try:
             rounds.repair(number)
         except BudgetSpent as error:
-            dollars, calls = paid_by(folder.glob(ALL_RECORDS))
+            dollars, calls = paid_by(records_of_rounds(folder))
             raise RunStopped(
                 f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
                 "paid in all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there and rerun."
@@ -170,9 +169,9 @@ class _Rounds:
 
     def _ceilings(self, records: Path) -> list[str]:
         """Return flags for what other rounds leave of the recipe's ceilings; none before another round has started."""
-        from repair_hf.synthesis.rounds import remaining_ceilings
+        from repair_hf.synthesis.rounds import records_of_rounds, remaining_ceilings
 
-        others = [path for path in self.folder.glob(ALL_RECORDS) if path != records]
+        others = [path for path in records_of_rounds(self.folder) if path != records]
         recipe = _read(self.recipe, "synthesize")
         return flags(remaining_ceilings(recipe.max_usd, recipe.max_calls, others)) if others else []
 
@@ -186,6 +185,8 @@ def _check(recipe: Path) -> None:
         raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
     for name in STAGES:  # report a misspelt key in the last recipe before the first stage runs
         _read(recipe, name)
+    if _read(recipe, "mine").model is None:
+        raise UserError(f"{recipe / 'mine.yaml'} has no `model` to train; name one, and leave `embeddings` out.")
 
 
 def _read(recipe: Path, name: str) -> Any:

@@ -78,7 +78,7 @@ def _study(
     compositional: CompositionalOptions,
 ) -> list[Any]:
     """Return what a dry run has priced."""
-    from repair_hf.study.methods.registry import check_installed, load_methods
+    from repair_hf.study.methods.registry import load_methods
     from repair_hf.study.plan import count_trainings
     from repair_hf.study.running import Study
     from repair_hf.study.setting import settle
@@ -94,33 +94,37 @@ def _study(
     size = size_of(options, pairs_options)
     setting = settle(options, pairs_options, llm, editor, compositional, run_command)
     methods = load_methods(setting.swaps)
-    names = options.methods or (ON_RECORDS if options.records else [])
-    wanted = _wanted(names, methods, setting)
-    check_installed([methods[name] for name in wanted])
+    wanted = _wanted(options.methods or (ON_RECORDS if options.records else []), methods, setting)
     _check(setting, [methods[name] for name in wanted], options, is_drawn=size.world is not None)
     space = SearchSpace(
         options.learning_rates or size.learning_rates,
         options.epochs or size.epochs,
         options.grid_weights or size.grid_weights,
     )
+    points = [*options.shares, *options.sample_sizes]
+    study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     if options.dry_run:
-        trainings = count_trainings(methods, wanted, space, tune=options.tune, seeds=options.seeds)
-        return _dry_run(setting, size, [methods[name] for name in wanted], trainings)
+        return _dry_run(setting, size, [methods[name] for name in wanted], count_trainings(study, options.seeds))
     if size.world is not None:
         with setting.sharing.lock("world"):
             run_command("world", "build", "--output", setting.pairs_options.pairs, *flags(size.world))
-    points = [*options.shares, *options.sample_sizes]
-    study = Study(setting, methods, wanted, space, tune=options.tune, points=points, tell=print)
     _run(study, setting, options)
     return []
 
 
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
-    """Report a missing or damaged model or split before anything is paid, also in a dry run."""
+    """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     from repair_hf.pairs.words import load_parser
+    from repair_hf.study.methods.registry import check_installed
     from repair_hf.synthesis.models import check_editor, find_usable_llm
     from repair_hf.synthesis.synthesize import check_models, check_retirements
 
+    if not is_drawn:
+        for split in (setting.split, *([setting.validation_split] if options.tune else [])):
+            setting.held_out(split)
+    if options.table:  # nothing is made or trained
+        return
+    check_installed(methods)
     if any(setting.has_records(method) for method in methods):
         setting.given_records  # noqa: B018  # loads and checks them
     means = set().union(*(setting.needs(method) for method in methods))
@@ -136,9 +140,6 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
         check_models(setting.swaps[name].llm, setting.swaps[name].editor)
     for model in {setting.model, *map(setting.model_of, methods)}:
         setting.digest(model)
-    if not is_drawn:
-        for split in (setting.split, *([setting.validation_split] if options.tune else [])):
-            setting.held_out(split)
 
 
 def _run_each(

@@ -26,7 +26,7 @@ def suggest(*words: str) -> None:
         print(f"next: repair-hf {shlex.join(words)}")
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | int]], *, labels: int = 1) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str | float]], *, labels: int = 1) -> None:
     """Print a table whose first `labels` columns are left-aligned."""
     from rich.console import Console
 

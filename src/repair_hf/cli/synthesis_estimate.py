@@ -63,7 +63,6 @@ def print_estimate(
         saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
         print(f"Saved: {costs.dollars(saved)} of {costs.dollars(whole)}; {described(left_out.counts)}.")
     print(costs.time_at_limits(estimate, **limits))
-    print(costs.papers_counting(mined, options.candidates))
     table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()
     table = table.rename(columns={"q": "q_id", "fp": "fp_id"})
     reach = edits_reachable(table.assign(has_edit=True, record_id=""))

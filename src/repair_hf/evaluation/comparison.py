@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,27 @@ from repair_hf.evaluation.intervals import interval
 from repair_hf.runtime.options import UserError
 
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
+
+
+def short_names(models: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each model, which also names its folder: the last parts of its id that are unique.
+
+    Example:
+        >>> short_names(["world/base", "runs/a/retriever", "runs/b/retriever"])
+        {'base': 'world/base', 'a--retriever': 'runs/a/retriever', 'b--retriever': 'runs/b/retriever'}
+    """
+    if twice := sorted({model for model in models if list(models).count(model) > 1}):
+        raise UserError(f"`model` names {', '.join(twice)} twice; a model cannot be compared with itself.")
+    parts, names = [Path(model).parts for model in models], {}
+    for model, own in zip(models, parts, strict=True):
+        others = [other for other in parts if other is not own]
+        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        names["--".join(own[-length:]).strip("/.") or "model"] = model
+    if len(names) < len(models):
+        raise UserError(
+            f"`model` names {', '.join(models)}, whose short names are equal; rename a folder, or leave one out."
+        )
+    return names
 
 
 def changes(before: np.ndarray, now: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult
 
 from repair_hf.analysis.tables import SIDES, interval_cells, label, metrics_table
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.comparison import short_names
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import Stage
 from repair_hf.runtime.options import UserError
@@ -22,26 +23,30 @@ CASES = "_n_cases"  # ends the metric that holds the number of cases of a benchm
 
 
 def load_evaluations(stage: Stage, results: Sequence[str | Path]) -> dict[str, Stage]:
-    """Load folders of `repair-hf evaluate` by a name: the base, the others by their folder, then this model.
+    """Load folders of `repair-hf evaluate` by name: the base, the others by parts of their path, then this model.
 
     Raises:
         UserError: If a folder holds no evaluation, two are of one model, none is of this model, or pairs differ.
     """
     if not results:
         return {}
-    own = DualEncoder.from_pretrained(stage.folder, device="cpu").digest
-    named = {own: OWN, stage.options.get("model_digest"): BASE}
-    found: dict[str, Stage] = {}
+    measured: dict[str, Stage] = {}  # by the digest of the weights
     for folder in results:
         run = Stage.of(folder)
         if run.versions.get("command") != "evaluate" or not run.summary:
             raise UserError(f"--results: {folder} holds no finished evaluation; give folders of `repair-hf evaluate`.")
         if "model_digest" not in run.options:
             raise UserError(f"--results: {folder} compares several models; give its subfolders, one for each model.")
-        name = named.get(run.options["model_digest"], Path(str(run.options["model"])).name)
-        if name in found:
-            raise UserError(f"--results: {folder} and {found[name].folder} are both of `{name}`; give one of them.")
-        found[name] = run
+        weights = run.options["model_digest"]
+        if weights in measured:
+            raise UserError(f"--results: {folder} and {measured[weights].folder} are both of one model; give one.")
+        measured[weights] = run
+    own = DualEncoder.from_pretrained(stage.folder, device="cpu").digest
+    known = {stage.options.get("model_digest"): BASE, own: OWN}
+    paths = {weights: str(Path(str(run.options["model"])).resolve()) for weights, run in measured.items()}
+    others = short_names([BASE, OWN, *(path for weights, path in paths.items() if weights not in known)])
+    names = {path: name for name, path in others.items()}
+    found = {known.get(weights) or names[paths[weights]]: run for weights, run in measured.items()}
     if OWN not in found:
         raise UserError(
             f"--results: none of {list(map(str, results))} measured the current weights in {stage.folder}; "

@@ -79,8 +79,8 @@ class StageCost:
 
     stage: str
     direction: str
-    llm_calls: int
-    image_calls: int
+    llm_calls: float
+    image_calls: float
     prompt_tokens: float
     completion_tokens: float
     dollars: float | None
@@ -88,16 +88,19 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a synthesis run will need, by stage and in total."""
+    """What a synthesis run, or a method of the study, will need: by stage and in total."""
 
-    stages: tuple[StageCost, ...]
+    stages: tuple[StageCost, ...] = ()
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.stages + other.stages)
 
     @property
-    def llm_calls(self) -> int:
+    def llm_calls(self) -> float:
         return sum(stage.llm_calls for stage in self.stages)
 
     @property
-    def image_calls(self) -> int:
+    def image_calls(self) -> float:
         return sum(stage.image_calls for stage in self.stages)
 
     @property

@@ -23,7 +23,7 @@ from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_rank
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
-from repair_hf.study.methods.samples import SampleRows
+from repair_hf.study.methods.samples import SampleRows, content_of
 from repair_hf.study.products import Products
 from repair_hf.study.repair_records import share_of_records
 from repair_hf.study.setting import Knobs, Setting
@@ -141,7 +141,7 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], se
 def _content_digest(cell: Cell, made: Mapping[str, Product], resolved: dict[str, Any], setting: Setting) -> str:
     """Digest everything that decides the result by its content: the same on any machine and in any folder."""
     samples = {part: one.data for part, one in made.items() if "text" in one.data.column_names}
-    named = {part: digest([some[name][:] for name in ("caption_id", "text")]) for part, some in samples.items()}
+    named = {part: content_of(some) for part, some in samples.items()}
     data = {
         "pairs_fingerprint": setting.content_digest(None),
         "held_out_fingerprint": setting.content_digest(cell.split),

@@ -28,9 +28,10 @@ def overhead(results: Results, paper: str | None = None) -> Finding:
     repair, published = costs.get("repair", {}), published_results(paper) if paper else {}
     rows = {}
     for name, cost in costs.items():
-        cells = [f"{cost[kind]:,}" for kind in PAPER_COUNTS]
+        cells = [NONE if cost[kind] is None else f"{cost[kind]:,}" for kind in PAPER_COUNTS]
         for kind in ("llm_calls", "image_calls"):
-            cells.append(f"{cost[kind] / repair[kind]:.2f}" if repair.get(kind) else NONE)
+            is_known = repair.get(kind) and cost[kind] is not None
+            cells.append(f"{cost[kind] / repair[kind]:.2f}" if is_known else NONE)
         cells += [f"{cost['llm_per_sample']:.2f}", f"{cost['images_per_sample']:.2f}"]
         cells += [NONE if cost["dollars"] is None else f"{cost['dollars']:,.2f}"]
         rows[name] = cells + [published.get(name, {}).get(kind) or NONE for kind in PAPER_COUNTS if paper]
@@ -63,10 +64,9 @@ def training(results: Results) -> Finding:
     heads = ["method", *KNOBS, "steps", "images a step", "texts a step", "encodes", "seconds", "edits that can train"]
     is_tuned = any(tuned.tried for tuned in results.tuned.values())
     note = (
-        "Learning rate, epochs and lambda were tuned for each method by R@1 on the validation split, with two seeds; "
-        "so was the learning rate of plain training of each length. Ablations of the same retriever use RePair's "
-        "hyperparameters. Only RePair has lambda, so it had more to choose from; weights inside other methods' "
-        "losses were not tuned."
+        "Learning rate and epochs were tuned by R@1 on the validation split, with two seeds; so were lambda, where a "
+        "method has it, and the learning rate of plain training of each length. Ablations use the hyperparameters of "
+        "`repair` or `repair-paper`. Weights inside other methods' losses were not tuned."
         if is_tuned
         else "Learning rate, epochs and lambda are the same for all methods; none were tuned."
     )

@@ -12,8 +12,9 @@ from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 
-from repair_hf.llm.cost import Estimate, StageCost, add_up, price_per_image, price_per_token
+from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
 from repair_hf.llm.journal import read_entries, shards
+from repair_hf.llm.prompts import Prompts
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
@@ -26,32 +27,6 @@ from repair_hf.synthesis.sources import SourceImages
 
 SAMPLE = 24  # captions and images that tokens are counted on
 CANDIDATES = 3  # of RePair's edits, its default
-
-
-@dataclass(frozen=True)
-class Requests:
-    """Estimated requests."""
-
-    llm_calls: float = 0
-    image_calls: float = 0
-    prompt_tokens: float = 0  # tokens that the LLM reads
-    completion_tokens: float = 0  # tokens that the LLM writes
-    llm_dollars: float | None = 0.0  # list price of the LLM's answers; None if it is unknown
-    image_dollars: float | None = 0.0  # and of the images
-
-    @property
-    def dollars(self) -> float | None:
-        return add_up([self.llm_dollars, self.image_dollars])
-
-    def __add__(self, other: Requests) -> Requests:
-        return Requests(
-            self.llm_calls + other.llm_calls,
-            self.image_calls + other.image_calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            add_up([self.llm_dollars, other.llm_dollars]),
-            add_up([self.image_dollars, other.image_dollars]),
-        )
 
 
 @dataclass(frozen=True)
@@ -69,21 +44,21 @@ class Estimator:
         self.setting, self.corpus, self.sample = setting, corpus, sample
         self.sources = SourceImages(sample.images)
 
-    def of(self, method: Method) -> Requests:
-        return sum(self.parts(method).values(), Requests())
+    def of(self, method: Method) -> Estimate:
+        return sum(self.parts(method).values(), Estimate())
 
-    def of_all(self, methods: Sequence[Method]) -> Requests:
+    def of_all(self, methods: Sequence[Method]) -> Estimate:
         """Estimate methods together, as `by_models` does."""
-        return sum((requests for _, requests in self.by_models(methods)), Requests())
+        return sum((requests for _, requests in self.by_models(methods)), Estimate())
 
-    def by_models(self, methods: Sequence[Method]) -> list[tuple[Models, Requests]]:
+    def by_models(self, methods: Sequence[Method]) -> list[tuple[Models, Estimate]]:
         """Estimate each part of methods, with the models that it asks.
 
         What several share counts once, and so does what a variant reuses from RePair. Only certain reuse counts:
         another choice of candidates asks nothing new, another editor asks for images only, and the first of several
         rounds is RePair's own.
         """
-        found: dict[str, tuple[Models, Requests]] = {}
+        found: dict[str, tuple[Models, Estimate]] = {}
         has_repair = any("repair" in self.parts(method) for method in methods)
         for method in methods:
             for name, requests in self.parts(method).items():
@@ -93,7 +68,7 @@ class Estimator:
                 found[name] = max(found.get(name, one), one, key=lambda each: each[1].llm_calls + each[1].image_calls)
         return list(found.values())
 
-    def parts(self, method: Method) -> dict[str, Requests]:
+    def parts(self, method: Method) -> dict[str, Estimate]:
         """Estimate the parts that methods can share: a prompt, a maker's images, a variant's records."""
         if isinstance(method, Baseline):
             return {name: each for maker in method.parts.values() for name, each in self._of_maker(maker).items()}
@@ -108,16 +83,16 @@ class Estimator:
         first = (islice(read_entries(shards(Path(folder))), 1) for folder in self.setting.records)
         return any(entry.model == find_llm(self.setting.llm)[1] for entries in first for entry in entries)
 
-    def _of_maker(self, maker: Maker) -> dict[str, Requests]:
+    def _of_maker(self, maker: Maker) -> dict[str, Estimate]:
         token_price, image_price = prices(self.setting.llm, self.setting.editor)
         found = {}
         for prompt, times in maker.asks.items():
             calls = times * self.corpus.captions
             tokens_in, tokens_out = (calls * each for each in self._tokens(prompt))
             dollars = None if token_price is None else tokens_in * token_price[0] + tokens_out * token_price[1]
-            found[prompt] = Requests(calls, 0, tokens_in, tokens_out, dollars)
+            found[prompt] = Estimate((StageCost(prompt, "i2t", calls, 0, tokens_in, tokens_out, dollars),))
         images = (maker.edits + maker.draws) * self.corpus.captions
-        return found | {f"{maker.name}, images": Requests(0, images, image_dollars=_times(images, image_price))}
+        return found | {f"{maker.name}, images": _of_images(images, image_price)}
 
     @cache  # noqa: B019
     def _tokens(self, prompt: str) -> tuple[float, float]:
@@ -132,12 +107,12 @@ class Estimator:
         ]
         return sum(asked) / len(asked), sum(map(text_tokens, texts)) / len(texts)
 
-    def _of_repair(self, variant: RepairVariant) -> Requests:
+    def _of_repair(self, variant: RepairVariant) -> Estimate:
         llm, editor = self.setting.llm_of(variant), self.setting.editor_of(variant)
         is_audited = variant.synthesize.get("audited", True)
-        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited)
+        estimate, made = self._rehearse(find_llm(llm)[1], *prices(llm, editor), is_audited, prompts_of(llm))
         times = {side: variant.rounds * count / made for side, count in self.triplets(variant).items()}
-        return sum((_scaled(stage, times[stage.direction]) for stage in estimate.stages), Requests())
+        return Estimate(tuple(_scaled(stage, times[stage.direction]) for stage in estimate.stages))
 
     def triplets(self, variant: RepairVariant) -> dict[str, int]:
         """Return the failures of one round by direction, at most."""
@@ -149,7 +124,12 @@ class Estimator:
 
     @cache  # noqa: B019
     def _rehearse(
-        self, model: str, token_price: tuple[float, float] | None, image_price: float | None, is_audited: bool
+        self,
+        model: str,
+        token_price: tuple[float, float] | None,
+        image_price: float | None,
+        is_audited: bool,
+        prompts: Prompts,
     ) -> tuple[Estimate, int]:
         """Estimate some made-up failures, and return how many of each direction there are."""
         images, captions = len(self.sample.images), self.sample.caption_image
@@ -157,18 +137,20 @@ class Estimator:
         rows = [{"direction": "i2t", "q": q, "fp": self.sample.captions_of((q + 1) % images)[0]} for q in queries]
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
         options = SynthesisOptions(candidates=CANDIDATES, audited=is_audited)
-        estimate = estimate_run(self.sample, rows, model, options, price=token_price, image_price=image_price)
+        estimate = estimate_run(
+            self.sample, rows, model, options, price=token_price, image_price=image_price, prompts=prompts
+        )
         return estimate, len(queries)
 
-    def _new(self, variant: RepairVariant, requests: Requests) -> Requests:
+    def _new(self, variant: RepairVariant, requests: Estimate) -> Estimate:
         """The requests of a variant that RePair has not made already."""
         if variant.swap and self.setting.llm_of(variant) == self.setting.llm:
             price = prices(self.setting.llm, self.setting.editor_of(variant))[1]
-            return Requests(0, requests.image_calls, image_dollars=_times(requests.image_calls, price))
+            return _of_images(requests.image_calls, price)
         is_alike = set(variant.synthesize) <= {"select"} and not (variant.mine or variant.swap or variant.reciprocal)
         if variant.other_model or not is_alike:
             return requests
-        return Requests() if variant.rounds == 1 else self._of_repair(replace(variant, rounds=variant.rounds - 1))
+        return Estimate() if variant.rounds == 1 else self._of_repair(replace(variant, rounds=variant.rounds - 1))
 
 
 def prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] | None, float | None]:
@@ -180,14 +162,20 @@ def prices(llm: LLMOptions, editor: EditorOptions) -> tuple[tuple[float, float] 
     )
 
 
-def _scaled(stage: StageCost, times: float) -> Requests:
-    return Requests(
+def _scaled(stage: StageCost, times: float) -> StageCost:
+    return StageCost(
+        stage.stage,
+        stage.direction,
         times * stage.llm_calls,
         times * stage.image_calls,
         times * stage.prompt_tokens,
         times * stage.completion_tokens,
-        **{"image_dollars" if stage.image_calls else "llm_dollars": _times(times, stage.dollars)},
+        _times(times, stage.dollars),
     )
+
+
+def _of_images(count: float, price: float | None) -> Estimate:
+    return Estimate((StageCost("edit", "t2i", 0, count, 0, 0, _times(count, price)),))
 
 
 def _times(count: float, price: float | None) -> float | None:

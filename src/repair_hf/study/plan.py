@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from repair_hf.analysis.costs import Item, dollars, items_of
-from repair_hf.study.estimates import Estimator, Requests
+from repair_hf.llm.cost import Estimate
+from repair_hf.study.estimates import Estimator
 from repair_hf.study.methods.method import Baseline, Method
+from repair_hf.study.running import Study
 from repair_hf.study.swaps import Models
-from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, has_grids
+from repair_hf.study.tuning import TUNING_SEEDS, has_grids
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 GPUS = (1, 4, 8)
@@ -23,7 +25,7 @@ HEADS = ("GPUs", "hours for images", "for trainings", "LLM hours", "hours in all
 def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -> list[tuple[str, ...]]:
     """Build a row for each number of GPUs. Images are made while the LLM answers; trainings follow."""
     asked = estimator.by_models(methods)
-    price = sum((each for _, each in asked), Requests()).dollars
+    price = sum((each for _, each in asked), Estimate()).dollars
     training_hours = trainings * estimator.corpus.captions / CAPTIONS_PER_HOUR
     image_hours = sum(each.image_calls * seconds_per_image(models.editor) for models, each in asked) / 3600
     llm_hours = sum(each.llm_calls / (rate(models.llm) or inf) for models, each in asked) / 60
@@ -47,7 +49,7 @@ def rate(llm: LLMOptions) -> float:
     return (llm.requests_per_minute or REQUESTS_PER_MINUTE) * (find_llm(llm)[0] == "litellm")
 
 
-def bill(asked: Sequence[tuple[Models, Requests]]) -> list[Item]:
+def bill(asked: Sequence[tuple[Models, Estimate]]) -> list[Item]:
     """List what each LLM answers, then what each editor makes."""
     items = [item for models, each in asked for item in items_of(each, models.llm, models.editor) if item.number]
     return sorted(items, key=lambda item: item.kind)
@@ -65,15 +67,15 @@ def edited_images(estimator: Estimator, methods: Sequence[Method]) -> float:
     return sum(made.values())
 
 
-def count_trainings(
-    methods: Mapping[str, Method], names: Sequence[str], space: SearchSpace, *, tune: bool, seeds: int
-) -> int:
-    """Count the trainings of the named methods, without plain trainings at equal compute."""
-    count = seeds * len(names)
-    points = {name: len(space.rates_and_lengths(methods[name])) for name in {methods[name].tuned_as for name in names}}
-    for name, tried in points.items():
-        tried += (len(space.grid_weights) - 1) * has_grids(methods[name])
-        if tune and tried > 1:
-            reused = min(seeds, TUNING_SEEDS) * (name in names)  # the best one is not trained again
+def count_trainings(study: Study, seeds: int) -> int:
+    """Count the trainings of a study, without plain trainings at equal compute."""
+    methods = [study.methods[name] for name in study.wanted]
+    swept = sum(bool(each.parts if isinstance(each, Baseline) else each.records) for each in methods)
+    count = seeds * (len(methods) + (len(study.points) - 1) * swept)
+    for name in {method.tuned_as for method in methods} if study.tune else ():
+        method = study.methods[name]
+        tried = len(study.space.rates_and_lengths(method)) + (len(study.space.grid_weights) - 1) * has_grids(method)
+        if tried > 1:
+            reused = min(seeds, TUNING_SEEDS) * (name in study.wanted)  # the best one is not trained again
             count += TUNING_SEEDS * tried - reused
     return count

@@ -60,8 +60,7 @@ class RepairRecords:
     def make_rounds(self, variant: RepairVariant, knobs: Knobs) -> tuple[Dataset, list[Path]]:
         """Return the records of all rounds together, and their folders. Each round's retriever mines the next."""
         if self.setting.has_records(variant):
-            folders = [path for path in map(Path, self.setting.records) if (path / "summary.json").is_file()]
-            return self.setting.given_records, folders
+            return self.setting.given_records, [Path(place) for place in self.setting.records]
         folders = [self.folder / f"{variant.product}-records"]
         self._mine_and_repair(variant, self.setting.model_of(variant), variant.product, [])
         for number in range(2, variant.rounds + 1):
@@ -165,8 +164,13 @@ def calls_per_record(records: Dataset, *, is_audited: bool) -> tuple[float, floa
     return llm / max(len(kept), 1), images / max(len(kept), 1)
 
 
-def cost_of(folders: Sequence[Path], shares: Mapping[str, float]) -> tuple[int, int, float | None]:
-    """Return the LLM requests, the candidate images and the dollars of a share of each direction's synthesis."""
+def cost_of(folders: Sequence[Path], shares: Mapping[str, float]) -> tuple[int | None, int | None, float | None]:
+    """Return the LLM requests, the candidate images and the dollars of a share of each direction's synthesis.
+
+    All are unknown if one of the folders is not of a synthesis on this machine, such as a dataset of the Hub.
+    """
+    if not all((folder / "summary.json").is_file() for folder in folders):
+        return None, None, None
     summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
     uses = [use for summary in summaries for use in summary["llm"]]
     llm_calls = sum((use["calls"] + use["replayed"]) * shares.get(use["direction"], 1.0) for use in uses)

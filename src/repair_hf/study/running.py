@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import BASE, Cell, Measured, forget_weights, measured, run_cell
@@ -28,6 +28,7 @@ from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace, Tuned, tune
 
 PLAIN, OTHER_PLAIN = "vanilla", "other-backbone-vanilla"
 
+T = TypeVar("T")
 Cells = tuple[Measured, ...]  # one of each seed
 
 
@@ -97,7 +98,7 @@ class Study:
         self._n_seeds = seeds
         if self.setting.llm.batch and not self.setting.kept.only:
             self._submit()
-        tuned = self._each({name: partial(self._tune, name, self.space) for name in self.wanted})
+        tuned = self._with_plain(self._each({name: partial(self._tune, name, self.space) for name in self.wanted}))
         for count in range(1, seeds + 1):
             yield self._results(tuned, range(count))
 
@@ -126,14 +127,31 @@ class Study:
             self.tell(f"left out {name}: {error}")
             return None
 
+    def _with_plain(self, found: Mapping[str, T]) -> dict[str, T]:
+        """Return the parts of methods whose plain training is among them; the others are left out.
+
+        Raises:
+            NoRecords: If there is no plain training at all.
+        """
+        if PLAIN not in found:
+            raise NoRecords(f"Every table needs plain training, but {self._left_out[PLAIN]}.")
+        self._left_out |= {
+            name: self._left_out[plain] for name in found if (plain := self._plain_name(name)) not in found
+        }
+        return {name: part for name, part in found.items() if name not in self._left_out}
+
+    def _plain_name(self, name: str) -> str:
+        return OTHER_PLAIN if self.methods[name].other_model else PLAIN
+
     def _results(self, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> Results:
         base = self._measure(Cell(BASE, self.setting.split), None)
         # methods whose data are missing come first: one process makes data while the others train
         names = sorted(tuned, key=lambda name: not self.products.lacks(self.methods[name]))
-        found = self._each({name: partial(self._compare, name, tuned, seeds) for name in names})
+        found = self._with_plain(self._each({name: partial(self._compare, name, tuned, seeds) for name in names}))
         rows = {name: found[name] for name in tuned if name in found}
-        swept = [name for name, row in rows.items() if len(self.points) > 1 and row.cells[0].made]
-        sweep = self._run_all({name: partial(self._sweep, rows[name], seeds) for name in swept})
+        swept = [name for name, row in rows.items() if len(self.points) > 1 and row.cost["made"]]
+        sweep = self._each({name: partial(self._sweep, rows[name], seeds) for name in swept})
+        rows = {name: row for name, row in rows.items() if name not in self._left_out}
         return Results(base, rows, sweep, tuned, dict(self._left_out), dict(self._lengths))
 
     def _sweep(self, row: MethodResult, seeds: Sequence[int]) -> dict[float, Cells]:
@@ -148,8 +166,7 @@ class Study:
 
     def _compare(self, name: str, tuned: Mapping[str, Tuned], seeds: Sequence[int]) -> MethodResult:
         """Train a method, and plain training at equal steps and at equal compute."""
-        method, knobs = self.methods[name], tuned[name].knobs
-        plain_name = OTHER_PLAIN if method.other_model else PLAIN
+        knobs, plain_name = tuned[name].knobs, self._plain_name(name)
         plain = self._plain(tuned[plain_name], plain_name, knobs.epochs)
         both = {
             "own": partial(self._seeds, name, knobs, seeds),

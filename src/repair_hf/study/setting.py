@@ -181,6 +181,8 @@ def settle(
             f"`model` {options.model} knows the toy world alone, and `pairs` names {pairs_options.pairs}; "
             "name the retriever to train."
         )
+    if options.cells and compositional.compositional:
+        raise UserError("`cells` keeps no results of `compositional` benchmarks; leave one of the two out.")
     # instances of the base classes, which other commands know
     llm, editor = LLMOptions(**asdict(llm)), EditorOptions(**asdict(editor))
     pairs = {"pairs": str(output / "world")} if size.world else {}

@@ -30,8 +30,8 @@ class Cost:
     """What samples or records cost. Calls and dollars count every request, also repeated, reused and rejected ones."""
 
     samples: int  # number of samples that were made; records without an edit do not count
-    llm_calls: int
-    image_calls: int  # candidate images
+    llm_calls: int | None  # None if it is unknown, as for records from the Hub
+    image_calls: int | None  # candidate images
     llm_per_sample: float  # LLM requests for one sample without rejects, as in the paper's overhead table
     images_per_sample: float  # candidate images for one sample, counted likewise
     dollars: float | None  # list price of all requests; None if a price is unknown
@@ -50,14 +50,18 @@ def total_cost(costs: Iterable[Cost]) -> dict[str, Any]:
     """Add up what the products of a method cost: all numbers of `Cost`, by name."""
     parts = list(costs)
     samples = sum(one.samples for one in parts)
-    dollars = [one.dollars for one in parts if one.dollars is not None]
+
+    def in_all(name: str) -> Any:
+        each = [getattr(one, name) for one in parts]
+        return None if None in each else sum(each)
+
     return {
         "samples": samples,
-        "llm_calls": sum(one.llm_calls for one in parts),
-        "image_calls": sum(one.image_calls for one in parts),
+        "llm_calls": in_all("llm_calls"),
+        "image_calls": in_all("image_calls"),
         "llm_per_sample": sum(one.llm_per_sample * one.samples for one in parts) / max(samples, 1),
         "images_per_sample": sum(one.images_per_sample * one.samples for one in parts) / max(samples, 1),
-        "dollars": sum(dollars) if len(dollars) == len(parts) else None,
+        "dollars": in_all("dollars"),
     }
 
 

@@ -175,7 +175,7 @@ def value(results: Results, differences: Differences) -> Finding | None:
             continue
         found, took = differences.between(row.cells, row.same_steps), row.cost
         gain = 100 * statistics.fmean(found[metric]["difference"] for metric in R1)
-        took |= {"paper_dollars": took["llm_calls"] * PAPER_PRICE}
+        took |= {"paper_dollars": took["llm_calls"] and took["llm_calls"] * PAPER_PRICE}
         each = {unit: gain * many / took[unit] if took[unit] else None for unit, many in units.items()}
         data.append({"method": name, "gain": gain, **each})
         rows[name] = [

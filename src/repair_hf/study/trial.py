@@ -13,7 +13,7 @@ from repair_hf.analysis.tables import NONE
 from repair_hf.llm.journal import bills, read_entries
 from repair_hf.mining.failures import load_failures
 from repair_hf.records.columns import DIRECTIONS, REASONS
-from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.own_files import read_json
 from repair_hf.study.setting import Setting
 from repair_hf.study.spending import products_in
@@ -146,7 +146,7 @@ def _failures(folder: Path) -> list[tuple[str, str, str, str]]:
 def _edits(folder: Path) -> list[tuple[str, str, str, str]]:
     """Edits that are least like the false positive that they were made from."""
     names = ["direction", "q_id", "fp_id", "candidate", "candidate_similarities"]
-    rows = load_records(folder).select_columns(names).to_list()
+    rows = load_kept(folder, decode=False).select_columns(names).to_list()
     likeness = [(row["candidate_similarities"][row["candidate"]], row) for row in rows]
     found = []
     for side in DIRECTIONS:

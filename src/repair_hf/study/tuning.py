@@ -2,7 +2,7 @@
 
 All methods try the same values with two seeds: each learning rate with each number of epochs (and the first lambda),
 then lambda for methods with grids. The highest R@1 (mean of both directions and seeds) wins; of equals, the first one
-tried. Ablations use the hyperparameters of RePair, because they change one choice only.
+tried. An ablation uses the hyperparameters of `repair` or `repair-paper`, because it changes one choice only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SearchSpace:
 
     learning_rates: Sequence[float]  # for every method
     epochs: Sequence[float]  # for every method
-    grid_weights: Sequence[float]  # for RePair and its variants
+    grid_weights: Sequence[float]  # for methods with grids
 
     def start(self, method: Method) -> Knobs:
         return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)

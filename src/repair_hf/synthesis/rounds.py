@@ -48,6 +48,12 @@ class EarlierRounds:
         return failures.select([row for row, name in enumerate(_names(failures)) if name not in self.failures])
 
 
+def records_of_rounds(run: Path) -> list[Path]:
+    """Return the folders `round-N/records` of a run's folder, by N."""
+    found = [(path.parent.name.removeprefix("round-"), path) for path in run.glob("round-*/records")]
+    return [path for _, path in sorted((int(name), path) for name, path in found if name.isdecimal())]
+
+
 def paid_by(rounds: Iterable[Path]) -> tuple[float, int]:
     """Dollars and LLM answers paid in the folders of records of some rounds."""
     return total(read_entries(path for folder in rounds for path in bills(folder)))

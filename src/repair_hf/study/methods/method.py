@@ -81,7 +81,7 @@ class RepairVariant:
     records: bool = True  # whether it trains on records; False is plain training
     select: Selection | None = None  # train on some of the edits; None is all
     masks_scenes: bool = False  # mask what is true by the toy world's scenes out of the loss
-    # the method whose hyperparameters it uses. Ablations use those of `repair`, so that they differ in one choice only
+    # the method whose hyperparameters it uses: that from which an ablation differs in one choice only
     tuned_as: str = "repair"
 
     draws: ClassVar[bool] = False

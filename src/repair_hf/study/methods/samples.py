@@ -13,6 +13,7 @@ A sample belongs to a caption and holds a text, an image, or both. It plays one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import datasets
@@ -21,6 +22,7 @@ import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.run_folder import digest
 from repair_hf.training.draws import uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
@@ -148,3 +150,11 @@ def places_of_share(n: int, share: float) -> np.ndarray:
     """Return sorted indices of a fixed random share of n samples. A larger share contains every smaller one."""
     chance = uniforms(0, np.full(n, EPOCH), np.arange(n), KEEP_STREAM)
     return np.sort(np.argsort(chance, kind="stable")[: round(share * n)])
+
+
+def content_of(samples: Dataset) -> str:
+    """Digest samples by their captions, texts and the names of their images, which say how each was made."""
+    columns = [samples["caption_id"][:], samples["text"][:]]
+    edits = samples.cast_column("edit_image", datasets.Image(decode=False))["edit_image"][:]
+    images = [edit and edit["path"] and Path(edit["path"]).name for edit in edits]
+    return digest([*columns, images] if any(images) else columns)
