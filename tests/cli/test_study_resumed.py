@@ -69,7 +69,7 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
     words = ["study", "--size", "tiny", "--seeds", "1", "--methods", "sugarcrepe", "repair", "--output", str(out)]
     command = [sys.executable, "-m", "repair_hf", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
-        while not list((out / "cells").glob("sugarcrepe*/config.yaml")):
+        while len(list((out / "cells").glob("*--seed0/config.yaml"))) < 2:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -99,6 +99,8 @@ def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp
         assert main([*words, "1"]) == 0
     table = pd.read_csv(out / "overhead.csv").set_index("method")
     whole, answers = paid([*(out / "products").iterdir()])
-    assert table.loc["laclip", "dollars"] + table.loc["sugarcrepe", "dollars"] == pytest.approx(whole)
+    # equal captions are asked about once, and count each time
+    assert table.loc["laclip", "llm_calls"] == 160 and table.loc["sugarcrepe", "llm_calls"] == 480
+    assert 600 < answers < 640 and whole < table["dollars"].sum() < 1.1 * whole
     asked = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
     assert len(asked) == answers  # nothing was asked twice

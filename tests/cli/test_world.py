@@ -91,8 +91,9 @@ def test_serve_prints_its_address_and_answers_there():
 @pytest.mark.slow
 def test_pretrain_makes_a_retriever_that_beats_chance_by_far(tmp_path):
     world, base = str(tmp_path / "world"), str(tmp_path / "base")
-    assert main(["world", "build", "--output", world, "--train", "500", "--validation", "50", "--test", "100"]) == 0
-    assert main(["world", "pretrain", "--world", world, "--output", base, "--epochs", "6", "--batch-size", "64"]) == 0
+    sizes = "--domain plain --train 500 --validation 50 --test 100".split()
+    assert main(["world", "build", "--output", world, *sizes]) == 0
+    assert main(["world", "pretrain", "--world", world, "--output", base, "--epochs", "12", "--batch-size", "64"]) == 0
     found = json.loads((tmp_path / "base" / "held_out.json").read_text())["test"]
-    assert found["t2i_R@1"] > 0.05 and found["i2t_R@1"] > 0.05  # chance: 0.01
+    assert found["t2i_R@1"] > 0.2 and found["i2t_R@1"] > 0.2  # chance: 0.01
     AutoModel.from_pretrained(base)

@@ -32,7 +32,7 @@ def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_pat
     objective = method.objective(encoder) if method.objective else None
     train(encoder, pairs, None, config, data=data, objective=objective)
     lines = curve(tmp_path / "out")
-    extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}}.get(name, set())
+    extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}, "new-pairs-grid": {"loss_grid"}}.get(name, set())
     for line in lines:
         parts = {key for key in line if key.startswith("loss_")}
         assert parts == {"loss_global"} | extra
