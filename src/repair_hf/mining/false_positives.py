@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,8 +79,10 @@ def mine_false_positives(
     check_embeddings(images, texts, caption_image)
     check_sizes(k_mine, d_i2t=d_i2t, d_t2i=d_t2i)
     positives = annotated_positives(caption_image, len(images), same_text_is_positive, same_image_is_positive)
-    where: dict[str, Any] = {"device": device, "everyone": everyone}
-    return find_false_positives(images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, **where)[0]
+    found, _ = find_false_positives(
+        images, texts, positives, k_mine=k_mine, d_i2t=d_i2t, d_t2i=d_t2i, device=device, everyone=everyone
+    )
+    return found
 
 
 def find_false_positives(

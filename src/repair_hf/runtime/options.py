@@ -6,6 +6,7 @@ One name serves everywhere: recipe key = flag = dataclass field.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import isfinite
 from numbers import Real
 from operator import ge, gt, le
@@ -67,7 +68,7 @@ class Bounded:
     """
 
     def __post_init__(self) -> None:
-        choices = _choices(type(self))
+        choices = _choices(type(self))  # type: ignore[arg-type]  # a class can be hashed, if not its instances
         for each in fields(self):  # type: ignore[arg-type]
             bounds, value = each.metadata.get(BOUNDS), getattr(self, each.name)
             for one in value if isinstance(value, list) else [value]:
@@ -79,6 +80,7 @@ class Bounded:
                     raise UserError(f"`{each.name}` must be {_in_words(bounds)}, got {one!r}.")
 
 
+@cache
 def _choices(type: type) -> dict[str, list[Any]]:
     """What each field accepts by its type, if that is a `Literal`, or an optional one or a list of one."""
     return {

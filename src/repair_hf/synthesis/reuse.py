@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from repair_hf.llm.journal import read_entries, shards, total
+from repair_hf.llm.journal import bills, read_entries, shards, total
 from repair_hf.runtime.options import UserError
 
 INHERITED = "-inherited-"  # in the name of a journal copied from another folder
@@ -34,8 +34,7 @@ def inherit(sources: Iterable[Path], folder: Path, *, images: bool = True) -> bo
 
 def inherited(folder: Path, *, images: bool) -> tuple[float, int]:
     """Return the dollars and answers in a folder's copied journals, which other folders have paid for."""
-    paths = [*shards(folder), *(shards(folder, "images") if images else ())]
-    return total(read_entries(filter(is_inherited, paths)))
+    return total(read_entries(filter(is_inherited, bills(folder) if images else shards(folder))))
 
 
 def check_sources(folders: Iterable[str | Path]) -> None:

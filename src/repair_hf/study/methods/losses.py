@@ -111,7 +111,7 @@ def together(groups: Tensor | None, like: Tensor) -> Tensor:
 
 def groups_of(inputs: dict[str, Any]) -> Tensor | None:
     """Return the groups of the anchors of all processes, as `SampleRows` gives them; None without groups."""
-    return gather(inputs["wordings"][:, 0].double()) if "wordings" in inputs else None
+    return gather(inputs["wordings"][:, 0]) if "wordings" in inputs else None
 
 
 class WithNegatives(Objective):

@@ -18,6 +18,7 @@ from typing import Literal
 
 import datasets
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
@@ -155,6 +156,7 @@ def places_of_share(n: int, share: float) -> np.ndarray:
 def content_of(samples: Dataset) -> str:
     """Digest samples by their captions, texts and the names of their images, which say how each was made."""
     columns = [samples["caption_id"][:], samples["text"][:]]
-    edits = samples.cast_column("edit_image", datasets.Image(decode=False))["edit_image"][:]
-    images = [edit and edit["path"] and Path(edit["path"]).name for edit in edits]
+    edits = samples.with_format("arrow")["edit_image"][:]
+    paths = pc.struct_field(edits, "path").to_pylist()  # without the bytes beside them
+    images = [path and Path(path).name for path in paths]
     return digest([*columns, images] if any(images) else columns)
