@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.evaluation.retrieval import evaluate_retrieval as evaluate_retrieval
     from repair_hf.hub.push import push_model as push_model
     from repair_hf.hub.push import push_records as push_records
-    from repair_hf.hub.trainer import RepairTrainer as RepairTrainer
     from repair_hf.llm.cost import estimate_cost as estimate_cost
     from repair_hf.llm.cost import token_price as token_price
     from repair_hf.mining.false_positives import mine_false_positives as mine_false_positives
@@ -23,11 +22,12 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.records.dataset import load_records as load_records
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
-    from repair_hf.training.collation import GridCollator as GridCollator
+    from repair_hf.training.collation import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
-    from repair_hf.training.finetune import train as train
-    from repair_hf.training.losses import ContrastiveLoss as ContrastiveLoss
-    from repair_hf.training.losses import GridLoss as GridLoss
+    from repair_hf.training.step import Objective as Objective
+    from repair_hf.training.step import PairObjective as PairObjective
+    from repair_hf.training.trainer import RepairTrainer as RepairTrainer
+    from repair_hf.training.trainer import train as train
 
 __version__ = "0.1.0"
 
@@ -40,14 +40,14 @@ _HOMES = {
     "synthesize": "repair_hf.synthesis.synthesize",
     "Synthesizer": "repair_hf.synthesis.pipeline",
     "load_records": "repair_hf.records.dataset",
-    "GridCollator": "repair_hf.training.collation",
-    "ContrastiveLoss": "repair_hf.training.losses",
-    "GridLoss": "repair_hf.training.losses",
+    "PairCollator": "repair_hf.training.collation",
+    "Objective": "repair_hf.training.step",
+    "PairObjective": "repair_hf.training.step",
     "RepairConfig": "repair_hf.training.config",
-    "RepairTrainer": "repair_hf.hub.trainer",
+    "RepairTrainer": "repair_hf.training.trainer",
     "push_model": "repair_hf.hub.push",
     "push_records": "repair_hf.hub.push",
-    "train": "repair_hf.training.finetune",
+    "train": "repair_hf.training.trainer",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
     "token_price": "repair_hf.llm.cost",
     "estimate_cost": "repair_hf.llm.cost",

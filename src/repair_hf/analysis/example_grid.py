@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from PIL import Image
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.training.grids import SOURCES, Grids
+from repair_hf.training.fills import PaperGrid
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,34 @@ def full_grids(
 ) -> Iterator[ExampleGrid]:
     """Yield the grid of a caption if it is full, or each grid that holds two edits."""
     ids = pairs.captions["caption_id"][:]
-    grids = Grids(pairs, records, seed=seed, own_failures_share=1.0)  # the anchor beside what it was confused with
+    fill = PaperGrid(pairs, records, seed=seed)
     if caption_id is not None and caption_id not in ids:
         raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
-    anchors = np.arange(len(grids)) if caption_id is None else np.array([ids.index(caption_id)])
-    drawn = grids.draw(np.zeros_like(anchors), anchors)
-    is_full = (drawn["sources"] != SOURCES.index("absent")).all(1)
+    anchors = np.arange(len(pairs)) if caption_id is None else np.array([ids.index(caption_id)])
+    all_images, all_texts = fill.draw(np.zeros_like(anchors), anchors)  # (anchors, 3) each
+    is_full = (all_images >= 0).all(1)
+    n, n_texts = len(pairs.images), len(pairs)
     if caption_id is None:
-        edits = [SOURCES.index(name) for name in ("reciprocal", "other_edit")]
-        is_full &= np.isin(drawn["sources"][:, 1:], edits).all(1) & ~drawn["matches"].any((1, 2))
-    n = len(pairs.images)
-    edited: Any = grids.edited_images  # None only if no row lies beyond the images of the pairs
+        is_full &= (all_images[:, 1] >= n) & (all_texts[:, 2] >= n_texts)
+    edited_images: Any = fill.images  # None only if no row lies beyond those of the pairs
+    edited_texts: Any = fill.texts
     for at in np.flatnonzero(is_full).tolist():
-        image_rows, text_rows = (drawn[name][at].tolist() for name in ("grid_images", "grid_texts"))
-        images = [pairs.images[row]["image"] if row < n else edited[row - n]["edit_image"] for row in image_rows]
+        image_rows, text_rows = all_images[at].tolist(), all_texts[at].tolist()
+        known = fill.truth.known(torch.tensor(image_rows), torch.tensor(text_rows)).fill_diagonal_(False)
+        if caption_id is None and known.any():
+            continue
+        images = [
+            pairs.images[row]["image"] if row < n else edited_images[row - n]["edit_image"] for row in image_rows
+        ]
+        texts = [
+            pairs.captions[row]["caption"] if row < n_texts else edited_texts[row - n_texts]["edit_text"]
+            for row in text_rows
+        ]
         anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
         wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
         found = {way: _instruction(records, way, *names) for way, names in wanted.items()}
         instructions = {way: text for way, text in found.items() if text is not None}
-        yield ExampleGrid(images, [grids.captions[row] for row in text_rows], instructions)
+        yield ExampleGrid(images, texts, instructions)
 
 
 def cosines(grid: ExampleGrid, encoder: DualEncoder) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""All findings of a run: funnel, judgements, costs, error types, distributions, grids, ranks, rounds."""
+"""All findings of a run: funnel, judgements, costs, error types, distributions, training pairs, ranks, rounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.options import UserError
-from repair_hf.training.grids import SOURCES, Grids
-
-SLOTS = {"image": "images, slot 2", "caption": "captions, slot 3"}
+from repair_hf.training.fills import Edits
 
 
 def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
@@ -31,7 +29,7 @@ def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
         *error_findings(data),
         candidates(data),
         *distributions(data),
-        _grids(data, pairs),
+        _training_pairs(data, pairs),
         *rank_findings(data),
         *([] if rounds is None else [rounds]),
     ]
@@ -49,25 +47,15 @@ def _costs(data: RunData) -> Finding:
     return Finding("costs", title, text, pd.DataFrame(paid_rows(paid), columns=heads))
 
 
-def _grids(data: RunData, pairs: Pairs | None) -> Finding:
-    title = "Grids"
+def _training_pairs(data: RunData, pairs: Pairs | None) -> Finding:
+    title = "Pairs for training"
     try:
-        grids = Grids(data.pairs() if pairs is None else pairs, data.records)
+        fill = Edits(data.pairs() if pairs is None else pairs, data.records)
     except UserError as error:  # the pairs lie elsewhere, or the records are from other pairs
-        return Finding("grids", title, f"Not counted: {error}")
-    report = grids.report()
-    sizes = {3: "full, 3 x 3", 2: "one side is missing, 2 x 2", 0: "none"}
-    rows: list[tuple[str, str, int | str]] = [("anchors", "training captions", report["anchors"])]
-    rows += [("grids", size, report[f"grids_{n}"]) for n, size in sizes.items()]
-    for item, slot in SLOTS.items():
-        counts = {source: report[name] for source in SOURCES if (name := f"{item}_{source}") in report}
-        rows += [(slot, source.replace("_", " "), count) for source, count in counts.items()]
-    rows.append(("off-diagonal cells", "in all", report["cells"]))
-    rows.append(("off-diagonal cells", "known to be true pairs, masked out of the loss", report["cells_known"]))
-    rows += [("edits that can train", way, f"{share:.1%}") for way, share in grids.edits_reachable().items()]
-    text = (
-        "One draw per training caption, with the default options. Slots 2 and 3 hold a match of each false positive: "
-        "the edit that was made from the anchor (reciprocal), the edit of another record of that query, or the "
-        "dataset's own annotation."
-    )
-    return Finding("grids", title, text, pd.DataFrame(rows, columns=["", "what", "count"]))
+        return Finding("training_pairs", title, f"Not counted: {error}")
+    report = fill.report()
+    rows = [("training captions", report["anchors"])]
+    rows += [(f"with {number} edits beside them", report[f"beside_{n}"]) for n, number in ((2, "two"), (1, "one"))]
+    rows += [(f"{way.upper()} edits", report[f"edits_{way}"]) for way in ("i2t", "t2i")]
+    text = "With the default options of training, each edit stands beside the item that it was made from."
+    return Finding("training_pairs", title, text, pd.DataFrame(rows, columns=["", "count"]))

@@ -32,7 +32,7 @@ EPILOG = """examples:
 METHODS: dict[str, list[str] | None] = {  # options for the records; None is training without records
     "plain": None,
     "repair": [],
-    "repair_paper": ["--grids", "paper", "--grid-weight", "1.0"],
+    "repair_paper": ["--paper", "--grid-weight", "1.0"],
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")

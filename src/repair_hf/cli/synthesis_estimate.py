@@ -36,7 +36,6 @@ def print_estimate(
     from repair_hf.analysis import costs
     from repair_hf.llm.cost import known_dollars, paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import ENOUGH, price_run, rehearse
-    from repair_hf.training.grid_records import edits_reachable
 
     (llm_place, llm_name), (editor_place, editor_name) = find_llm(llm), find_editor(editor)
     earlier = paid_in(output)
@@ -63,11 +62,6 @@ def print_estimate(
         saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
         print(f"Saved: {costs.dollars(saved)} of {costs.dollars(whole)}; {described(left_out.counts)}.")
     print(costs.time_at_limits(estimate, **limits))
-    table = failures.select_columns(["direction", "q", "fp", "fp_score"]).to_pandas()
-    table = table.rename(columns={"q": "q_id", "fp": "fp_id"})
-    reach = edits_reachable(table.assign(has_edit=True, record_id=""))
-    shares = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
-    print(f"Edits that training can use, if every failure is repaired: {shares or 'none'}.")
     if earlier:
         answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
         print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")

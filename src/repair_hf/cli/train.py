@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, TruthOptions, UserError, need, opt
 from repair_hf.runtime.own_files import read_json
-from repair_hf.training.hyperparameters import Hyperparameters
+from repair_hf.training.options import Hyperparameters
 
 if TYPE_CHECKING:
     from repair_hf.training.config import RepairConfig
+    from repair_hf.training.trainer import RepairTrainer
 
 EPILOG = """examples:
   repair-hf train --pairs runs/world --model world/base --records runs/records --output runs/train \\
@@ -27,13 +28,26 @@ EPILOG = """examples:
 
 Without --records it fine-tunes on the pairs alone. With --save-strategy steps, the same command resumes a stopped run
 from its newest checkpoint, with the same loss curve. --eval-strategy epoch measures retrieval on --validation-split
-after each epoch. All TrainingArguments of transformers are options too: see --help-all.
+after each epoch, and keeps the best model. All TrainingArguments of transformers are options too: see --help-all.
 
-A grid is a matrix of up to 3 images and 3 captions around one training pair, its anchor: see docs/how-it-works.md."""
+With records, pairs of an edit and what it was made for stand beside each training pair: see docs/training.md."""
 
 
-@dataclass
-class TrainOptions:
+@dataclass(kw_only=True)
+class TrainOptions(TruthOptions):
+    _removed = {  # options of earlier versions, and what to use now
+        "grids": "`fill` edits or paper; `paper` sets the paper's fill and loss",
+        "negatives": "`loss` batch, grid, both or none",
+        "own_failures_share": "`fill` paper, for own failures alone",
+        "counterparts": "`fill`, which decides it",
+        "slot1": "`fill`, which decides it",
+        "known_matches": "nothing: known matches are always masked out of the loss",
+        "batches": "nothing: batches are random",
+        "save_merged": "`repair-hf push model`, which merges where that is needed",
+        "draft_jpegs": "`cache_images`, which decodes each image once",
+        "cache_folder": "the variable HF_ASSETS_CACHE, the folder of all caches",
+    }
+
     model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
     model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
     dtype: Literal["float32", "bfloat16", "float16"] = opt(
@@ -55,10 +69,8 @@ class TrainOptions:
 
 PUSHED = "pushed.json"  # file that names the repository and revision to which a model was pushed
 
-NO_EDIT = "no edit is used; every match is an original annotation"
-
 BRIEF = (
-    "pairs image_folder model records output learning_rate num_train_epochs per_device_train_batch_size grids "
+    "pairs image_folder model records output learning_rate num_train_epochs per_device_train_batch_size paper "
     "chunk_size bf16 lora_rank freeze eval_strategy save_strategy report_to push_to_hub dry_run"
 ).split()
 OWN_OPTIONS = (PairsOptions, StageOptions, TrainOptions, Hyperparameters)  # without transformers'
@@ -74,97 +86,55 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
-    """Train, or print the grids that would be trained on."""
-    from repair_hf.runtime.run_folder import finish_stage, open_stage
-    from repair_hf.training.finetune import train
+    """Train, or print what would be trained on."""
+    from repair_hf.runtime.run_folder import finished
 
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
-    ready = _check(pairs_options, stage, options, config)
+    trainer = _trainer(pairs_options, stage, options, config)
     if stage.dry_run:
-        return _print_grids(ready.data.report(), config) if is_first else None
-    summary, encoder, pairs, records = ready.summary, ready.encoder, ready.pairs, ready.records
-    repo = _repository(config) if is_first else None
+        return _print_pairs(trainer.fill.report()) if is_first else None
+    summary = finished(stage.output, trainer.options, needs=("fill", "steps", "seconds", "seconds_per_step", "loss"))
+    is_done, repo = summary is not None, _repository(config) if is_first else None
     if summary is None:
-        if is_first:
-            open_stage(stage.output, command="train", options=ready.resolved, is_bound=ready.resumes)
-        config.push_to_hub = False  # pushed below, with the metrics
-        if is_first:
-            edits = () if records is None else records["edit_text"]
-            texts = [*pairs.captions["caption"], *(edit for edit in edits if edit is not None)]
-            n_cut = encoder.preprocessor.report_captions(texts)
-        found = ready.checkpoint or False
-        summary = train(
-            encoder, pairs, records, config, validation=ready.validation, data=ready.data, checkpoint=found
-        )
-        if is_first:
-            finish_stage(stage.output, summary | {"captions_cut": n_cut})
+        trainer.train()
+        summary = trainer.summary
     if is_first:
-        _print_summary(summary, config)
+        _print_summary(summary)
         print(f"-> {stage.output}")
         if repo is not None:
-            _push(Path(stage.output), repo, config, again=ready.summary is not None)
+            _push(Path(stage.output), repo, config, again=is_done)
         tested = PairsOptions(**asdict(pairs_options) | {"split": "train"})  # the default, so evaluate uses its own
         suggest("evaluate", *as_flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """What a training needs, loaded and checked."""
-
-    pairs: Any
-    validation: Any
-    records: Any
-    encoder: Any
-    data: Any  # the grids
-    resolved: dict[str, Any]
-    checkpoint: str | None  # a whole one to resume from
-    resumes: bool  # from the folder's own last checkpoint
-    summary: dict[str, Any] | None  # if it is trained already
-
-
-def _check(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> _Ready:
+def _trainer(
+    pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig
+) -> RepairTrainer:
     """Load what a training needs and check everything, also for a dry run."""
     from repair_hf.encoder.identity import check_retriever
     from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.pairs.truth import truth_of
     from repair_hf.records.dataset import load_records
-    from repair_hf.runtime.run_folder import check_stage, digest, finished
-    from repair_hf.training.checkpoints import find_checkpoint
-    from repair_hf.training.checks import global_loss_of
-    from repair_hf.training.finetune import check_start
-    from repair_hf.training.tables import grids_of
+    from repair_hf.training.trainer import RepairTrainer
 
     _settle_output(stage, config)
     if config.push_to_hub:
         from repair_hf.hub.push import check_login
 
-        check_login(_repository_name(config))
-    pairs = load_wanted(pairs_options)
-    encoder = _load(options, config)
+        check_login(config.repository)
+    pairs, encoder = load_wanted(pairs_options), _load(options, config)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
-    if options.records and records is not None:
-        named = f"The records of {', '.join(options.records)}"
-        if not options.any_model:
-            check_retriever(encoder, records.unique("retriever"), named)
-    data = grids_of(pairs, records, config)
-    resolved: dict[str, Any] = asdict(pairs_options) | asdict(stage) | asdict(options)
-    resolved |= config.recorded(has_records=records is not None)
-    resolved |= {"global_loss": global_loss_of(encoder.model, config)}
-    resolved |= {"pairs_fingerprint": pairs.fingerprint, "model_digest": encoder.digest}
-    resolved |= {"records": options.records[0] if options.records and len(options.records) == 1 else options.records}
-    resolved |= {"records_digest": None if records is None else digest(records["record_id"][:])}
-    summary = finished(stage.output, resolved, needs=("grids", "steps", "seconds", "seconds_per_step", "loss"))
-    checkpoint, resumes, validation = None, False, None
-    if summary is None:
-        checkpoint = find_checkpoint(config.resume_from_checkpoint or None, config)
-        resumes = config.resume_from_checkpoint == "last" and checkpoint is not None
-        if config.eval_strategy != "no":
-            validation = load_wanted(pairs_options, options.validation_split)
-        if config.process_index == 0:
-            check_stage(stage.output, command="train", options=resolved, is_bound=resumes)
-        check_start(encoder, data, config, checkpoint)
-    return _Ready(pairs, validation, records, encoder, data, resolved, checkpoint, resumes, summary)
+    if options.records and records is not None and not options.any_model:
+        check_retriever(encoder, records.unique("retriever"), f"The records of {', '.join(options.records)}")
+    images = None if options.near_duplicates is None else encoder.embed_images(pairs.images["image"])
+    truth, _ = truth_of(pairs, images, options.near_duplicates)
+    validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
+    trainer = RepairTrainer(encoder, config, pairs, validation, records=records, truth=truth)
+    one = options.records[0] if options.records and len(options.records) == 1 else options.records
+    trainer.options |= asdict(pairs_options) | asdict(stage) | asdict(options) | {"records": one}
+    return trainer
 
 
 def _load(options: TrainOptions, config: RepairConfig) -> Any:
@@ -200,13 +170,7 @@ def _repository(config: RepairConfig) -> str | None:
         return None
     from repair_hf.hub.push import prepare
 
-    return prepare(_repository_name(config), "model", private=bool(config.hub_private_repo))
-
-
-def _repository_name(config: RepairConfig) -> str:
-    from repair_hf.hub.trainer import repository_of
-
-    return repository_of(config)
+    return prepare(config.repository, "model", private=bool(config.hub_private_repo))
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
@@ -233,12 +197,12 @@ def _setup(config: RepairConfig) -> str:
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
-def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
-    _print_grids(summary["grids"], config)
+def _print_summary(summary: dict[str, Any]) -> None:
+    _print_pairs(summary["fill"])
     if reach := summary.get("edits_reachable"):
         used = summary["samples_encoded"]
-        parts = ", ".join(f"{share:.0%} {way} ({used[way]:,} used in this run)" for way, share in reach.items())
-        print(f"edits   usable in training: {parts}")
+        parts = ", ".join(f"{used[way]:,} {way.upper()} ({share:.0%} can be used)" for way, share in reach.items())
+        print(f"edits   used in this run: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
         f"{1000 * summary['seconds_per_step']:.0f} ms per step   {summary['waiting']:.1%} waiting for data   "
@@ -250,18 +214,6 @@ def _print_summary(summary: dict[str, Any], config: RepairConfig) -> None:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
 
 
-def _print_grids(report: dict[str, int], config: RepairConfig) -> None:
-    full, partial = report["grids_3"], report["grids_2"]
-    print(f"grids   {full + partial:,} of {report['anchors']:,} captions have a grid ({full:,} full)")
-    if "cells" not in report:
-        return
-    for item, kind in (("image", "images"), ("caption", "captions")) if config.negatives != "alone" else ():
-        found = {name: report[f"{item}_{name}"] for name in ("reciprocal", "other_edit", "annotation")}
-        if total := sum(found.values()):
-            own, others, annotations = (f"{count / total:.0%}" for count in found.values())
-            mix = f"{own} edits made from the same pair, {others} other edits, {annotations} original annotations"
-            print(f"        matching {kind}: {mix if found['annotation'] < total else NO_EDIT}")
-    if config.negatives == "batch":  # there other matches are masked than in a grid
-        return
-    known = "masked out" if config.known_matches == "masked" else "kept as negatives"
-    print(f"        {report['cells_known']:,} of {report['cells']:,} negatives are known true pairs; {known}")
+def _print_pairs(report: dict[str, int]) -> None:
+    beside = report["anchors"] - report["beside_0"]
+    print(f"pairs   {report['anchors']:,} captions with their images; {beside:,} have pairs from records beside them")

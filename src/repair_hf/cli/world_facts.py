@@ -77,7 +77,7 @@ def facts(options: FactsOptions) -> None:
     for name, epochs in (("plain", options.epochs), ("plain, twice the epochs", 2 * options.epochs)):
         trained = folder / "train" / f"epochs{epochs:g}"
         run_command(
-            "train", *pairs, *model, "--negatives", "none", "--output", str(trained),
+            "train", *pairs, *model, "--loss", "none", "--output", str(trained),
             "--num-train-epochs", str(epochs), "--learning-rate", str(options.learning_rate),
             "--per-device-train-batch-size", str(options.batch_size),
         )  # fmt: skip

@@ -24,7 +24,6 @@ from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 
 ADAPTER = "adapter_config.json"
-MERGED = "merged"  # folder beside an adapter, with base and adapter as one model
 PROCESSOR = "processor_config.json"
 KIND = "a dual encoder (CLIP, SigLIP, ...)"
 Home = tuple[str, str | None]  # an id or folder, and the revision

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from repair_hf.evaluation.intervals import Draws
-from repair_hf.mining.positives import Positives, Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.mining.ranking_state import Ranking
+from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 
 KS = (1, 5, 10)
@@ -63,7 +64,7 @@ def rank_queries(
     images, texts = np.asarray(image_embeddings, np.float32), np.asarray(text_embeddings, np.float32)
     caption_image = np.asarray(caption_image, np.int64)
     check_embeddings(images, texts, caption_image)
-    positives = Positives.of(caption_image, len(images))
+    positives = Truth.annotated(caption_image, len(images))
     found = rank_both_ways(
         images, texts, positives, fps_of_image=min(fps, len(texts)), fps_of_caption=min(fps, len(images))
     )

@@ -138,5 +138,9 @@ def _training_of(other: Stage, own_steps: int | None) -> str:
         return "its training is unknown"
     steps = other.summary["steps"]
     length = f"the same number of steps, {steps:,}" if steps == own_steps else f"{steps:,} steps"
-    is_plain = other.options.get("records") is None or other.options.get("negatives") == "none"
-    return f"{length}, {'on the pairs alone' if is_plain else 'with records'}"
+    return f"{length}, {'with records' if uses_records(other.options) else 'on the pairs alone'}"
+
+
+def uses_records(options: Mapping[str, Any]) -> bool:
+    """Return whether a training used records; `negatives` is the name of `loss` in earlier versions."""
+    return options.get("records") is not None and "none" not in (options.get("loss"), options.get("negatives"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.loading import has_file
-from repair_hf.encoder.models import ADAPTER, MERGED, base_of
+from repair_hf.encoder.models import ADAPTER, base_of
 from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, export_open_clip
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
@@ -22,6 +23,8 @@ from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import intact
+
+logger = logging.getLogger(__name__)
 
 # What `AutoModel` and `AutoProcessor` read. Never `training_args.bin`: it is a pickle that may hold a Hub token.
 MODEL_FILES = """
@@ -113,21 +116,17 @@ def pack_model(
     """Collect a trained encoder with its processor, also in open_clip's format if `open_clip`; see `pack_records`."""
     from repair_hf.hub.model_card import model_card  # imports the Trainer, which takes seconds
 
-    folder, merged = Path(folder), Path(folder) / MERGED
-    is_adapter = has_file(str(folder), ADAPTER) and not merged.is_dir()
-    files: dict[str, Path | bytes] = {
-        path.name: path
-        for path in sorted((merged if merged.is_dir() else folder).glob("*"))
-        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
-    }
+    folder = Path(folder)
+    is_adapter, files = has_file(str(folder), ADAPTER), _model_files(folder)
     if not {"config.json", ADAPTER} & files.keys() or not any(name.endswith(".safetensors") for name in files):
         raise UserError(f"{folder} holds no model to push; give a folder that `repair-hf train` has finished.")
     encoder = DualEncoder.from_pretrained(folder, device="cpu")  # an error if it is damaged
     if is_adapter and (Path(base := base_of(folder)[0]).exists() or base in RETRIEVERS):
-        raise UserError(
-            f"{folder} holds an adapter whose base, {base}, is not on the Hub. Train with --save-merged to push a "
-            "whole model, or train from a base on the Hub."
-        )
+        logger.warning("The adapter's base, %s, is not on the Hub; base and adapter are pushed as one model.", base)
+        is_adapter, merged = False, Path(scratch) / "merged"
+        encoder.model.save_pretrained(merged)
+        encoder.preprocessor.save_pretrained(merged)
+        files = _model_files(merged)
     kind = {"model_type": encoder.model.config.model_type, "is_adapter": is_adapter}
     with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
         card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip, **kind)
@@ -137,3 +136,11 @@ def pack_model(
         export_open_clip(encoder, made, name=repo)
         files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
     return Parcel("model", files, WEIGHT_FILES)
+
+
+def _model_files(folder: Path) -> dict[str, Path | bytes]:
+    return {
+        path.name: path
+        for path in sorted(folder.glob("*"))
+        if path.is_file() and any(fnmatch(path.name, pattern) for pattern in MODEL_FILES)
+    }

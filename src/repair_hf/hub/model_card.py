@@ -9,20 +9,20 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from repair_hf.analysis.tables import SIDES, label
-from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations
+from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations, uses_records
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render
 from repair_hf.runtime.own_files import read_json
-from repair_hf.runtime.run_folder import ABSENT_MEANT, NOT_PART_OF_THE_RESULT
+from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT
 from repair_hf.training.config import RepairConfig
 
-GRIDS = {
+BESIDE = {
     "anchors": "training captions",
-    "grids_3": "with a 3x3 grid",
-    "grids_2": "with a 2x2 grid",
-    "grids_0": "without a grid",
+    "beside_2": "with two pairs from records beside them",
+    "beside_1": "with one",
+    "beside_0": "with none",
 }
-PLACES = "output_dir logging_dir resume_from_checkpoint cache_folder disable_tqdm report_to run_name".split()
+PLACES = "output_dir logging_dir resume_from_checkpoint disable_tqdm report_to run_name".split()
 SENTENCE_TRANSFORMERS = """from PIL import Image
 from sentence_transformers import SentenceTransformer
 
@@ -66,9 +66,7 @@ def model_card(
     model_type = model_type or read_json(stage.folder / "config.json")["model_type"]
     runs = load_evaluations(stage, results)
     options = stage.options
-    has_records = options.get("records") is not None and options.get("negatives") != "none"
-    if has_records:  # runs from before this option trained by the paper's rule
-        options = {"grids": ABSENT_MEANT["grids"]} | options
+    has_records = uses_records(options)
     values = {
         "title": repo.split("/")[-1],
         "repo": repo,
@@ -106,7 +104,7 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
 
 def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     """Values of the template that describe the training."""
-    summary, report = stage.summary, stage.summary.get("grids", {})
+    summary, report = stage.summary, stage.summary.get("fill", {})
     records = "none" if stage.options else "unknown"
     if has_records:
         records = f"{stage.name_of('records')}, digest {code(stage.options.get('records_digest'))}"
@@ -114,7 +112,7 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     if "steps" in summary:
         processes = f"{summary['processes']} process{'es' if summary['processes'] > 1 else ''}"
         steps = f"{summary['steps']:,}, on {processes}"
-    rows = [(what, report[name]) for name, what in GRIDS.items()] if report else []
+    rows = [(what, report[name]) for name, what in BESIDE.items() if name in report]
     reach = summary.get("edits_reachable", {})
     rows += [
         (f"edits that training can use, {label}", f"{reach[way]:.1%}") for way, label in SIDES.items() if way in reach
@@ -125,7 +123,7 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
         "steps": steps,
         "time": f"{summary['seconds']:,.0f} s" if "seconds" in summary else "unknown",
         "loss": f"{summary['loss']:.4f}" if "loss" in summary else "unknown",
-        "grids": table(("grids", ""), rows) if has_records and rows else "",
+        "pairs_beside": table(("pairs from records", ""), rows) if has_records and rows else "",
         "validation": _validation(summary),
     }
 

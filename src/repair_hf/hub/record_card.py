@@ -28,7 +28,6 @@ from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, R
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
 from repair_hf.runtime.options import UserError
-from repair_hf.training.grid_records import edits_reachable, read_table
 
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
@@ -71,7 +70,6 @@ def dataset_card(
         ),
         "has_source_images": any(records.data.column(f"{role}_image").null_count < len(records) for role in SOURCES),
         "samples": samples,
-        "reach": " and ".join(f"{share:.0%} ({way})" for way, share in edits_reachable(read_table(records)).items()),
         "outcomes": _outcomes(records, dropped),
         "error_types": _error_types(records, stage.folder),
         "similarities": _similarities(records),

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from repair_hf.mining.positives import Positives, Ranking, RankingState, expanded
+from repair_hf.mining.ranking_state import Ranking, RankingState
 from repair_hf.mining.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
+from repair_hf.pairs.truth import Truth, expanded
 
 QUERIES_PER_SEARCH = 2048
 PROBED = 1 / 16  # share of IVF's clusters that are searched
@@ -42,7 +43,7 @@ class Index(NamedTuple):
 def rank_by_index(
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
-    positives: Positives,
+    positives: Truth,
     index: Index,
     *,
     fps_of_image: int,
@@ -84,8 +85,8 @@ def rank_by_index(
 class _PositivesByQuery:
     """The positives in order of one direction's queries."""
 
-    def __init__(self, positives: Positives, *, is_caption: bool, n_texts: int) -> None:
-        image, caption = positives.of_captions(np.arange(n_texts))
+    def __init__(self, positives: Truth, *, is_caption: bool, n_texts: int) -> None:
+        image, caption = positives.images_of(np.arange(n_texts))
         query, candidate = (caption, image) if is_caption else (image, caption)
         order = np.argsort(query, kind="stable")
         self.query, self.candidate = query[order], candidate[order]  # in order of query
@@ -98,12 +99,12 @@ class _PositivesByQuery:
 
 
 def _scored_positives(
-    images: np.ndarray, texts: np.ndarray, positives: Positives
+    images: np.ndarray, texts: np.ndarray, positives: Truth
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield all positive pairs, some captions at a time: image, caption and score, (P,) each."""
     for start in range(0, len(texts), QUERIES_PER_SEARCH):
         some = np.arange(start, min(start + QUERIES_PER_SEARCH, len(texts)))
-        image, column = positives.of_captions(some)
+        image, column = positives.images_of(some)
         order = np.argsort(image, kind="stable")
         image, column = image[order], column[order]
         score = exact_scores(images, image, torch.from_numpy(texts[some].astype(np.float64)), column)

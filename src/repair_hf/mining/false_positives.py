@@ -12,10 +12,10 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.options import check_sizes
-from repair_hf.mining.positives import Positives, Ranking
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.mining.ranking_state import Ranking
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.wording import bare_caption
+from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import Processes
 
@@ -60,7 +60,7 @@ def mine_false_positives(
         d_t2i: False positives (images) kept for each caption.
         same_text_is_positive: The captions' texts, (M,), to count a caption as a positive of each image that has a
             caption of the same text, ignoring case, spacing and final punctuation.
-        same_image_is_positive: A number for each image, (N,), such as `alike_images` returns: images of equal number
+        same_image_is_positive: A number for each image, (N,), such as `Truth.image_class`: images of equal number
             have the same positives.
         device: Where blocks of scores are screened.
         everyone: The processes that share the work; each must call this with the same vectors, and gets all rows.
@@ -88,7 +88,7 @@ def mine_false_positives(
 def find_false_positives(
     images: np.ndarray,
     texts: np.ndarray,
-    positives: Positives,
+    positives: Truth,
     *,
     k_mine: int,
     d_i2t: int,
@@ -120,16 +120,16 @@ def annotated_positives(
     n_images: int,
     captions: Sequence[str] | None = None,
     same_image: np.ndarray | None = None,
-) -> Positives:
+) -> Truth:
     """Return the annotated positives and, if given, those of equal text and those of images of equal number."""
     if captions is not None and len(captions) != len(caption_image):
         expected = f"a text for each of the {len(caption_image)} captions"
         raise UserError(f"`same_text_is_positive` must hold {expected}, got {len(captions)}.")
-    same_text = None if captions is None else [bare_caption(text) for text in captions]
     if same_image is not None and np.shape(same_image) != (n_images,):
         expected = f"a number for each of the {n_images} images"
         raise UserError(f"`same_image_is_positive` must hold {expected}, got shape {np.shape(same_image)}.")
-    return Positives.of(caption_image, n_images, same_text, same_image)
+    wording = None if captions is None else wordings(captions)
+    return Truth.annotated(caption_image, n_images, wording=wording, image_class=same_image)
 
 
 def sample_queries(failures: Dataset, caption_image: np.ndarray, max_queries: int, seed: int = 0) -> Dataset:

@@ -12,22 +12,20 @@ from transformers import ProcessorMixin
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
-from repair_hf.mining.alike import alike_images
 from repair_hf.mining.faiss_index import Index
 from repair_hf.mining.false_positives import (
-    annotated_positives,
     find_false_positives,
     sample_queries,
     summarize,
     with_ids,
 )
 from repair_hf.mining.options import MiningKeywords, MiningOptions
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
 from repair_hf.mining.reported import Report, score_report
 from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.processes import processes
 
@@ -77,12 +75,11 @@ def mine_pairs(
         `positives_by_image`, `images_alike`; with an index `search`, `recall` and `ranks`; with a report `reported`
         and `unmatched`.
     """
-    captions, pixels = pairs.captions["caption"][:], pixels_for(pairs.images, encoder.preprocessor, options)
+    pixels = pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
     vectors = np.asarray(images, np.float32), np.asarray(texts, np.float32)
     check_embeddings(*vectors, pairs.caption_image)
-    same_image, alike = alike_images(pairs, vectors[0], options.near_duplicates)
-    positives = annotated_positives(pairs.caption_image, len(pairs.images), captions, same_image)
+    positives, alike = truth_of(pairs, vectors[0], options.near_duplicates)
     if report is None:
         failures, found = _search(encoder, pairs, vectors, positives, options)
     else:
@@ -90,11 +87,11 @@ def mine_pairs(
         failures, answers = score_report(matched, *vectors, positives)
         unmatched = [*unmatched, *answers]
         found = {"reported": {"matched": len(failures), "unmatched": len(unmatched)}, "unmatched": unmatched}
-    by_text = positives.doubles
+    by_text = positives.beyond_annotation
     if any(alike.values()):
-        by_text = annotated_positives(pairs.caption_image, len(pairs.images), captions).doubles
+        by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
     summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
-    summary |= {"positives_by_image": positives.doubles - by_text, "images_alike": alike}
+    summary |= {"positives_by_image": positives.beyond_annotation - by_text, "images_alike": alike}
     return with_ids(failures, pairs), summary | found
 
 
@@ -102,7 +99,7 @@ def _search(
     encoder: Embedder | StoredEmbeddings,
     pairs: Pairs,
     vectors: tuple[np.ndarray, np.ndarray],
-    positives: Positives,
+    positives: Truth,
     options: MiningOptions,
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return the failures, and what the summary says of an index."""

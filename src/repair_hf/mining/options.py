@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from repair_hf.runtime.options import EmbeddingOptions, UserError, opt
+from repair_hf.runtime.options import EmbeddingOptions, TruthOptions, UserError, opt
 
 
 @dataclass(kw_only=True)
-class MiningOptions(EmbeddingOptions):
+class MiningOptions(TruthOptions, EmbeddingOptions):
     """How many false positives to keep, and how to find them."""
 
     k_mine: int = opt(
@@ -28,12 +28,6 @@ class MiningOptions(EmbeddingOptions):
         "best", "Keep the best-scored false positives, or as many random ones, as an ablation."
     )
     seed: int = opt(0, "Seed of the random draws.")
-    near_duplicates: float | None = opt(
-        None,
-        "Cosine from which two images count as the same photograph. Default: only images of equal pixels do.",
-        above=0,
-        most=1,
-    )
     search: Literal["exact", "ivf", "hnsw"] = opt(
         "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
     )

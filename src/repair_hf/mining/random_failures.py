@@ -6,14 +6,14 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.mining.false_positives import FEATURES
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranked_pairs import are_answers, rank_pairs
 from repair_hf.mining.scores import quietly
+from repair_hf.pairs.truth import Truth
 
 
 @quietly()
 def at_random(
-    failures: Dataset, image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Positives, seed: int = 0
+    failures: Dataset, image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Truth, seed: int = 0
 ) -> Dataset:
     """Replace each false positive by a wrong answer drawn at random.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.scores import CELLS, exact_scores, screen_error
+from repair_hf.pairs.truth import Truth
 
 RANKED_AT_ONCE = 1024  # pairs
 
@@ -15,7 +15,7 @@ def rank_pairs(
     direction: str,
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
-    positives: Positives,
+    positives: Truth,
     q: np.ndarray,
     candidate: np.ndarray,
     *,
@@ -52,9 +52,7 @@ def rank_pairs(
     return score, rank
 
 
-def are_answers(positives: Positives, direction: str, query: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+def are_answers(positives: Truth, direction: str, query: np.ndarray, candidate: np.ndarray) -> np.ndarray:
     """Return which pairs of a query and a candidate are positive, (P,)."""
     captions, images = (query, candidate) if direction == "t2i" else (candidate, query)
-    pairs = positives.group[captions] * positives.n_images + images
-    low, high = (np.searchsorted(positives.members, pairs, side=side) for side in ("left", "right"))
-    return low < high
+    return positives.match(images, captions)

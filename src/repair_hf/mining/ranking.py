@@ -33,9 +33,10 @@ import torch
 from tqdm.auto import tqdm
 
 from repair_hf.mining.cutoffs import Cutoffs, rank_in_part
-from repair_hf.mining.positives import Positives, Ranking, RankingState
+from repair_hf.mining.ranking_state import Ranking, RankingState
 from repair_hf.mining.scores import best_directly, exact_scores, keys_of, quietly, screen_error
 from repair_hf.mining.screening import PanelRanks, ScoredPairs, ScoreMatrix, screen_panel
+from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import Processes
 
@@ -50,7 +51,7 @@ QUERIES_DIRECTLY = 256  # ranked directly at once
 def rank_both_ways(
     image_embeddings: np.ndarray,
     text_embeddings: np.ndarray,
-    positives: Positives,
+    positives: Truth,
     *,
     fps_of_image: int = 0,
     fps_of_caption: int = 0,
@@ -121,7 +122,7 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
 def _cut(
     images: np.ndarray,
     texts: np.ndarray,
-    positives: Positives,
+    positives: Truth,
     block: int,
     device: torch.device,
     everyone: Processes | None,

@@ -11,13 +11,13 @@ import numpy as np
 from datasets import Dataset, concatenate_datasets
 
 from repair_hf.mining.false_positives import FEATURES
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranked_pairs import are_answers, rank_pairs
 from repair_hf.mining.scores import quietly
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.pairs.truth import Truth
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.options import UserError
 
@@ -67,7 +67,7 @@ def read_report(file: str, pairs: Pairs) -> tuple[list[Row], list[Row]]:
 
 @quietly()
 def score_report(
-    matched: list[Row], image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Positives
+    matched: list[Row], image_embeddings: np.ndarray, text_embeddings: np.ndarray, positives: Truth
 ) -> tuple[Dataset, list[Row]]:
     """Score and rank the matched rows of a report.
 

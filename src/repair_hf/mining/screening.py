@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from repair_hf.mining.cutoffs import Cutoffs, rank_in_part
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.scores import best_keys, exact_scores, keys_of, kth_score
+from repair_hf.pairs.truth import Truth
 
 FEW = 0.015  # share of a block above the lower of two cutoffs, up to which one comparison replaces two
 RAISED_AFTER = (4, 10)  # blocks after which the captions' cutoffs are raised
@@ -36,7 +36,7 @@ class ScoreMatrix:
 
     images: np.ndarray  # (N, D) float32
     texts: np.ndarray  # (M, D) float32
-    positives: Positives
+    positives: Truth
     panels: list[np.ndarray]  # captions of each
     own: range  # places in `panels` of those that this process screens
     n_blocks: int  # block b holds every `n_blocks`-th image from b on
@@ -51,13 +51,13 @@ class ScoreMatrix:
 
     def positives_of(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Positive pairs of a panel as images and places in the panel, in order of image."""
-        image, column = self.positives.of_captions(self.panels[place])
+        image, column = self.positives.images_of(self.panels[place])
         order = np.argsort(image, kind="stable")
         return image[order], column[order]
 
     def positives_of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positive pairs of some captions as places in `captions` and images."""
-        image, place = self.positives.of_captions(captions)
+        image, place = self.positives.images_of(captions)
         return place, image
 
     def positives_of_images(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ class ScoreMatrix:
         place_of[images] = np.arange(len(images))
         parts, before = [], 0
         for panel in self.own:  # one at a time, for little memory
-            image, column = self.positives.of_captions(self.panels[panel])
+            image, column = self.positives.images_of(self.panels[panel])
             is_ours = place_of[image] >= 0
             parts.append((place_of[image[is_ours]], before + column[is_ours]))
             before += len(self.panels[panel])

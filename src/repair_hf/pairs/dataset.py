@@ -72,6 +72,10 @@ class Pairs:
         columns: Any = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
         return load_pairs(data, split=split, strict=strict, **columns)
 
+    def __len__(self) -> int:
+        """Return the number of captions."""
+        return len(self.captions)
+
     @cached_property
     def caption_image(self) -> np.ndarray:
         """The row of each caption's image, (M,)."""

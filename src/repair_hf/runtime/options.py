@@ -148,6 +148,18 @@ class SourceOptions(PairsOptions):
 
 
 @dataclass(kw_only=True)
+class TruthOptions(Bounded):
+    """What counts as a match beside the annotation."""
+
+    near_duplicates: float | None = opt(
+        None,
+        "Cosine from which two images count as the same photograph. Default: only images of equal pixels do.",
+        above=0,
+        most=1,
+    )
+
+
+@dataclass(kw_only=True)
 class EncoderOptions(Bounded):
     """How a retriever is loaded and run."""
 

@@ -43,8 +43,6 @@ NOT_PART_OF_THE_RESULT = """
 """.split()
 # What options meant before they existed, where that is not "not set".
 ABSENT_MEANT = {
-    "grids": "paper",
-    "own_failures_share": 0.5,
     "lora_towers": "both",
     "global_loss": "softmax",
     "dtype": "float32",

@@ -17,59 +17,45 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.training.config import RepairConfig
 
 TOWERS = {"image": ("vision_model", "visual_projection"), "text": ("text_model", "text_projection")}
-PREFIX = "base_model.model."  # of names in peft's files
 ALPHA = 2  # LoRA's alpha for each rank: the update is scaled by it
 
 
-def adapter_config(model: PreTrainedModel, args: RepairConfig, given: Any = None) -> Any:
-    """Return peft's configuration of the adapters to train: the `given` one, or LoRA as `lora_rank` says, or None.
+def limit_training(model: PreTrainedModel, args: RepairConfig, peft_config: Any = None) -> Any:
+    """Make what is trained float32, and freeze the rest: all but the adapters, or the tower that `freeze` names.
+
+    Returns:
+        The model to train: with adapters, a `PeftModel` around it.
 
     Raises:
-        UserError: If peft is missing, or the options contradict each other.
+        UserError: If peft is missing, or the options contradict each other or the model.
     """
-    if given is None and args.lora_rank is None:
-        return _none(args)
-    check_peft("`lora_rank`" if given is None else "`peft_config`")
-    from peft import LoraConfig, PeftConfig
-
-    if given is None:
-        rank, towers = args.lora_rank or 0, TOWERS if args.lora_towers == "both" else [args.lora_towers]
-        return LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=_linear_layers(model, *towers))
-    if not isinstance(given, PeftConfig) or given.is_prompt_learning:
-        raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(given).__name__}.")
-    if args.lora_rank is not None or args.freeze is not None:
-        raise UserError("`peft_config` names what is trained; leave out `lora_rank` and `freeze`.")
-    return given
-
-
-def _none(args: RepairConfig) -> None:
-    if args.save_merged:
-        raise UserError("`save_merged` is for adapters; give `lora_rank` too, or leave it out.")
-
-
-def described(config: Any) -> dict[str, Any] | None:
-    """Return a configuration of peft as JSON, for the record of a run."""
-    if not hasattr(config, "to_dict"):
-        return None
-    values = {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
-    return json.loads(json.dumps(values, default=str))
-
-
-def limit_training(model: PreTrainedModel, args: RepairConfig, adapter: Any) -> None:
-    """Make what is trained float32, and freeze the rest: all but the adapters, or the tower that `freeze` names."""
-    if adapter is not None:
-        return _add_adapters(model, adapter, args.seed)
+    if peft_config is not None or args.lora_rank is not None:
+        return _with_adapters(model, _adapter_config(model, args, peft_config), args.seed)
     model.float()
     if args.freeze is not None:
         _check_tower(model, args.freeze)
         for name in TOWERS[args.freeze]:
             if (module := getattr(model, name, None)) is not None:
                 module.requires_grad_(False)
+    return model
 
 
-def has_adapters(model: torch.nn.Module) -> bool:
+def has_adapters(model: Any) -> bool:
     """Return whether adapters were added to a model, which are not merged yet."""
-    return bool(getattr(model, "_hf_peft_config_loaded", False))
+    return bool(getattr(model, "peft_config", None))
+
+
+def base_model(model: Any) -> PreTrainedModel:
+    """Return the dual encoder inside a `PeftModel`, adapters included; another model itself."""
+    return model.get_base_model() if has_adapters(model) else model
+
+
+def as_json(config: Any) -> dict[str, Any] | None:
+    """Return a configuration of peft as JSON, for the record of a run."""
+    if config is None:
+        return None
+    values = {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
+    return json.loads(json.dumps(values, default=str))
 
 
 def name_base(folder: str | Path) -> None:
@@ -83,28 +69,37 @@ def name_base(folder: str | Path) -> None:
     write_atomically(path, json.dumps(config | {"base_model_name_or_path": names.get(base, base)}, indent=2) + "\n")
 
 
-def load_adapters(model: PreTrainedModel, folder: str | Path) -> None:
-    """Load the weights of a checkpoint into the adapters of a model."""
-    from peft import load_peft_weights, set_peft_model_state_dict
+def _adapter_config(model: PreTrainedModel, args: RepairConfig, given: Any) -> Any:
+    check_peft("`lora_rank`" if given is None else "`peft_config`")
+    from peft import LoraConfig, PeftConfig
 
-    found = load_peft_weights(str(folder), device="cpu")
-    set_peft_model_state_dict(model, {name.removeprefix(PREFIX): value for name, value in found.items()})
+    if given is None:
+        rank, towers = args.lora_rank or 0, TOWERS if args.lora_towers == "both" else [args.lora_towers]
+        return LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=_linear_layers(model, *towers))
+    if not isinstance(given, PeftConfig) or given.is_prompt_learning:
+        raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(given).__name__}.")
+    if args.lora_rank is not None or args.freeze is not None:
+        raise UserError("`peft_config` names what is trained; leave out `lora_rank` and `freeze`.")
+    return given
 
 
-def _add_adapters(model: Any, config: Any, seed: int) -> None:
+def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
     """Add adapters, and freeze everything else. The seed decides their first weights."""
+    from peft import get_peft_model
+
     if not model.name_or_path:
         raise UserError("An adapter names its base, and this model has no name. Load it from the Hub or a folder.")
+    config.revision = config.revision or getattr(model.config, "_commit_hash", None)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model.add_adapter(config)
+            adapted = get_peft_model(model, config)  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
-    config.revision = config.revision or getattr(model.config, "_commit_hash", None)
-    for parameter in model.parameters():
+    for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    return adapted
 
 
 def _check_tower(model: PreTrainedModel, tower: str) -> None:

@@ -1,9 +1,8 @@
-"""Collate rows of `Grids` into batches that hold each distinct image and caption once."""
+"""Collate anchors into a batch: the pairs that stand beside them, and each distinct image and caption once."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,9 +10,14 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.encoder.pixel_store import PixelStore
+from repair_hf.encoder.preprocessing import TOKENIZED_AT_ONCE, Preprocessor
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.truth import expanded
+from repair_hf.training.fills import Anchors
 
-GROUP, MOST_GROUPS = 64, 4  # minimum number of captions in a group, maximum number of groups in a batch
+Key = tuple[int, int]  # epoch and anchor
 
 
 class Pixels(Protocol):
@@ -24,37 +28,81 @@ class Pixels(Protocol):
     def __getitem__(self, rows: np.ndarray) -> Tensor: ...
 
 
-class TrainingRows(Protocol):
-    """A training set: one row per anchor, drawn anew in each epoch. `Grids` is one."""
+class Keys(torch.utils.data.Dataset):
+    """The dataset of the loader: a key is its own row, and the collator draws what belongs to it."""
 
-    anchor_images: np.ndarray
-    """(M,) the image of each anchor, for the sampler."""
-    captions: list[str]
-    """The caption table: the captions of the pairs, then the synthetic ones."""
-    edited_images: Dataset | None
-    """The images that follow the pairs' images in the image table, in a column `edit_image`."""
+    def __init__(self, size: int) -> None:
+        self.size = size
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return self.size
 
-    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
-        """Return table rows by (epoch, anchor): columns `..._images` and `..._texts`, -1 for none."""
-        ...
+    def __getitem__(self, key: Key) -> Key:
+        return key
 
-    def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return each anchor's false positives, see `Grids.neighbours`."""
-        ...
 
-    def report(self) -> dict[str, int]:
-        """Count the parts of the rows."""
-        ...
+class PairCollator:
+    """Make a batch of the pairs of some anchors.
 
-    def edits_reachable(self) -> dict[str, float]:
-        """Return by direction the share of edits that can be encoded in some epoch; empty without records."""
-        ...
+    An item that several pairs share is in the batch once. Captions are padded to the longest of the batch.
 
-    def samples_encoded(self, keys: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, int]:
-        """Count the synthetic samples of each kind that are encoded in the rows of some (epochs, anchors)."""
-        ...
+    Args:
+        preprocessor: Turns captions into token ids.
+        fill: Says which pairs stand beside an anchor.
+        images: The image table, in one or more consecutive parts.
+        captions: The caption table, in the same way: lists, or columns of a dataset.
+
+    Shape:
+        The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, a dict of `input_ids` and, where the model needs
+        one, `attention_mask` (n_texts, L); `images` and `captions` (B, S), the places of each anchor's pairs in these,
+        -1 where absent; `image_rows` and `text_rows` (B, S), the same as rows of the tables.
+    """
+
+    def __init__(
+        self, preprocessor: Preprocessor, fill: Anchors, images: Sequence[Pixels], captions: Sequence[Any]
+    ) -> None:
+        self.fill, self.images, self.tokens = fill, list(images), Tokens(preprocessor, captions)
+
+    def __call__(self, keys: Sequence[Key]) -> dict[str, Any]:
+        epochs, anchors = np.array(keys).T
+        image_rows, text_rows = self.fill.draw(epochs, anchors)  # (B, S) each
+        images, at_image = _distinct(image_rows)
+        texts, at_text = _distinct(text_rows)
+        pixels = [part[rows] for part, rows in _by_part(self.images, images)]
+        return {
+            "pixels": pixels[0] if len(pixels) == 1 else torch.cat(pixels),
+            "texts": self.tokens[texts],
+            "images": torch.from_numpy(at_image),
+            "captions": torch.from_numpy(at_text),
+            "image_rows": torch.from_numpy(image_rows),
+            "text_rows": torch.from_numpy(text_rows),
+        }
+
+
+class Tokens:
+    """The token ids of a table of captions, one after the other without padding."""
+
+    def __init__(self, preprocessor: Preprocessor, captions: Sequence[Any]) -> None:
+        self.preprocessor = preprocessor
+        ids, lengths = [], []
+        for part in captions:
+            for start in range(0, len(part), TOKENIZED_AT_ONCE):
+                tokens = preprocessor.texts(part[start : start + TOKENIZED_AT_ONCE])
+                length = preprocessor.lengths(tokens).numpy()
+                ids.append(tokens["input_ids"].numpy()[_mask(length)].astype(np.int32))
+                lengths.append(length)
+        self._ids, self._lengths = np.concatenate(ids), np.concatenate(lengths)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+
+    def __getitem__(self, rows: np.ndarray) -> dict[str, Tensor]:
+        """Return the model's inputs for some captions, (n, L) each."""
+        mask = _mask(self._lengths[rows])  # (n, L)
+        ids = np.full(mask.shape, self.preprocessor.processor.tokenizer.pad_token_id)
+        ids[mask] = self._ids[expanded(self._starts[rows], self._starts[rows] + self._lengths[rows])[0]]
+        tokens = {"input_ids": torch.from_numpy(ids)}
+        if not self.preprocessor.pads_fully:
+            tokens["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
+        return self.preprocessor.text_inputs(tokens, torch.arange(len(rows)))
 
 
 class DecodedImages:
@@ -70,77 +118,43 @@ class DecodedImages:
         return self.preprocessor.images(self.images[rows.tolist()][self.column])
 
 
-class GridCollator:
-    """Make a batch from rows of `Grids`.
+def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, *, cache_images: bool) -> PairCollator:
+    """Create the collator of a training. With `cache_images`, images are decoded once, into a file."""
+    images = [pixels_of(pairs.images, "image", encoder, cache_images=cache_images)]
+    captions: list[Any] = [pairs.captions["caption"]]
+    if fill.images is not None:
+        images.append(pixels_of(fill.images, "edit_image", encoder, cache_images=cache_images))
+    if fill.texts is not None:
+        captions.append(fill.texts["edit_text"])
+    return PairCollator(encoder.preprocessor, fill, images, captions)
 
-    An item shared by several anchors or grids is in the batch once. Captions are tokenized once, here, and come in
-    groups of similar length, each padded to its own longest caption.
 
-    Args:
-        preprocessor: Turns captions into token ids.
-        images: The image table, in one or more consecutive parts.
-        captions: The caption table.
-        chunk_size: Maximum number of images or captions per forward; by default `GROUP` or more. It is exceeded if a
-            batch has few images, because each forward takes at least one image and one caption.
+def pixels_of(images: Dataset, column: str, encoder: DualEncoder, *, cache_images: bool) -> Pixels:
+    """Open a column of images at the encoder's size."""
+    return (PixelStore if cache_images else DecodedImages)(images, column, encoder.preprocessor)
 
-    Shape:
-        `pixels` (n_images, 3, H, W) uint8; `texts`, one dict per group, of `input_ids` and, where the model needs one,
-        `attention_mask` (n, L), n_texts rows in all; `anchor_images` and `anchor_texts` (B,) point into those; with
-        grids also `grid_images` and `grid_texts` (B, 3), -1 where absent, `present` (B, 3) and `matches` (B, 3, 3);
-        with further pairs of the global batch `pair_images` and `pair_texts` (B, 3), `wordings` (B, 4) and `answers`
-        (B, 4, K), see `Grids`.
-    """
 
-    def __init__(
-        self,
-        preprocessor: Preprocessor,
-        images: Sequence[Pixels],
-        captions: Sequence[str],
-        *,
-        chunk_size: int | None = None,
-    ) -> None:
-        self.images, self.chunk_size = list(images), chunk_size
-        tokens = preprocessor.texts(list(captions))
-        lengths = preprocessor.lengths(tokens)  # (M,)
-        self._by_length = lengths.argsort(stable=True)  # (M,) row of each place in the table sorted by length
-        self._place = self._by_length.argsort().numpy()  # (M,) place of each row in the sorted table
-        self._tokens = {name: ids[self._by_length].to(torch.int32) for name, ids in tokens.items()}  # (M, longest)
-        self.preprocessor = preprocessor
+def count_distinct(rows: np.ndarray, size: int) -> int:
+    """Count the distinct rows of each batch of `size` anchors, summed over the batches; (anchors, S), -1 is none."""
+    batches = np.sort(rows.reshape(-1, size * rows.shape[1]), axis=1)
+    return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
 
-    def __call__(self, rows: list[dict[str, np.ndarray]]) -> dict[str, Any]:
-        drawn = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        images, of_images = self.distinct({name: drawn[name] for name in drawn if name.endswith("_images")})
-        places = {  # in the captions sorted by length
-            name: np.where(drawn[name] >= 0, self._place[drawn[name]], -1) for name in drawn if name.endswith("_texts")
-        }
-        texts, of_texts = self.distinct(places)
-        groups = torch.from_numpy(texts).tensor_split(self.n_groups(len(images), len(texts)))
-        batch: dict[str, Any] = {"pixels": self._pixels(images), **of_images, **of_texts}
-        batch["texts"] = [self.preprocessor.text_inputs(self._tokens, group) for group in groups]
-        batch |= {name: torch.from_numpy(drawn[name]) for name in ("wordings", "answers") if name in drawn}
-        if "matches" in drawn:
-            present = (batch["grid_images"] >= 0) | (batch["grid_texts"] >= 0)  # one of the two may be left out
-            batch |= {"present": present, "matches": torch.from_numpy(drawn["matches"])}
-        return batch
 
-    def _pixels(self, rows: np.ndarray) -> Tensor:
-        starts = np.cumsum([0, *map(len, self.images)])
-        cuts = np.searchsorted(rows, starts)
-        parts = zip(self.images, cuts, cuts[1:], starts, strict=False)
-        found = [part[rows[low:high] - start] for part, low, high, start in parts if low < high]
-        return found[0] if len(found) == 1 else torch.cat(found)
+def _mask(lengths: np.ndarray) -> np.ndarray:
+    """Return which of (n, longest) tokens are there, for n captions of some lengths."""
+    return np.arange(lengths.max()) < lengths[:, None]
 
-    def n_groups(self, n_images: int, n_texts: int) -> int:
-        """Return the number of caption groups of a batch."""
-        if self.chunk_size is None:
-            return min(max(n_texts // GROUP, 1), MOST_GROUPS)
-        return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
 
-    def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Tensor]]:
-        """Map columns of (B,) or (B, k) table rows to the distinct rows, ascending, and the index of each in these."""
-        rows, places = np.unique(np.concatenate([column.ravel() for column in columns.values()]), return_inverse=True)
-        if rows[0] < 0:  # -1 means absent and stays -1
-            rows, places = rows[1:], places - 1
-        cuts = np.cumsum([column.size for column in columns.values()])[:-1]
-        parts = zip(columns.items(), np.split(places, cuts), strict=True)
-        return rows, {name: torch.from_numpy(part.reshape(column.shape)) for (name, column), part in parts}
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct rows, ascending, and the place of each of the (B, S) among them; -1 stays -1."""
+    distinct, places = np.unique(rows, return_inverse=True)
+    has_absent = int(distinct[0] < 0)
+    return distinct[has_absent:], places.reshape(rows.shape) - has_absent
+
+
+def _by_part(parts: Sequence[Any], rows: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+    """Cut ascending rows of a table by its parts, and count them from each part's begin; empty parts stay out."""
+    starts = np.cumsum([0, *map(len, parts)])
+    cuts = np.searchsorted(rows, starts)
+    found = zip(parts, starts, cuts, cuts[1:], strict=False)
+    return [(part, rows[low:high] - start) for part, start, low, high in found if low < high]

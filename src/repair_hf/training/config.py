@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.runtime.options import SEEDS, UserError
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.trackers import check_trackers
-from repair_hf.training.hyperparameters import GridRule, Hyperparameters
+from repair_hf.training.options import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -25,17 +29,22 @@ IDLE = """
     include_num_input_tokens_seen bf16_full_eval fp16_full_eval prediction_loss_only eval_accumulation_steps
     include_for_metrics batch_eval_metrics eval_do_concat_batches eval_use_gather_object
 """.split()
-# Options of ours without an effect under a value of another one.
-IDLE_CHOICES = {
-    ("negatives", "batch"): ("slot1", "known_matches"),
-    ("negatives", "alone"): ("counterparts",),
-    ("negatives", "none"): ("grids", "own_failures_share", "counterparts", "slot1", "known_matches", "batches"),
-    ("grids", "paper"): ("own_failures_share",),
-    ("lora_rank", None): ("lora_towers",),
+SHARDING = {"fsdp": "ACCELERATE_USE_FSDP", "deepspeed": "ACCELERATE_USE_DEEPSPEED"}
+# Arguments whose other values would give a wrong result in silence, and why.
+NEEDED: dict[str, tuple[Any, str]] = {
+    "remove_unused_columns": (False, "the collator creates the model's inputs"),
+    "dataloader_drop_last": (True, "every batch needs the same number of pairs"),
+    "ignore_data_skip": (False, "a resumed epoch would begin anew, and change the result"),
+    "auto_find_batch_size": (False, "another batch has other negatives; `chunk_size` saves memory"),
+    "neftune_noise_alpha": (None, "it is for language models with one table of embeddings"),
 }
 # Does not change the result, or differs between the processes of one run.
-NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "cache_folder")
-IDLE_WITHOUT_RECORDS = ("grids", "own_failures_share")
+NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "paper")
+
+OF_RECORDS = ("fill", "loss", "grid_weight")  # without an effect where no record is used
+
+
+BEST_BY = "t2i_MRR"  # MRR changes with every rank, R@K with few
 
 
 @dataclass
@@ -52,57 +61,50 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
-        GridRule.__post_init__(self)
+        self.fill = self.fill or ("paper" if self.paper else "edits")
+        self.loss = self.loss or ("grid" if self.paper else "batch")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         # transformers takes bf16 for that of a GPU unless the CPU is named
         self.use_cpu |= is_launched_on_cpu() or (bool(self.bf16) and not torch.accelerator.is_available())
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # every parameter that is trained gets a gradient
-        self._check_before_transformers()
+        _raise_first(self._problems_for_transformers())
         if self.greater_is_better is None and (self.metric_for_best_model or "").endswith("median_rank"):
             self.greater_is_better = False
         TrainingArguments.__post_init__(self)  # type: ignore[no-untyped-call]
         check_launch(self.world_size)
-        self._check_metric()
         self._take_one_gpu()
-        self._check_numbers()
-        self._check_own_options()
-        self._check_loop()
-        self._check_devices()
+        _raise_first(self._problems())
         check_trackers(self.report_to)  # type: ignore[arg-type]  # transformers has made it a list
         self.dataloader_pin_memory &= self.device.type != "cpu"
 
-    def _check_before_transformers(self) -> None:
-        """Check what transformers would reject, or change, with a less helpful message or none."""
-        sharding = {"fsdp": "ACCELERATE_USE_FSDP", "deepspeed": "ACCELERATE_USE_DEEPSPEED"}
-        for name, flag in sharding.items():
-            _refuse_if(
-                bool(getattr(self, name)) or parse_flag_from_env(flag),
-                f"`{name}` shards the model, but the loss needs the whole model in every process. Leave it out, and "
-                "launch with a file of recipes/accelerate. `chunk_size` and `gradient_checkpointing` save memory too.",
-            )
+    @property
+    def step_size(self) -> int:
+        """Anchors of one optimizer step, over all processes and accumulated parts."""
+        return self.train_batch_size * self.gradient_accumulation_steps * self.world_size
+
+    @property
+    def draw_seed(self) -> int:
+        """Seed of the order of the anchors, and of the pairs beside them."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def _problems_for_transformers(self) -> Iterator[str]:
+        """Find what transformers would reject, or change, with a less helpful message or none."""
+        for name, flag in SHARDING.items():
+            if getattr(self, name) or parse_flag_from_env(flag):
+                yield (
+                    f"`{name}` shards the model, but the loss needs the whole model in every process. Leave it out, "
+                    "and launch with a file of recipes/accelerate. `chunk_size` saves memory too."
+                )
         arguments = TrainingArguments.__dataclass_fields__
         for name in IDLE:
-            field, given = arguments[name], getattr(self, name)
+            field, value = arguments[name], getattr(self, name)
             default = field.default if field.default_factory is MISSING else field.default_factory()
-            _refuse_if(
-                given not in (default, "no"),
-                f"`{name}` {given} has no effect: repair_hf has its own loss, sampler and evaluation. Leave it out.",
-            )
-        _refuse_if(
-            bool(self.load_best_model_at_end) and self.metric_for_best_model is None,
-            "`load_best_model_at_end` needs `metric_for_best_model`: t2i_MRR, i2t_R@1 or another of the evaluation.",
-        )
-
-    def _check_metric(self) -> None:
-        """Check the metric to compare models by. transformers' default is the loss, which our evaluation lacks."""
-        name = self.metric_for_best_model
-        _refuse_if(
-            (name is not None or self.save_strategy == "best") and (name or "").removeprefix("eval_") not in METRICS,
-            f"`metric_for_best_model` must be one of {', '.join(METRICS)}, got {name}. `load_best_model_at_end`, "
-            "`save_strategy` best, and schedules that wait for a plateau use it.",
-        )
+            if value not in (default, "no"):
+                yield f"`{name}` {value} has no effect: loss, sampler and evaluation are our own. Leave it out."
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            yield "`load_best_model_at_end` needs `metric_for_best_model`: t2i_MRR, i2t_R@1 or another metric."
 
     def _take_one_gpu(self) -> None:
         """Use one GPU per process: transformers would split each batch over all GPUs that the process sees."""
@@ -115,95 +117,67 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             )
             self._n_gpu = 1  # no public setter; transformers' Trainer assigns it too, for model parallelism
 
-    def _check_numbers(self) -> None:
+    def _problems(self) -> Iterator[str]:
+        yield from self._bad_numbers()
+        yield from self._contradictions()
+        for name, (value, why) in NEEDED.items():
+            if getattr(self, name) != value:
+                yield f"`{name}` {getattr(self, name)} is not supported: {why}. Leave it out."
+        metric = (self.metric_for_best_model or "").removeprefix("eval_")
+        if (self.metric_for_best_model is not None or self.save_strategy == "best") and metric not in METRICS:
+            yield f"`metric_for_best_model` must be one of {', '.join(METRICS)}, got {self.metric_for_best_model}."
+        if self.push_to_hub and (self.hub_strategy != "end" or self.hub_revision or self.hub_token):
+            yield (
+                "`push_to_hub` sends the finished model as one commit to `main`, with the token of `hf auth login` or "
+                "HF_TOKEN; leave out `hub_strategy`, `hub_revision` and `hub_token`."
+            )
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(self.accelerator_config, name):
+                yield f"`{name}` would give each process part of a batch. Leave it out."
+        if self.save_only_model and self.save_strategy != "no":
+            yield "`save_only_model` writes checkpoints that cannot be resumed from; use `save_total_limit` 1."
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":  # by `fp16`, or by the launcher's file
+            yield "`fp16` needs a GPU: on the CPU, training would silently be in float32. Use `bf16`, or neither."
+
+    def _bad_numbers(self) -> Iterator[str]:
         for name in ("chunk_size", "lora_rank", "per_device_train_batch_size"):
             value = getattr(self, name)
-            _refuse_if(value is not None and value < 1, f"`{name}` must be at least 1, got {value}.")
-        _refuse_if(self.grid_weight < 0, f"`grid_weight` must be at least 0, got {self.grid_weight:g}.")
-        _refuse_if(
-            not 0 <= self.own_failures_share <= 1,
-            f"`own_failures_share` must be from 0 to 1, got {self.own_failures_share:g}.",
-        )
+            if value is not None and value < 1:
+                yield f"`{name}` must be at least 1, got {value}."
+        if self.grid_weight < 0:
+            yield f"`grid_weight` must be at least 0, got {self.grid_weight:g}."
         for name in ("seed", "data_seed"):
             value = getattr(self, name)
-            is_seed = value is None or 0 <= value < SEEDS
-            _refuse_if(not is_seed, f"`{name}` must be from 0 to {SEEDS - 1}, got {value}.")
-        _refuse_if(
-            self.train_batch_size * self.world_size == 1,
-            "A batch of one pair has no negatives, even with `gradient_accumulation_steps`: L_global would be 0. "
-            "Raise `per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives.",
-        )
-
-    def _check_own_options(self) -> None:
-        _refuse_if(
-            self.draft_jpegs and not self.cache_images,
-            "`draft_jpegs` is for the file of `cache_images`; leave both on, or turn it off.",
-        )
-        _refuse_if(
-            self.freeze is not None and self.lora_rank is not None,
-            f"`freeze` {self.freeze} changes nothing with `lora_rank`, which freezes all but the adapters. Name their "
-            "towers by `lora_towers`.",
-        )
-        for name, values in (("slot1", ("mixed",)), ("counterparts", ("best", "reciprocal"))):
-            given = getattr(self, name)
-            _refuse_if(
-                given in values and not self.has_own_failures,
-                f"`{name}` {given} needs grids with own failures: set `own_failures_share` above 0, or `grids` paper.",
+            if value is not None and not 0 <= value < SEEDS:
+                yield f"`{name}` must be from 0 to {SEEDS - 1}, got {value}."
+        if self.train_batch_size * self.world_size == 1:
+            yield (
+                "A batch of one pair has no negatives, even with `gradient_accumulation_steps`. Raise "
+                "`per_device_train_batch_size`; `chunk_size` saves memory and keeps the negatives."
             )
-        defaults = Hyperparameters()
-        for (choice, value), idle in IDLE_CHOICES.items():
-            for name in idle if getattr(self, choice) == value else ():
-                given = getattr(self, name)
-                _refuse_if(
-                    given != getattr(defaults, name),
-                    f"`{name}` {given} changes nothing with `{choice}` {value}; leave one of them out.",
-                )
 
-    def _check_loop(self) -> None:
-        _refuse_if(
-            self.remove_unused_columns or not self.dataloader_drop_last,
-            "`remove_unused_columns` must stay false and `dataloader_drop_last` true; leave both out.",
-        )
-        _refuse_if(
-            bool(self.push_to_hub and (self.hub_strategy != "end" or self.hub_revision or self.hub_token)),
-            "`push_to_hub` sends the finished model as one commit to `main`, with the token of `hf auth login` or "
-            "HF_TOKEN; leave out `hub_strategy`, `hub_revision` and `hub_token`.",
-        )
-        for name in ("split_batches", "dispatch_batches"):
-            _refuse_if(
-                bool(getattr(self.accelerator_config, name)),
-                f"`accelerator_config` with `{name}` would give each process part of a batch. Leave it out, and lower "
-                "`per_device_train_batch_size`, which counts per process.",
-            )
-        _refuse_if(
-            self.save_only_model and self.save_strategy != "no",
-            "`save_only_model` writes checkpoints that cannot be resumed from. Leave it out; `save_total_limit` 1 "
-            "keeps a single one.",
-        )
-        _refuse_if(
-            self.ignore_data_skip,
-            "`ignore_data_skip` would restart the epoch after a resume and change the result. Leave it out: skipped "
-            "batches are neither decoded nor encoded.",
-        )
-        _refuse_if(
-            self.auto_find_batch_size,
-            "`auto_find_batch_size` would change the loss: its negatives are the rest of the batch. Leave it out.",
-        )
+    def _contradictions(self) -> Iterator[str]:
+        if self.freeze is not None and self.lora_rank is not None:
+            yield f"`freeze` {self.freeze} changes nothing with `lora_rank`; use `lora_towers`."
+        if self.lora_rank is None and self.lora_towers != "both":
+            yield f"`lora_towers` {self.lora_towers} changes nothing without `lora_rank`; leave one of them out."
 
-    def _check_devices(self) -> None:
-        _refuse_if(
-            self.neftune_noise_alpha is not None,
-            "`neftune_noise_alpha` is for language models with one table of embeddings; leave it out.",
-        )
-        _refuse_if(
-            self.torch_compile and self.world_size > 1,
-            f"`torch_compile` needs one process, got {self.world_size}: a step has several forwards, and with several "
-            "processes only the first would be compiled. Leave it out.",
-        )
-        _refuse_if(  # by `fp16`, or by the launcher's file
-            self.mixed_precision == "fp16" and self.device.type == "cpu",
-            "`fp16` needs a GPU: on the CPU, training would silently be in float32. Use `bf16`, or neither.",
-        )
+    def prepared(self, *, has_validation: bool) -> RepairConfig:
+        """Return a copy. With pairs to evaluate on, unless it saves checkpoints, it keeps the best model."""
+        made = copy(self)
+        if has_validation and made.save_strategy == "no":
+            if made.eval_strategy == "no":
+                made.eval_strategy = IntervalStrategy.EPOCH
+            made.save_strategy, made.load_best_model_at_end, made.save_total_limit = SaveStrategy.BEST, True, 1
+            made.metric_for_best_model = made.metric_for_best_model or BEST_BY
+            if made.greater_is_better is None:
+                made.greater_is_better = True
+        return made
+
+    @property
+    def repository(self) -> str:
+        """The repository that a training pushes to."""
+        return self.hub_model_id or Path(str(self.output_dir)).name
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the token out of `training_args.bin`, which lies in the output folder and in each checkpoint."""
@@ -211,12 +185,11 @@ class RepairConfig(Hyperparameters, TrainingArguments):
 
     def recorded(self, *, has_records: bool = True) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
-        is_plain = not has_records or self.negatives == "none"
-        left_out = (*NOT_RECORDED, *IDLE_WITHOUT_RECORDS) if is_plain else NOT_RECORDED
+        left_out = NOT_RECORDED if has_records else (*NOT_RECORDED, *OF_RECORDS)
         arguments = {name: value for name, value in self.to_dict().items() if name not in left_out}  # type: ignore[no-untyped-call]
         return arguments | {"processes": self.world_size, "mixed_precision": self.mixed_precision}
 
 
-def _refuse_if(is_wrong: bool, message: str) -> None:
-    if is_wrong:
-        raise UserError(message)
+def _raise_first(problems: Iterator[str]) -> None:
+    for problem in problems:
+        raise UserError(problem)

@@ -1,67 +1,83 @@
-"""The trainer of a dual encoder, on pairs and on the grids of their repaired failures.
-
-L_global compares the pairs of all processes in a step, by default with edits among them. Other values of `negatives`
-add `grid_weight * L_grid`, over the items of one 3x3 grid per anchor. L_global gathers its negatives with their
-gradient. With `gradient_accumulation_steps` of k, a part of B/k pairs has only B/k - 1 of them; L_grid stays the same.
-"""
+"""The trainer of a dual encoder, on pairs and on the records of their repaired failures."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Sampler
-from transformers import PreTrainedModel, PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
-from repair_hf.pairs.dataset import Pairs
-from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import digest
-from repair_hf.training.adapters import (
-    adapter_config,
-    described,
-    has_adapters,
-    limit_training,
-    load_adapters,
-    name_base,
-)
-from repair_hf.training.checkpoint_files import fault
-from repair_hf.training.checkpoints import (
-    LoopCallback,
-    Signature,
-    Spent,
-    check_run,
-    find_checkpoint,
-    spent_before,
-)
-from repair_hf.training.checks import check_arguments, check_trainable, global_loss_of, keep_the_best
-from repair_hf.training.collation import TrainingRows
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.pairs.truth import Truth
+from repair_hf.runtime.disk import check_room, naming_full_disk
+from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.run_folder import digest, finish_stage, open_stage
+from repair_hf.training.adapters import as_json, has_adapters, limit_training, name_base
+from repair_hf.training.checkpoints import LoopCallback, fault, find_checkpoint, mean_loss
+from repair_hf.training.collation import Keys, collator_of, count_distinct, pixels_of
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.objectives import Objective, Vectors, attach, detach, named, objective_of
+from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.sampling import OneCaptionPerImage
-from repair_hf.training.tables import collator_of, grids_of, pixels_of
-from repair_hf.training.towers import encode_batch
+from repair_hf.training.step import Objective, check_model, check_parameters, encode, objective_of, step_of
 
 logger = logging.getLogger(__name__)
 
+IN_MEMORY = "a dataset in memory"
 
-class GridTrainer(Trainer):
-    """A `Trainer` for dual encoders on pairs and on the grids of their records.
 
-    It trains and writes checkpoints. `hub.trainer.RepairTrainer`, where the arguments are described, also leaves a
-    finished folder, and pushes it.
+class RepairTrainer(Trainer):
+    """A transformers `Trainer` for dual encoders, on pairs and on records of their repaired failures.
+
+    Logs the objective's terms (`loss_global`, `loss_grid`) and `logit_scale` (after exp) beside the Trainer's `loss`.
+    Evaluation is retrieval on pairs: R@K and MRR in both directions, as `eval_i2t_R@1` and so on. If there are pairs
+    to evaluate on and `args` save nothing, the model is evaluated after each epoch (or as `eval_strategy` says), and
+    the best by `metric_for_best_model`, `t2i_MRR` by default, is kept.
+
+    `train` resumes from the checkpoint that `args.resume_from_checkpoint` names; by default the last, if there is one.
+
+    Args:
+        model: A `CLIPModel` or another dual encoder of transformers, which is trained in place; a Hub id or a folder.
+        args: The configuration; it is copied.
+        train_dataset: Pairs to train on.
+        eval_dataset: Pairs to evaluate on, of a validation split.
+        processing_class: The model's processor, by default the one beside the weights; saved with every checkpoint.
+        records: What `synthesize` or `load_records` returns, made from failures on `train_dataset`; a `DatasetDict` of
+            one split will do. None trains on the pairs alone.
+        truth: What is known to match, and is masked out of the loss; by default what `train_dataset` says.
+        fill: Which pairs stand beside each training pair; by default what `args.fill` makes of `records`.
+        objective: The loss; by default the one that `args.loss` names.
+        peft_config: Adapters to train instead of all weights, such as `peft.LoraConfig(...)`; they are saved in place
+            of the model. `args.lora_rank` is shorter.
+        callbacks: As in the Trainer.
+        optimizers: As in the Trainer.
+
+    Attributes:
+        options: What the folder records of this run, and the card shows.
+
+    Raises:
+        UserError: If an argument is of a wrong type, or the model cannot be trained so.
+
+    Example:
+        >>> trainer = RepairTrainer(model, RepairConfig("tuned"), pairs, validation, processor, records=records)
+        >>> trainer.train()
+        >>> trainer.evaluate()
+        >>> trainer.push_to_hub()
     """
 
     args: RepairConfig
@@ -79,46 +95,54 @@ class GridTrainer(Trainer):
         processing_class: ProcessorMixin | Preprocessor | None = None,
         *,
         records: Dataset | DatasetDict | None = None,
-        rows: TrainingRows | None = None,
+        truth: Truth | None = None,
+        fill: Anchors | None = None,
         objective: Objective | None = None,
         peft_config: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
     ) -> None:
-        records = check_arguments(args, train_dataset, eval_dataset, records)
+        expect(args, RepairConfig, "args", "a RepairConfig, such as `RepairConfig(OUTPUT_FOLDER)`")
+        expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
+        expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
+        args = args.prepared(has_validation=eval_dataset is not None)
         encoder = open_encoder(model, processing_class, device=args.device)
-        rule = str(args.negatives), args.grid_weight, args.known_matches, global_loss_of(encoder.model, args)
-        self.objective: Objective = objective or objective_of(*rule)
-        check_trainable(encoder.model, args, needs_bias=self.objective.needs_bias)
-        rows = rows or grids_of(train_dataset, records, args)
-        if eval_dataset is not None:
-            keep_the_best(args)
-        self.sampler = sampler_of(rows, args)
-        self.loop = LoopCallback(self.sampler, bounds_scale=not self.objective.needs_bias)
-        self._given = {"peft_config": described(peft_config)} | named(objective)
-        adapter = adapter_config(encoder.model, args, peft_config)
-        self.base_digest = None if adapter is None else encoder.digest  # before its weights get other names
-        limit_training(encoder.model, args, adapter)
-        attach(self.objective, encoder.model, processes=args.world_size)
+        self.base, base_digest = encoder.model, encoder.digest
+        needs_bias = check_model(self.base, args)
+        self.fill = fill or fill_of(train_dataset, records, args, truth)
+        self.objective = objective or objective_of(args, self.fill, sigmoid=needs_bias)
+        self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
+        self.loop = LoopCallback(self, bounds_scale=not needs_bias)
         super().__init__(
-            encoder.model,
+            limit_training(self.base, args, peft_config),
             args,
-            collator_of(encoder, train_dataset, rows, args),
-            rows,
-            eval_dataset=eval_dataset,
+            collator_of(encoder, train_dataset, self.fill, cache_images=args.cache_images),
+            train_dataset,  # type: ignore[arg-type]
+            eval_dataset=eval_dataset,  # type: ignore[arg-type]
             processing_class=encoder.preprocessor,  # type: ignore[arg-type]
-            callbacks=[self.loop, Signature(self), *callbacks],
+            callbacks=[self.loop, *callbacks],
             optimizers=optimizers,  # type: ignore[arg-type]
         )
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # the loss curve goes to the log and to trainer_state.json
         self.can_return_loss = True
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        self.encoded = torch.zeros(2, dtype=torch.int64)  # images and captions, since this process began to train
-        self.pairs, self.records = train_dataset, records
-        self._eval_pixels = eval_dataset, eval_dataset and pixels_of(eval_dataset.images, "image", encoder, args)
-        self._before = Spent()  # the cost before a resume
-        self._sums: dict[str, Tensor] = {}  # sum and count of each term since the last log
+        check_parameters(self.objective, self.model)
+        self.records, self.needs_bias = records, needs_bias
+        self._validation = (
+            eval_dataset,
+            eval_dataset and pixels_of(eval_dataset.images, "image", encoder, cache_images=args.cache_images),
+        )
+        self.run = {**args.recorded(has_records=self.fill.share > 0), "model": self.base.name_or_path}
+        self.run |= {"sigmoid": needs_bias, "dtype": str(self.base.dtype), "peft_config": as_json(peft_config)}
+        self.run |= {"objective": objective and type(objective).__name__, "fill_report": self.fill.report()}
+        self.run |= {"pairs_fingerprint": train_dataset.fingerprint}
+        self.options: dict[str, Any] = {"output": str(args.output_dir), "pairs": IN_MEMORY}
+        self.options |= self.run | {"model": self.base.name_or_path or None, "model_digest": base_digest}
+        if records is not None:
+            self.options |= {"records": IN_MEMORY, "records_digest": digest(records["record_id"][:])}
+        self._has_trained = False
+        self._terms: dict[str, list[Tensor]] = {}  # since the last log
 
     def train(
         self,
@@ -126,74 +150,84 @@ class GridTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train as the Trainer does, and check that a checkpoint is complete and belongs to this run.
+        """Train, and save model, processor, loss curve and summary in `args.output_dir`, as `repair-hf train` does.
 
-        `resume_from_checkpoint` is a folder; True or None follows the configuration, False starts anew.
+        A second call trains on, from the weights as they are, in a new run.
+
+        `resume_from_checkpoint` is a folder; True or None follows `args`, False starts anew.
 
         Raises:
-            UserError: If the checkpoint is incomplete, or the last one is of another run.
+            UserError: If the folder holds something else, or a checkpoint is incomplete or of another run.
         """
-        wanted = resume_from_checkpoint
+        folder, wanted = str(self.args.output_dir), resume_from_checkpoint
         if wanted is None or wanted is True:
-            wanted = self.args.resume_from_checkpoint
-        checkpoint = find_checkpoint(wanted or None, self.args)
-        if wanted == "last":
-            check_run(checkpoint, self.run)
-        self._before = spent_before(checkpoint)
-        return super().train(checkpoint, trial, ignore_keys_for_eval)
+            wanted = None if self._has_trained else self.args.resume_from_checkpoint
+        checkpoint = find_checkpoint(wanted or None, self.args, self.run)
+        self._has_trained, self._terms = True, {}
+        if self.is_world_process_zero():
+            open_stage(folder, command="train", options=self.options, is_bound=wanted == "last" and bool(checkpoint))
+        size = self._space_needed()
+        check_room(folder, size)
+        with naming_full_disk(folder, lambda: size):
+            with self._explaining_a_damaged_best():
+                result = super().train(checkpoint and str(checkpoint), trial, ignore_keys_for_eval)
+            self.save_model()
+            self.save_state()
+        self.model.eval()
+        self.summary = self._summarize(result.global_step)
+        if self.is_world_process_zero():
+            finish_stage(folder, self.summary)
+        return result
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Encode the batch's distinct items once, then sum the objective's terms.
-
-        Here `num_items_in_batch` is the number of grids in the whole optimizer step, so that L_grid is their mean
-        however the step is split; None if this batch is the whole step.
-        """
-        inputs = self.objective.prepare(inputs)
-        images, texts, *features = encode_batch(  # (n_images, D), (n_texts, D)
-            model,
-            inputs["pixels"],
-            inputs["texts"],
-            self.processing_class.normalize,
-            once_more=self.model if self.args.world_size > 1 else model,
-            in_chunks=self.args.chunk_size is not None,
-            with_features=self.objective.needs_features,
-            autocast=self.accelerator.autocast,
-        )
-        self.encoded += torch.tensor([len(images), len(texts)])
-        bias = self.model.logit_bias if self.objective.needs_bias else None
-        vectors = Vectors(images, texts, self.model.logit_scale.exp(), next(iter(features), None), bias)
-        parts = []
-        for name, term in self.objective(vectors, inputs).items():
-            count = torch.ones_like(term.value) if term.count is None else term.count
-            share = 1.0 if term.count is None else self._share(term.count, num_items_in_batch)
-            parts.append(term.weight * term.value * share)
-            self._sums[name] = self._sums.get(name, 0) + torch.stack([term.value.detach() * count, count.detach()])
-        loss = torch.stack(parts).sum()
+        """Encode the batch's distinct items once, join the pairs of all processes, and sum the objective's terms."""
+        normalize, chunk_size = self.processing_class.normalize, self.args.chunk_size
+        images, texts = encode(model, inputs, normalize, inner=self.model, chunk_size=chunk_size)
+        bias = self.base.logit_bias if self.needs_bias else None
+        step = step_of(images, texts, inputs, self.fill.truth, self.base.logit_scale.exp(), bias)
+        terms = self.objective.terms(step)
+        for name, value in terms.items():
+            self._terms.setdefault(name, []).append(value.detach())
+        loss = torch.stack([self.objective.weights.get(name, 1.0) * value for name, value in terms.items()]).sum()
         return (loss, {"image_embeds": images, "text_embeds": texts}) if return_outputs else loss
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return batches of the sampler's anchors."""
+        args, keys = self.args, Keys(len(self.train_dataset))
+        loader = DataLoader(
+            keys,
+            batch_size=args.train_batch_size,
+            sampler=self.sampler,
+            collate_fn=self.data_collator,
+            drop_last=True,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+        )
+        return self.accelerator.prepare(loader)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """Count the grids of an optimizer step that is split into several batches."""
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        is_cut = num_batches * self.args.world_size > 1
-        if not (is_cut and batches and "present" in batches[0]):
-            return batches, None
-        grids = sum((batch["present"].sum(1) >= 2).sum() for batch in batches)
-        return batches, self.accelerator.reduce(grids, "sum")
+        """Return no batch after the last step: a run that is resumed from there would take one more."""
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the objective's terms and the logit scale too; the whole line goes to the log without a progress bar."""
-        if "loss" in logs and self._sums:
-            sums = self.accelerator.reduce(torch.stack(list(self._sums.values())).float(), "sum")  # (terms, 2)
-            for name, (total, count) in zip(self._sums, sums.tolist(), strict=True):
-                logs[name] = total / max(count, 1)
-            logs["logit_scale"] = self.model.logit_scale.exp().item()
-            if self.objective.needs_bias:
-                logs["logit_bias"] = self.model.logit_bias.item()
-            self._sums = {}
+        if "loss" in logs and self._terms:
+            means = torch.stack([torch.stack(values).float().mean() for values in self._terms.values()])
+            means = self.accelerator.reduce(means, "mean")
+            logs |= dict(zip(self._terms, means.tolist(), strict=True))
+            logs["seconds"] = self.loop.seconds
+            logs["logit_scale"] = self.base.logit_scale.exp().item()
+            if self.needs_bias:
+                logs["logit_bias"] = self.base.logit_bias.item()
+            self._terms = {}
         super().log(logs, start_time)
         if self.args.disable_tqdm and self.is_world_process_zero():
             shown = "   ".join(f"{name} {value:.6g}" for name, value in logs.items())
@@ -206,9 +240,9 @@ class GridTrainer(Trainer):
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if pairs is None:
             raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
-        known, stored = self._eval_pixels
+        known, stored = self._validation
         encoder = DualEncoder(
-            self.model, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
+            self.base, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
         )
         vectors = encoder.embed_pairs(pairs, pixels=stored if pairs is known else None)
         found = evaluate_retrieval(*vectors, pairs.caption_image)
@@ -218,39 +252,48 @@ class GridTrainer(Trainer):
         return metrics
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save model and processor. A checkpoint keeps what the objective needs; any other folder holds none of it."""
-        if not _internal_call:
-            detach(self.model)
-            # Leave mixed precision. `Accelerator.unwrap_model` would also strip decorators of transformers' forward.
-            for name in ("forward", "_original_forward"):
-                vars(self.model).pop(name, None)
+        """Save the model, or its adapters, and the processor."""
         super().save_model(output_dir, _internal_call)
         if has_adapters(self.model) and self.args.should_save:
             name_base(output_dir or str(self.args.output_dir))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if has_adapters(self.model):  # transformers loads adapters into peft's own models alone
-            return load_adapters(self.model, resume_from_checkpoint)
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+    def push_to_hub(  # type: ignore[override]  # one commit of a finished folder has no message and does not block
+        self,
+        repo: str | None = None,
+        *,
+        private: bool | None = None,
+        tag: str | None = None,
+        license: str | None = None,
+        results: Sequence[str | Path] = (),
+    ) -> Any:
+        """Push the trained model with its processor and its card, as one commit; see `push_model`.
 
-    def _load_best_model(self) -> None:
-        """Load the best model, unless its checkpoint was damaged since."""
-        folder = Path(str(self.state.best_model_checkpoint))
-        if folder.is_dir() and (why := fault(folder, self.args.world_size)):
-            raise UserError(f"The best checkpoint, {folder}, is damaged: {why}. Delete the checkpoints to train anew.")
-        if has_adapters(self.model):
-            return load_adapters(self.model, folder)
-        super()._load_best_model()
+        Args:
+            repo: Repository; by default `args.hub_model_id`, else the name of the output folder.
+            private: Whether to make a new repository private; by default as `args.hub_private_repo` says.
+            tag: Tag of the commit.
+            license: License identifier of the Hub.
+            results: Folders of `repair-hf evaluate`, for the card.
 
-    def spent(self) -> Spent:
-        """Return the cost of all steps, including those before a resume. Every process must call it at once."""
-        images, texts = self.accelerator.reduce(self.encoded.to(self.args.device), "sum").tolist()
-        return self._before + self.loop.spent(images, texts)
+        Returns:
+            Where the push went, a `Pushed`; None in other processes than the main one.
 
-    @cached_property
-    def run(self) -> dict[str, Any]:
-        """What identifies this run in its checkpoints."""
-        return run_of(self.model, self.train_dataset, self.args) | self._given
+        Raises:
+            UserError: If nothing is trained yet, or the Hub rejects the token, the id or the tag.
+            RunStopped: If the Hub cannot be reached or fails; the same call resumes.
+        """
+        from repair_hf.hub.push import push_model  # the one import from a higher floor: a Trainer pushes itself
+
+        folder, pushed = Path(str(self.args.output_dir)), None
+        if self.is_world_process_zero():
+            if not (folder / "summary.json").is_file():
+                raise UserError(f"{folder} holds no trained model yet; call `train()` first.")
+            is_private = bool(self.args.hub_private_repo if private is None else private)
+            pushed = push_model(
+                folder, repo or self.args.repository, private=is_private, tag=tag, results=results, license=license
+            )
+        self.accelerator.wait_for_everyone()
+        return pushed
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Exclude biases, norms of any kind, and the logit scale, which is a temperature."""
@@ -258,43 +301,90 @@ class GridTrainer(Trainer):
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Return 0: the Trainer's formula is for language models, and takes longer than the grids of a step."""
+        """Return 0: the Trainer's formula is for language models."""
         return 0
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any]:
-        return self.sampler
+    @contextmanager
+    def _explaining_a_damaged_best(self) -> Iterator[None]:
+        """Raise a UserError if the best checkpoint, whose weights are loaded at the end, was damaged since."""
+        error: Exception | None = None
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as failed:
+            error = failed
+        folder = Path(str(self.state.best_model_checkpoint))
+        if self.args.load_best_model_at_end and folder.is_dir() and (why := fault(folder)):
+            raise UserError(f"The best checkpoint, {folder}, is damaged: {why}. Delete the checkpoints to train anew.")
+        if error is not None:
+            raise error
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing if the run was resumed from its last step.
+    def _space_needed(self) -> int:
+        """Return the bytes of the trained model and, if there are checkpoints, of two: weights and two moments."""
+        sizes = [(weight.numel() * weight.element_size(), weight.requires_grad) for weight in self.model.parameters()]
+        trained = sum(size for size, is_trained in sizes if is_trained)
+        saved = trained if has_adapters(self.model) else sum(size for size, _ in sizes)
+        return saved if self.args.save_strategy == "no" else saved + 2 * (saved + 2 * trained)
 
-        The Trainer would take one more step: it asks for `should_training_stop` only after a step, so no callback can
-        prevent it.
-        """
-        if self.state.global_step < self.state.max_steps:
-            return super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
-        self.control.should_training_stop = True
+    def _summarize(self, steps: int) -> dict[str, Any]:
+        """Return the summary that `train` describes."""
+        evaluations = [line for line in self.state.log_history if "eval_i2t_R@1" in line]
+        if self.args.load_best_model_at_end:
+            evaluations = [line for line in evaluations if line["step"] == self.state.best_global_step]
+        drawn = zip(*(self.fill.draw(*keys) for keys in self.sampler.keys(steps)), strict=True)
+        images, texts = (np.concatenate(side) for side in drawn)  # (anchors, S) each
+        n_images, n_texts = len(self.train_dataset.images), len(self.train_dataset)
+        new = np.unique(images[images >= n_images]), np.unique(texts[texts >= n_texts])
+        seconds, size = self.loop.seconds, self.args.train_batch_size
+        return {
+            "steps": steps,
+            "processes": self.args.world_size,
+            "parameters": self.base.num_parameters(),
+            "parameters_trained": self.base.num_parameters(only_trainable=True),
+            "seconds": seconds,
+            "seconds_per_step": seconds / steps,
+            "waiting": self.loop.waiting,
+            "loss": mean_loss(self.state),
+            "images_per_step": count_distinct(images, size) / steps,
+            "texts_per_step": count_distinct(texts, size) / steps,
+            "fill": self.run["fill_report"],
+            "edits_reachable": self.fill.edits_reachable(),
+            "samples_encoded": self.fill.samples(*new),
+        } | (evaluations[-1] if evaluations else {})
 
-    def _share(self, grids: Tensor, in_step: Tensor | None) -> Tensor | float:
-        """Return the factor from a mean over this batch's grids to its share of the mean over the optimizer step."""
-        if in_step is None:
-            return 1.0
-        cuts = self.current_gradient_accumulation_steps * self.args.world_size  # the Trainer averages over these
-        return cuts * grids / in_step.clamp(min=1)
 
+def train(
+    model: Retriever,
+    pairs: Pairs,
+    records: Dataset | None = None,
+    config: RepairConfig | None = None,
+    *,
+    validation: Pairs | None = None,
+    checkpoint: str | bool | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fine-tune a dual encoder in one call, as `RepairTrainer` does.
 
-def sampler_of(rows: TrainingRows, args: RepairConfig) -> OneCaptionPerImage:
-    """Create the sampler of a training's batches. An error is raised if there are fewer images than a batch needs."""
-    return OneCaptionPerImage(
-        rows.anchor_images,
-        args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        args.seed if args.data_seed is None else args.data_seed,
-        rows.neighbours if args.batches == "neighbours" else None,
-    )
+    To train for as long as another run took, set `max_steps` to its `seconds` divided by this kind of run's
+    `seconds_per_step`. The learning rate schedule then ends where training does.
 
+    Args:
+        model: Trained in place if it is a model or a `DualEncoder`, else loaded from a folder or the Hub.
+        pairs: Training pairs.
+        records: What `load_records` returns, made from failures on `pairs`; None trains on the pairs alone.
+        config: How to train; by default `RepairConfig()`.
+        validation: Pairs to evaluate on.
+        checkpoint: Folder to resume from; False starts anew, None follows `config.resume_from_checkpoint`.
+        options: Other arguments of `RepairTrainer`, such as `objective` or `callbacks`.
 
-def run_of(model: PreTrainedModel, rows: TrainingRows, args: RepairConfig) -> dict[str, Any]:
-    """Return what identifies a run in its checkpoints."""
-    report = rows.report()
-    data = {"model": model.name_or_path, "captions": digest(rows.captions), "rows": report}
-    data |= {"global_loss": global_loss_of(model, args), "dtype": str(model.dtype).removeprefix("torch.")}
-    return args.recorded(has_records="cells" in report) | data
+    Returns:
+        `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (of the loop, with
+        evaluations and checkpoints), `seconds_per_step`, `waiting` (fraction of the seconds in which the main process
+        made the next batch), `loss` (mean over the steps), `images_per_step` and `texts_per_step` (encoded, all
+        processes together), `fill` (how many anchors have pairs beside them, see `Anchors.report`), `edits_reachable`
+        (by direction, the share that can be encoded), `samples_encoded` (synthetic samples of each kind), and the
+        metrics of the last evaluation, if any, or of the best with `load_best_model_at_end`. All includes the steps
+        before a resume.
+    """
+    trainer = RepairTrainer(model, config or RepairConfig(), pairs, validation, records=records, **options)
+    trainer.train(checkpoint)
+    return trainer.summary

@@ -24,7 +24,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.run_folder import digest
-from repair_hf.training.draws import uniforms
+from repair_hf.training.sampling import uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")

@@ -1,8 +1,7 @@
-"""Which captions answer which images, and the ranking of each query's best positive and best non-positives."""
+"""The ranking of each query's best positive and best non-positives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,69 +9,6 @@ import numpy as np
 from repair_hf.mining.scores import NO_KEY, best_keys, decode, kth_score
 
 POSITIVES_AT_ONCE = 1024  # compared with the false positives of their queries
-
-
-@dataclass(frozen=True)
-class Positives:
-    """Which captions answer which images.
-
-    Captions of one group answer the same images. The pairs (group, image) are stored as sorted integers.
-
-    Args:
-        n_images: N.
-        group: (M,) the group of each caption.
-        members: Sorted `group * n_images + image`, each once.
-    """
-
-    n_images: int
-    group: np.ndarray
-    members: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        caption_image: np.ndarray,
-        n_images: int,
-        same_text: Sequence[str] | None = None,
-        same_image: np.ndarray | None = None,
-    ) -> Positives:
-        """Let each caption answer its own image and, if texts are given, those with a caption of the same text.
-
-        If `same_image` gives a number to each image, (N,), a caption also answers images of equal number.
-        """
-        group = np.asarray(caption_image, np.int64)
-        if same_text is not None:
-            numbers: dict[str, int] = {}
-            group = np.array([numbers.setdefault(text, len(numbers)) for text in same_text])
-        members = np.unique(group * n_images + caption_image)
-        if same_image is not None:
-            by_number = np.argsort(same_image, kind="stable")
-            number = np.asarray(same_image)[members % n_images]
-            ends = (np.searchsorted(same_image, number, side, sorter=by_number) for side in ("left", "right"))
-            at, member = expanded(*ends)
-            members = np.unique(members[member] // n_images * n_images + by_number[at])
-        return cls(n_images, group, members)
-
-    @property
-    def doubles(self) -> int:
-        """How many pairs are positive beyond each caption and its own image."""
-        groups = np.arange(self.group.max() + 2) * self.n_images
-        images_of_group = np.diff(np.searchsorted(self.members, groups))
-        return int(images_of_group[self.group].sum()) - len(self.group)
-
-    def of_captions(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positive pairs of some captions, (C,), as images and places in `captions`, in order of place, then image."""
-        base = self.group[captions] * self.n_images  # (C,)
-        low = np.searchsorted(self.members, base)
-        at, place = expanded(low, np.searchsorted(self.members, base + self.n_images))
-        return self.members[at] - base[place], place
-
-
-def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate R ranges of integers: return the integers, (P,), and which range each belongs to, (P,)."""
-    count = stop - first
-    owner = np.repeat(np.arange(len(count)), count)
-    return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,240 @@
+"""Which images and captions are known to match. Mining leaves these pairs out, and every loss masks them.
+
+A caption matches its own image. Beyond this annotation:
+
+- captions of equal wording match the same images;
+- images of one class match the same captions: images of equal pixels, near-duplicates, and those of one group;
+- an edit matches what it was made for.
+
+Evaluation uses the annotation alone, as the benchmarks define it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.images import equal_pixels
+from repair_hf.pairs.wording import bare_caption
+
+AT_ONCE = 1024  # images compared with all others, captions read
+
+
+class Truth:
+    """The pairs of an image and a caption that are known to match.
+
+    They are stored as sorted keys, one for each wording and class of images that match.
+
+    Args:
+        image_class: (N,) images of equal number match the same captions.
+        wording: (M,) integers; captions of equal number match the same images.
+        images, texts: (P,) rows of images and captions that match.
+        made_for_text: (N,) for an edited image the caption that it was made for, else -1. By default none is edited.
+        made_for_image: (M,) for an edited caption the image that it was made for, else -1.
+    """
+
+    def __init__(
+        self,
+        image_class: np.ndarray,
+        wording: np.ndarray,
+        images: np.ndarray,
+        texts: np.ndarray,
+        made_for_text: np.ndarray | None = None,
+        made_for_image: np.ndarray | None = None,
+    ) -> None:
+        self._given = image_class, wording, images, texts
+        self.image_class = np.unique(image_class, return_inverse=True)[1]  # (N,)
+        self.wording = np.unique(wording, return_inverse=True)[1]  # (M,)
+        self.made_for_text = np.full(len(image_class), -1) if made_for_text is None else made_for_text
+        self.made_for_image = np.full(len(wording), -1) if made_for_image is None else made_for_image
+        self.n_classes = int(self.image_class.max()) + 1
+        self.keys = np.unique(self._key(images, texts))
+        self._on: dict[torch.device, tuple[Tensor, ...]] = {}
+
+    @classmethod
+    def annotated(
+        cls,
+        caption_image: np.ndarray,
+        n_images: int,
+        *,
+        wording: np.ndarray | None = None,
+        image_class: np.ndarray | None = None,
+    ) -> Truth:
+        """Let each caption match its own image, (M,) rows, and what follows from wordings and classes, if given."""
+        classes = np.arange(n_images) if image_class is None else image_class
+        # without wordings, captions of one image may share a number: they match the same image
+        texts = caption_image if wording is None else wording
+        return cls(classes, texts, caption_image, np.arange(len(caption_image)))
+
+    def match(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        """Return whether each image is known to match the caption beside it, (P,). None may be an edit."""
+        keys = self._key(images, texts)
+        return self.keys[np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)] == keys
+
+    def known(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return which of some images are known to match which of some captions.
+
+        An edited image and an edited caption match if the caption and the image that they were made for do.
+
+        Shape:
+            images: (n,) rows, on any device. texts: (m,). -1 matches nothing. Returns (n, m) bool.
+        """
+        classes, wording, for_text, for_image, keys = self._tables(images.device)
+
+        def found(images: Tensor, texts: Tensor) -> Tensor:  # (n, m) or what broadcasts to it
+            cells = wording[texts] * self.n_classes + classes[images]
+            exists = (images >= 0) & (texts >= 0)
+            return (keys[torch.searchsorted(keys, cells).clamp(max=len(keys) - 1)] == cells) & exists
+
+        rows, columns = images[:, None], texts[None, :]
+        exists = (rows >= 0) & (columns >= 0)
+        return found(rows, columns) | (found(for_image[columns], for_text[rows]) & exists)
+
+    def images_of(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return all images that match some captions, (C,), and the place of each one's caption in `captions`.
+
+        They are in order of place, then image.
+        """
+        base = self.wording[captions] * self.n_classes  # (C,)
+        at, place = expanded(*np.searchsorted(self.keys, [base, base + self.n_classes]))
+        classes = self.keys[at] - base[place]
+        by_class, starts = self._images_by_class
+        at, member = expanded(starts[classes], starts[classes + 1])
+        images, place = by_class[at], place[member]
+        in_order = np.lexsort((images, place))
+        return images[in_order], place[in_order]
+
+    @property
+    def beyond_annotation(self) -> int:
+        """How many pairs match beyond each caption and its own image."""
+        sizes = np.bincount(self.image_class)
+        images_of_wording = np.bincount(self.keys // self.n_classes, sizes[self.keys % self.n_classes])
+        return int(images_of_wording[self.wording].sum()) - len(self.wording)
+
+    def extended(
+        self,
+        captions: Iterable[str] = (),
+        *,
+        images: np.ndarray,
+        texts: np.ndarray,
+        new_classes: np.ndarray,
+        made_for_text: np.ndarray | None = None,
+        made_for_image: np.ndarray | None = None,
+    ) -> Truth:
+        """Add images and captions, such as edits, as further rows.
+
+        Args:
+            captions: The new captions.
+            images: Rows of images that match `texts`, (P,), among old and new ones.
+            texts: Rows of captions, (P,).
+            new_classes: The class of each new image: that of an old one, or -1 for a class of its own.
+            made_for_text: For each new image the caption that it was made for, if any.
+            made_for_image: For each new caption the image that it was made for, if any.
+        """
+        classes, wording, old_images, old_texts = self._given
+        alone = classes.max() + 1 + np.arange(len(new_classes))
+        found = wordings(captions)
+        for_text = np.full(len(new_classes), -1) if made_for_text is None else made_for_text
+        for_image = np.full(len(found), -1) if made_for_image is None else made_for_image
+        return Truth(
+            np.concatenate([classes, np.where(new_classes < 0, alone, new_classes)]),
+            np.concatenate([wording, found]),
+            np.concatenate([old_images, images]),
+            np.concatenate([old_texts, texts]),
+            np.concatenate([self.made_for_text, for_text]),
+            np.concatenate([self.made_for_image, for_image]),
+        )
+
+    @cached_property
+    def _images_by_class(self) -> tuple[np.ndarray, np.ndarray]:
+        """The images in order of class, (N,), and where each class begins, (classes + 1,)."""
+        order = np.argsort(self.image_class, kind="stable")
+        return order, np.searchsorted(self.image_class[order], np.arange(self.n_classes + 1))
+
+    def _key(self, images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        return self.wording[texts] * self.n_classes + self.image_class[images]
+
+    def _tables(self, device: torch.device) -> tuple[Tensor, ...]:
+        if device not in self._on:
+            parts = self.image_class, self.wording, self.made_for_text, self.made_for_image, self.keys
+            self._on[device] = tuple(torch.from_numpy(part).to(device) for part in parts)
+        return self._on[device]
+
+
+def truth_of(
+    pairs: Pairs, image_embeddings: np.ndarray | None = None, near_duplicates: float | None = None
+) -> tuple[Truth, dict[str, int]]:
+    """Collect what is known to match among some pairs.
+
+    Args:
+        pairs: Their annotation, wordings, equal pixels and groups.
+        image_embeddings: Unit vectors, (N, D) float32, for near-duplicates.
+        near_duplicates: Cosine from which two images are one picture, also by way of others; None for no such images.
+
+    Returns:
+        The truth; and for each reason how many images are alike to another.
+    """
+    kinds = {"equal_pixels": equal_pixels(pairs.images, pairs.looks)} if pairs.looks else {}
+    if near_duplicates is not None:
+        assert image_embeddings is not None, "near-duplicates are found by their embeddings"
+        kinds["near_duplicates"] = near_numbers(image_embeddings, near_duplicates)
+    if pairs.groups is not None:
+        kinds["group"] = pairs.groups
+    classes = np.arange(len(pairs.images))
+    for other in kinds.values():
+        classes = _joined(classes, other)
+    blocks = pairs.captions.select_columns(["caption"]).iter(AT_ONCE)
+    texts = wordings(caption for block in blocks for caption in block["caption"])
+    truth = Truth.annotated(pairs.caption_image, len(classes), wording=texts, image_class=classes)
+    return truth, {name: int((np.bincount(kind)[kind] > 1).sum()) for name, kind in kinds.items()}
+
+
+def wordings(captions: Iterable[str]) -> np.ndarray:
+    """Map captions to integers that captions of equal wording share, (M,) int64.
+
+    They are digests of 8 bytes: the texts themselves would take a hundred.
+    """
+
+    def digests() -> Iterator[int]:
+        for caption in captions:
+            found = hashlib.blake2b(bare_caption(caption).encode(errors="surrogatepass"), digest_size=8).digest()
+            yield int.from_bytes(found, "little", signed=True)
+
+    return np.fromiter(digests(), np.int64)
+
+
+def near_numbers(vectors: np.ndarray, least: float) -> np.ndarray:
+    """Number unit vectors, (N, D): those that a chain of cosines of at least `least` connects share a number, (N,)."""
+    number = items = np.arange(len(vectors))
+    for start in range(0, len(vectors), AT_ONCE):
+        one, other = np.nonzero(vectors[start : start + AT_ONCE] @ vectors[start:].T >= least)
+        one, other = np.append(start + one, items), np.append(start + other, len(items) + number)
+        number = _connected(one, other)[: len(items)]
+    return number
+
+
+def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenate R ranges of integers: return the integers, (P,), and which range each belongs to, (P,)."""
+    count = stop - first
+    owner = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count), owner
+
+
+def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Number items, (N,): those that share a number in either of two numberings share one."""
+    return _connected(one, one.max() + 1 + other)[one]
+
+
+def _connected(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Number the nodes of a graph with these edges, (E,), by the part that they belong to."""
+    size = int(max(one.max(), other.max())) + 1
+    edges = coo_array((np.ones(len(one), bool), (one, other)), shape=(size, size))
+    return connected_components(edges, directed=False)[1]

@@ -1,0 +1,105 @@
+"""Records by query and by false positive, as rows of the pairs that they were made from.
+
+Rows number the images and captions of the pairs first, then the edits. -1 is none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+from datasets import Dataset
+
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.runtime.options import UserError
+
+COLUMNS = ["record_id", "direction", "q_id", "fp_id", "fp_score", "edit_text", "edit_image"]
+EDIT = {"i2t": "edit_text", "t2i": "edit_image"}
+
+
+class Groups:
+    """The places of equal keys, each group in ascending order. Key -1 has none.
+
+    Args:
+        keys: (n,) integers from 0 to below `n_keys`.
+        n_keys: How many keys there may be.
+    """
+
+    def __init__(self, keys: np.ndarray, n_keys: int) -> None:
+        self.count = np.bincount(keys, minlength=n_keys + 1)  # (n_keys + 1,): the last is that of key -1
+        self._start = np.cumsum(self.count) - self.count
+        self._places = np.append(np.argsort(keys, kind="stable"), -1)
+
+    def draw(self, keys: np.ndarray, chance: np.ndarray) -> np.ndarray:
+        """Draw one place of each key's group uniformly; -1 for none."""
+        count = self.count[keys]
+        return self._places[np.where(count > 0, self._start[keys] + (chance * count).astype(np.int64), -1)]
+
+
+class Failures:
+    """The records of one direction, those with an edit first, then by descending score.
+
+    Arrays that a draw indexes end in one more element, -1: the value of record -1, "none".
+
+    Args:
+        table: Columns `q` and `fp` (rows of images or captions), `has_edit`, `fp_score` and `record_id`, with the
+            records' rows as index.
+        n_queries: How many queries there may be.
+        n_negatives: How many false positives there may be; the row of the first edit.
+    """
+
+    def __init__(self, table: pd.DataFrame, n_queries: int, n_negatives: int) -> None:
+        table = table.sort_values(["has_edit", "fp_score", "record_id"], ascending=[False, False, True])
+        self.n_edits = int(table["has_edit"].sum())
+        self.edited_rows = table.index.to_numpy()[: self.n_edits]  # (n_edits,) in the records
+        self.queries = np.append(table["q"].to_numpy(np.int64), -1)  # (n + 1,)
+        self.negatives = np.append(table["fp"].to_numpy(np.int64), -1)  # (n + 1,)
+        self.edits = np.full(len(table) + 1, -1)  # (n + 1,)
+        self.edits[: self.n_edits] = n_negatives + np.arange(self.n_edits)
+        self.by_query = Groups(self.queries[:-1], n_queries)
+        self.edits_by_query = Groups(self.queries[: self.n_edits], n_queries)
+        self.edits_by_negative = Groups(self.negatives[: self.n_edits], n_negatives)
+
+    def __len__(self) -> int:
+        return len(self.queries) - 1
+
+    def counterparts(self, others: Failures) -> np.ndarray:
+        """Choose for each record one of the other direction whose edit fits its false positive, (n + 1,); -1 for none.
+
+        It is the mirror, with query and false positive exchanged, else the best-scored one.
+        """
+        queries, negatives = self.negatives[:-1], self.queries[:-1]
+        places = pd.Series(range(len(others)), pd.MultiIndex.from_arrays([others.queries[:-1], others.negatives[:-1]]))
+        places = places[~places.index.duplicated()]  # the best-scored
+        wanted = pd.MultiIndex.from_arrays([queries, negatives])
+        mirror = places.reindex(wanted, fill_value=-1).to_numpy(np.int64)
+        best = others.edits_by_query.draw(queries, np.zeros(len(queries)))
+        return np.append(np.where(others.edits[mirror] >= 0, mirror, best), -1)
+
+
+def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
+    """Index records by the rows of their items, first those of I2T, then of T2I. Records of other items stay out.
+
+    Raises:
+        UserError: If `records` lack a column.
+    """
+    if missing := sorted(set(COLUMNS) - set(records.column_names)):
+        raise UserError(f"The records lack {missing}; they have {records.column_names}. See `load_records`.")
+    arrow = records.select_columns(COLUMNS).with_format("arrow")
+    table = arrow.select_columns(COLUMNS[:5])[:].to_pandas()
+    sides, sizes = [], {"image": len(pairs.images), "caption": len(pairs.captions)}
+    for direction, query, negative in (("i2t", "image", "caption"), ("t2i", "caption", "image")):
+        has_edit = [part for block in arrow.iter(1024) for part in block[EDIT[direction]].is_valid().to_pylist()]
+        found = table.assign(q=_rows(table["q_id"], pairs, query), fp=_rows(table["fp_id"], pairs, negative))
+        found = found.assign(has_edit=has_edit)[
+            (table["direction"] == direction) & (found["q"] >= 0) & (found["fp"] >= 0)
+        ]
+        sides.append(Failures(found, sizes[query], sizes[negative]))
+    return sides[0], sides[1]
+
+
+def _rows(ids: pd.Series, pairs: Pairs, kind: str) -> np.ndarray:
+    """Map ids to rows of the pairs' images or captions; -1 for others."""
+    items = (pairs.images if kind == "image" else pairs.captions).with_format("arrow")
+    known = items[f"{kind}_id"][:]
+    return pc.index_in(ids.to_numpy(), value_set=known).fill_null(-1).to_numpy().astype(np.int64)
