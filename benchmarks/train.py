@@ -1,12 +1,13 @@
-"""Time the training step beside the plain one of transformers: what do grids cost, and what saves which part of it?
+"""Time the training step beside the plain one of transformers: what do the edits cost?
 
     python benchmarks/train.py
     python benchmarks/train.py --architecture vit-b-32 --batch 16 --steps 2
-    python benchmarks/train.py --rows grids chunks --chunk-batch 1024    # the memory of a large batch
+    python benchmarks/train.py --rows edits chunks --chunk-batch 1024    # the memory of a large batch
+    python benchmarks/train.py --rows edits --corpus 120000 --steps 1    # the memory of many captions
 
 Each row runs in a process of its own, so that its peak of memory is its own. Pictures are noise, captions the toy
-world's. Every item has failures in both directions and each failure an edit: every grid is full, the most expensive
-case.
+world's. Every item has failures in both directions and each failure an edit, so two pairs stand beside every anchor:
+the most expensive case.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ from common import (
 
 NOTES = {
     "run_clip": "the step of transformers' run_clip.py: pairs, captions padded to the model's maximum",
-    "vanilla": "pairs, captions padded to the longest of a group of similar length",
-    "every slot": "3x3 grids, each slot encoded by itself, captions padded to the longest of the batch",
-    "grids": "3x3 grids, each distinct item encoded once, captions padded by groups",
-    "neighbours": "as `grids`, batches filled along the failures",
-    "chunks": "as `grids`, with gradient caching; see --chunk-size and --chunk-batch",
-    "eager": "as `grids`, without torch's fused attention",
-    "compiled": "as `grids`, with torch.compile, which takes minutes before the first step",
+    "plain": "our step without records: pairs, captions padded to the longest of a group of similar length",
+    "edits": "the default: two pairs with edits beside each training pair, in the batch",
+    "both": "the same in the batch and in grids",
+    "paper": "the paper's fill, in grids",
+    "chunks": "as `edits`, with gradient caching; see --chunk-size and --chunk-batch",
+    "eager": "as `edits`, without torch's fused attention",
+    "compiled": "as `edits`, with torch.compile, which takes minutes before the first step",
 }
+OPTIONS: dict[str, dict[str, Any]] = {"both": {"loss": "both"}, "paper": {"paper": True}}
 REFERENCE = "run_clip"
 WARM_UP = 2  # steps that are not counted
 RING = 8  # nearest items on either side; an item's failures are drawn from these
@@ -121,7 +123,7 @@ def measure(row: str, args: Namespace) -> Cost:
         peak = _memory() - before
     spans = [end - begin for begin, end in zip(clock.begins, clock.ends, strict=True)][WARM_UP:]
     whole = clock.ends[-1] - clock.ends[WARM_UP - 1]
-    shapes = [[[len(texts), texts.shape[1]] for texts in batch] for _, batch in batches]
+    shapes = [[texts.shape for texts in batch] for _, batch in batches]
     return Cost(
         step=median(spans),
         batch=args.batch,
@@ -135,23 +137,24 @@ def measure(row: str, args: Namespace) -> Cost:
 
 
 def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
-    from repair_hf.training.collation import GridCollator
+    """Build a trainer, and return it with three batches: how many images, and the token ids."""
+    from repair_hf.training.collation import PairCollator
     from repair_hf.training.config import RepairConfig
-    from repair_hf.training.grids import Grids
-    from repair_hf.training.trainer import GridTrainer
+    from repair_hf.training.trainer import RepairTrainer
 
     model, preprocessor, pairs, records = _setting(load)
     if row == "eager":
         model.set_attn_implementation("eager")
-    grids = Grids(pairs, None if row == "vanilla" else records, grids="paper")
-    how: dict[str, Any] = {"batches": "neighbours" if row == "neighbours" else "random"}
-    how |= {"chunk_size": load.chunk_size if row == "chunks" else None, "torch_compile": row == "compiled"}
-    args = RepairConfig(**_arguments(load, folder), **how, grids="paper", cache_images=False)
-    pictures = [noise(len(table), preprocessor) for table in (pairs.images, grids.edited_images) if table is not None]
-    collator_of = _every_slot(GridCollator) if row == "every slot" else GridCollator
-    collator = collator_of(preprocessor, pictures, grids.captions, chunk_size=args.chunk_size)
-    trainer = GridTrainer(model, args, pairs, None, preprocessor, rows=grids)
-    trainer.data_collator = collator  # noise in the place of pictures
+    how = OPTIONS.get(row, {}) | {"chunk_size": load.chunk_size if row == "chunks" else None}
+    args = RepairConfig(**_arguments(load, folder), **how, torch_compile=row == "compiled", cache_images=False)
+    trainer = RepairTrainer(model, args, pairs, None, preprocessor, records=None if row == "plain" else records)
+    tables = [table for table in (pairs.images, trainer.fill.images) if table is not None]
+    pictures = [noise(len(table), preprocessor) for table in tables]
+    captions = [part["edit_text"] for part in (trainer.fill.texts,) if part is not None]
+    captions, groups = [pairs.captions["caption"], *captions], trainer.data_collator.groups
+    trainer.data_collator = PairCollator(  # noise in the place of pictures
+        preprocessor, trainer.fill, pictures, captions, groups=groups, chunk_size=args.chunk_size
+    )
     some = [batch for _, batch in zip(range(3), trainer.get_train_dataloader(), strict=False)]
     return trainer, [(len(batch["pixels"]), [texts["input_ids"] for texts in batch["texts"]]) for batch in some]
 
@@ -243,25 +246,6 @@ def _records(n_images: int, texts: list[str], rng: random.Random) -> Any:
     }
     empty = {name: [None] * len(rows) for name in FEATURES if name not in columns}
     return Dataset.from_dict({name: (columns | empty)[name] for name in FEATURES}, features=FEATURES)
-
-
-def _every_slot(collator: type) -> type:
-    """Return a collator that encodes each slot by itself and pads captions to the longest of the batch."""
-    import numpy as np
-    import torch
-
-    class EverySlot(collator):
-        def distinct(self, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
-            anchors, grids = columns  # the names: every grid is full, and its first slot is the anchor
-            rows = columns[grids].ravel()
-            order = rows.argsort(kind="stable")
-            places = torch.from_numpy(order.argsort().reshape(columns[grids].shape))
-            return rows[order], {anchors: places[:, 0], grids: places}
-
-        def n_groups(self, n_images: int, n_texts: int) -> int:
-            return 1
-
-    return EverySlot
 
 
 def _clock() -> Any:

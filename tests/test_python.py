@@ -141,8 +141,10 @@ def wrong_types(pairs, model, processor):
         "`args` must be a RepairConfig": lambda: RepairTrainer(model, "out", pairs),
         "`train_dataset` must be Pairs.*text 'photos'": lambda: RepairTrainer(model, config, "photos"),
         "`eval_dataset` must be Pairs": lambda: RepairTrainer(model, config, pairs, data),
-        "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, records="out"),
-        "Records lack the columns": lambda: RepairTrainer(model, config, pairs, records=data),
+        "`records` must be a Dataset": lambda: RepairTrainer(model, config, pairs, None, processor, records="out"),
+        "The records lack .*they have .*image": lambda: RepairTrainer(
+            model, config, pairs, None, processor, records=data
+        ),
         "`path_or_repo` must be a folder": lambda: load_records(model),
         "`path_or_repo` must be the annotated folder": lambda: load_records(data, audited=True),
         "`d_i2t` must lie between 0 and `k_mine` .100., got 200": lambda: mine(model, data, d_i2t=200),

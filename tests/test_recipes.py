@@ -105,7 +105,7 @@ def test_recipe_is_rehearsed(folder, pairs_folder, clip_folder, models, tmp_path
     assert len(pairs.images) == count
     assert f"{count} images and {2 * count} captions would be embedded and mined" in said["mine"]
     assert "$" in said["synthesize"] and "unknown" not in said["synthesize"]
-    assert f"of {2 * count} captions have a grid" in said["train"]
+    assert f"{2 * count} captions with their images; " in said["train"]
     assert "2 images and 4 captions would be embedded and ranked" in said["evaluate"]
 
 

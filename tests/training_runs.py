@@ -18,6 +18,11 @@ def curve(folder: Path) -> list[dict]:
     return [line for line in history(folder) if "loss" in line]
 
 
+def losses(folder: Path) -> list[dict]:
+    """The curve without the clock."""
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in curve(folder)]
+
+
 def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor], rtol: float = 0, atol: float = 0) -> None:
     for name, value in one.items():
         torch.testing.assert_close(

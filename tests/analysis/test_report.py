@@ -153,7 +153,8 @@ def report(judged) -> Path:
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    for name in "funnel dropped audit agreement_qc agreement_edits costs errors hubs grids candidates".split():
+    names = "funnel dropped audit agreement_qc agreement_edits costs errors hubs training_pairs candidates"
+    for name in names.split():
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
     for name in ("funnel", "audit", "errors", "similarity_by_error", "candidates", "distributions", "agreement_edits"):
         assert (report / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -32,7 +32,7 @@ def scripts() -> dict[str, str]:
         (["sy"], {"synthesize"}),
         (["push", ""], {"records", "model"}),
         (["push", "records", "--em"], {"--embed-source-images"}),
-        (["train", "--slot1", ""], {"anchor", "mixed"}),
+        (["train", "--fill", ""], {"edits", "paper"}),
         (["train", "--learning"], {"--learning-rate"}),
         (["train", "--bf"], {"--bf16", "--bf16-full-eval"}),
         (["mine", "--conf"], {"--config"}),
@@ -51,4 +51,4 @@ def test_bash_completes(scripts, tmp_path, words, expected):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_names_every_command_and_its_flags(scripts, shell):
     assert all(name in scripts[shell] for name in cli.COMMANDS)
-    assert "known-matches" in scripts[shell] and "--known_matches" not in scripts[shell]
+    assert "near-duplicates" in scripts[shell] and "--near_duplicates" not in scripts[shell]

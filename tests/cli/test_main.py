@@ -24,7 +24,7 @@ from repair_hf.cli.subcommands import load_command, suggest
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import UserError, need, opt
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.training.hyperparameters import Hyperparameters
+from repair_hf.training.options import Hyperparameters
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

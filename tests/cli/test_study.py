@@ -172,6 +172,8 @@ def test_several_data_sets_have_a_study_each_and_one_table(tmp_path):
             assert own.loc[method, "I2T R@1"] in next(
                 line for line in text.splitlines() if line.startswith(f"| {method} ")
             )
+    encoded = pd.read_csv(tmp_path / "second" / "training.csv").set_index("method")["images_per_step"]
+    assert (encoded["vanilla"], encoded["simclr"]) == (8, 24)  # with two views of each image
     [simclr] = [line for line in text.splitlines() if line.startswith("| simclr ")]
     assert simclr.count(" – |") == 4  # the first data set has no such method
     before = [stamps(tmp_path / name) for name in sets]

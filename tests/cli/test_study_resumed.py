@@ -43,7 +43,7 @@ def test_a_launcher_starts_processes_that_share_the_work(tmp_path):
 
 def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     """The same command twice. Both methods ask the same questions: the second to be made reuses the answers."""
-    words = f"study --size tiny --seeds 1 --output {tmp_path} --methods wo-pqc repair-both".split()
+    words = f"study --size tiny --seeds 1 --output {tmp_path} --methods wo-pqc repair-both-losses".split()
     command = [sys.executable, "-m", "repair_hf", *words]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)
@@ -59,7 +59,7 @@ def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     before = stamps(tmp_path)
     study(*words[1:])
     assert stamps(tmp_path) == before
-    assert {"wo-pqc", "repair-both"} < set(pd.read_csv(tmp_path / "scores.csv")["method"])
+    assert {"wo-pqc", "repair-both-losses"} < set(pd.read_csv(tmp_path / "scores.csv")["method"])
 
 
 @pytest.mark.slow

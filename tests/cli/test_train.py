@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,17 +12,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from PIL import Image
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
-from repair_hf.training.checkpoint_files import DIGESTS
+from repair_hf.cli.train import TrainOptions
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.training.checkpoints import SEAL
 
 
 @pytest.fixture
 def flags(pairs_folder, clip_folder, records_folder, tmp_path) -> list[str]:
     words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --output {tmp_path / 'out'} --use-cpu"
     words += f" --records {records_folder} --per-device-train-batch-size 4 --max-steps 4 --learning-rate 1e-2"
-    return words.split() + ["--cache-folder", str(tmp_path / "cache")]
+    return words.split()
 
 
 def summary(folder: Path) -> dict:
@@ -32,14 +38,11 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     assert main(flags) == 0
     printed = capsys.readouterr().out
     found = summary(tmp_path / "out")
-    assert found["steps"] == 4 and found["grids"]["anchors"] == 24
-    full, some = (found["grids"][f"grids_{n}"] for n in (3, 2))
-    assert f"{full + some} of 24 captions have a grid ({full} full)" in printed
+    assert found["steps"] == 4 and found["fill"]["anchors"] == 24
+    beside = found["fill"]["beside_1"] + found["fill"]["beside_2"]
+    assert f"pairs   24 captions with their images; {beside} have pairs from records beside them" in printed
     assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0}
-    assert (
-        f"edits   usable in training: 100% i2t ({found['samples_encoded']['i2t']} used in this run), 100% t2i"
-        in printed
-    )
+    assert f"edits   used in this run: {found['samples_encoded']['i2t']} I2T (100% can be used), " in printed
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -86,7 +89,7 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3"]) == 0
     (tmp_path / "out" / "summary.json").unlink()  # as if killed before the end
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", "--grid-weight", "2"]) == 2
-    assert "an interrupted run with other options: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
+    assert "is of another run: grid_weight (0.5 -> 2.0)" in capsys.readouterr().err
     faster = ["--chunk-size", "2", "--dataloader-num-workers", "1", "--logging-steps", "2"]  # learns the same
     assert main([*flags, "--save-strategy", "steps", "--save-steps", "3", *faster]) == 0
     assert summary(tmp_path / "out")["steps"] == 4
@@ -97,11 +100,11 @@ def test_what_was_begun_goes_on_with_its_own_options_alone(flags, tmp_path, caps
 def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flags, tmp_path):
     """Each kill comes when another file of a checkpoint appears; every other one by SIGTERM."""
     steps = f"--learning-rate 1e-4 --max-steps {15 * kills} --save-strategy steps --save-steps 7 --logging-steps 5"
-    words = [*flags, "--grids", "paper", "--slot1", "mixed", *steps.split(), *extra.split()]
+    words = [*flags, "--fill", "paper", "--loss", "both", *steps.split(), *extra.split()]
     python = [sys.executable, "-m", "repair_hf"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several may add up in another order
     subprocess.run([*python, *words, "--output", str(tmp_path / "whole")], env=one_thread, check=True)
-    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", DIGESTS, "trainer*")]
+    events = [f"out/checkpoint-*/{name}" for name in ("model.safetensors", "*.pt", "rng*", SEAL, "trainer*")]
     killed = 0
     while killed < kills or not (tmp_path / "out" / "summary.json").is_file():
         if (tmp_path / "out" / "summary.json").is_file():  # through before it was killed so often: once more
@@ -124,7 +127,7 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
     states = [json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("whole", "out")]
     whole, resumed = (state["log_history"] for state in states)
     names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")
-    for one, other in zip(whole[:-1], resumed[:-1], strict=True):  # the last line tells how long it took
+    for one, other in zip(whole[:-1], resumed[:-1], strict=True):  # the last line says how long it took
         assert [other[name] for name in names] == pytest.approx([one[name] for name in names], rel=1e-5, abs=1e-5)
     assert [line["step"] for line in whole[:4]] == [5, 7, 10, 14]
     weights = [AutoModel.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "out")]
@@ -132,38 +135,91 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_dry_run_counts_the_grids_and_writes_nothing(flags, tmp_path, capsys, caplog):
+def test_dry_run_counts_the_pairs_and_writes_nothing(flags, tmp_path, capsys, caplog):
     assert main([*flags, "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "of 24 captions have a grid" in shown
-    assert not (tmp_path / "out").exists()
+    (shown,) = re.findall(r"pairs   .*\n", capsys.readouterr().out)
+    assert shown.startswith("pairs   24 captions with their images; ") and not (tmp_path / "out").exists()
     assert main(flags) == 0
-    assert shown.partition("grids")[2] in capsys.readouterr().out  # the very grids that are trained on
+    assert shown in capsys.readouterr().out  # the pairs that are trained on
     other = [*flags, "--output", str(tmp_path / "other"), "--dry-run"]
-    assert main([*other, "--negatives", "none"]) == 0
-    assert "0 of 24 captions have a grid (0 full)" in capsys.readouterr().out
-    assert main([*other, "--negatives", "grid", "--known-matches", "negative"]) == 0
-    assert "negatives are known true pairs; kept as negatives" in capsys.readouterr().out
-    assert main([*other, "--grids", "paper", "--counterparts", "annotation"]) == 0
-    assert "no edit is used; every match is an original annotation" in capsys.readouterr().out
-    few = "Only 0% i2t, 0% t2i of the edits can train. Leave out `--grids paper --counterparts annotation` to "
-    assert few in caplog.text
+    assert main([*other, "--loss", "none"]) == 0
+    assert "; 0 have pairs from records beside them" in capsys.readouterr().out
+    assert "of the edits can train" not in caplog.text
+    assert main([*other, "--fill", "paper"]) == 0
+    assert re.search(r"Only .* of the edits can train. `fill` edits uses all of them.", caplog.text)
 
 
-def test_runs_from_before_both_sides_are_recognised_where_they_mean_the_same(flags, tmp_path, capsys):
-    """Then all runs trained by the paper's rule, and no folder named it."""
-    assert main([*flags, "--grids", "paper"]) == 0
-    config = tmp_path / "out" / "config.yaml"
-    lines = config.read_text().splitlines(keepends=True)
-    config.write_text("".join(line for line in lines if not line.startswith(("grids:", "own_failures_share:"))))
-    assert len(lines) == len(config.read_text().splitlines()) + 2
-    before = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
-    assert main([*flags, "--grids", "paper"]) == 0
-    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == before
-    assert (
-        main(flags) == 2
-        and "other options: negatives (grid -> batch), grids (absent -> both)" in capsys.readouterr().err
-    )
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--paper", dict(fill="paper", loss="grid")),
+        ("--paper --loss both", dict(fill="paper", loss="both")),
+        ("--fill paper", dict(fill="paper", loss="batch")),
+    ],
+)
+def test_paper_makes_the_choices_that_are_not_named(words, options, flags, tmp_path, capsys):
+    assert main([*flags, *words.split(), "--max-steps", "1"]) == 0
+    recorded = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
+    assert {name: recorded[name] for name in options} == options
+    spelled = [f"--{name}={value}" for name, value in options.items()]
+    assert main([*flags, *spelled, "--max-steps", "1"]) == 0  # the same result: nothing is trained again
+    assert main([*flags, "--max-steps", "1"]) == 2
+    assert "finished result with other options: " in capsys.readouterr().err
+
+
+INSTEAD = {
+    "grids": "paper", "negatives": "loss", "own_failures_share": "fill", "counterparts": "fill", "slot1": "fill",
+    "known_matches": "loss", "batches": "leave it out", "save_merged": "push model", "draft_jpegs": "cache_images",
+    "cache_folder": "HF_ASSETS_CACHE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "instead"), INSTEAD.items())
+@pytest.mark.parametrize("how", ["flag", "recipe"])
+def test_an_option_that_left_is_one_line_with_what_to_use(how, name, instead, flags, tmp_path, capsys):
+    recipe = tmp_path / "train.yaml"
+    recipe.write_text(f"{name}: x\n")
+    words = [f"--{name.replace('_', '-')}", "x"] if how == "flag" else ["--config", str(recipe)]
+    assert main([*flags, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"`{name}` was removed: " in line and instead in line.partition("removed")[2]
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_option_that_left_is_tested():
+    assert set(TrainOptions._removed) == set(INSTEAD)
+
+
+def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):
+    """The first loss is that of a matrix without the four cells in which two copies of a photograph stand."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    pictures = [Image.effect_noise((40, 30), 90).convert("RGB") for _ in range(5)]
+    pictures.append(pictures[0].copy())
+    pictures[5].putpixel((20, 15), (0, 0, 0))  # the first again, but for a pixel
+    for number, picture in enumerate(pictures):
+        picture.save(folder / f"{number}.png")
+    lines = [json.dumps({"image": f"{number}.png", "captions": [f"red circle {number}"]}) for number in range(6)]
+    (folder / "captions.jsonl").write_text("\n".join(lines))
+    encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
+    images, texts = map(torch.from_numpy, encoder.embed_pairs(load_pairs(folder, split="all")))
+    alike = (images @ images.mT).fill_diagonal_(-1)
+    of_copy, others = alike[0, 5].item(), alike.index_fill(0, torch.tensor([0, 5]), -1)
+    assert of_copy > others.max()
+    mask, losses = torch.zeros(6, 6, dtype=torch.bool), {}
+    mask[0, 5] = mask[5, 0] = True
+    logits = encoder.model.logit_scale.exp().detach() * images @ texts.mT
+    for name, seen in (("all", logits), ("masked", logits.masked_fill(mask, -torch.inf))):
+        own = torch.arange(6)
+        losses[name] = sum(torch.nn.functional.cross_entropy(each, own).item() for each in (seen, seen.mT)) / 2
+    words = f"train --pairs {folder} --split all --model {clip_folder} --use-cpu --output {tmp_path / 'out'}"
+    words += " --per-device-train-batch-size 6 --max-steps 1 --near-duplicates"
+    share = max(alike[0, 1:5].max().item(), alike[5, 1:5].max().item())
+    assert main([*words.split(), str((of_copy + share) / 2)]) == 0
+    assert summary(tmp_path / "out")["loss"] == pytest.approx(losses["masked"], rel=1e-4)
+    assert losses["masked"] < losses["all"] - 1e-3
+    assert main(words.split()[:-1]) == 2
+    assert "finished result with other options: near_duplicates (" in capsys.readouterr().err
 
 
 def test_a_first_look_trains_on_its_edits(tmp_path):
@@ -176,7 +232,7 @@ def test_a_first_look_trains_on_its_edits(tmp_path):
     assert main(["synthesize", *words, *models, *mined]) == 0
     short = "--max-steps 20 --per-device-train-batch-size 32 --use-cpu".split()
     trained = ["--records", str(tmp_path / "records"), "--output", str(tmp_path / "out"), *short]
-    assert main(["train", *words, *trained, "--cache-folder", str(tmp_path / "cache")]) == 0
+    assert main(["train", *words, *trained]) == 0
     found = summary(tmp_path / "out")
     kept = {way: counts["kept"] for way, counts in summary(tmp_path / "records")["directions"].items()}
     assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0} and min(kept.values()) > 2

@@ -84,14 +84,13 @@ def encoder(device, pairs) -> DualEncoder:
 
 @pytest.fixture(scope="session")
 def fit(device, encoder, pairs, records, tmp_path_factory):
-    """Train a copy of the retriever on grids, without dropout and in the same order each time."""
+    """Train a copy of the retriever on edits, without dropout and in the same order each time."""
     plain: dict[str, Any] = dict(per_device_train_batch_size=16, learning_rate=1e-4, warmup_steps=2, max_steps=20)
-    plain |= dict(logging_steps=1, use_cpu=device == "cpu", report_to="none", grids="paper", negatives="grid")
-    cache = str(tmp_path_factory.mktemp("pixels"))
+    plain |= dict(logging_steps=1, use_cpu=device == "cpu", report_to="none", loss="both")
 
     def run(model: DualEncoder = encoder, checkpoint: str | None = None, **named: Any) -> Run:
         folder = tmp_path_factory.mktemp("run")
-        config = RepairConfig(output_dir=str(folder), cache_folder=cache, **(plain | named))
+        config = RepairConfig(output_dir=str(folder), **(plain | named))
         trained = DualEncoder(deepcopy(model.model), model.preprocessor, device=device)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()

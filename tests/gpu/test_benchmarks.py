@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
             ("product", "mine", "evaluate"),
         ),
         ("embed", "--images 64 --texts 500 --batch 32 --repeat 1", ("loop", "ours", "cached", "bf16")),
-        ("train", f"{TRAIN} --rows grids chunks", ("run_clip", "grids", "chunks")),
+        ("train", f"{TRAIN} --rows edits chunks", ("run_clip", "edits", "chunks")),
     ],
 )
 def test_each_row_has_utilisation_and_peak_memory(script, words, rows, device):

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.common import Vectors
 from repair_hf.mining import ranking
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import COLLECTIONS
 from tests.mining.sorted_ranking import check
 
@@ -38,7 +38,7 @@ def test_false_positives_and_scores_are_those_of_the_whole_matrix(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_large_collection_is_ranked_as_on_the_cpu(dtype, device, monkeypatch):
     vectors = Vectors.random(*((5000, 25_000) if device == "cuda" else (500, 2500)), 512)
-    positives = Positives.of(vectors.image_of, len(vectors.images))
+    positives = Truth.annotated(vectors.image_of, len(vectors.images))
     how = {"fps_of_image": 100, "fps_of_caption": 20}
     expected = rank_both_ways(vectors.images, vectors.texts, positives, **how)
     screen_in(dtype, monkeypatch)

@@ -28,9 +28,10 @@ def trained(clip_folder, stage_folder, tmp_path_factory) -> Path:
     shutil.copytree(clip_folder, folder)
     options = dict(pairs="me/photos", split="train", model="openai/clip-vit-base-patch32", records="me/x-repair")
     options |= dict(output="runs/train", learning_rate=3e-4, grid_weight=0.5, seed=7, model_digest="base-digest")
-    options |= dict(pairs_fingerprint="abc", records_digest="def", hub_token="<hidden>", negatives="grid")
+    options |= dict(pairs_fingerprint="abc", records_digest="def", hub_token="<hidden>", fill="paper", loss="grid")
+    options |= dict(fill_report=dict(anchors=24))
     summary = dict(steps=146, processes=2, seconds=61.2, loss=1.25)
-    summary |= {"grids": dict(anchors=24, grids_3=5, grids_2=7, grids_0=12)}
+    summary |= {"fill": dict(anchors=24, beside_2=5, beside_1=7, beside_0=12)}
     summary |= {"edits_reachable": {"i2t": 0.97, "t2i": 0.985}}
     summary |= {"eval_i2t_R@1": 0.5, "eval_t2i_MRR": 0.625}
     stage_folder(folder, "train", options, summary)
@@ -56,7 +57,7 @@ def test_the_model_card_tells_it_all(trained, results):
     card = model_card(trained, "me/clip-repair", results=results, license="mit")
     data = ModelCard(card).data
     assert "| edits that training can use, I2T | 97.0% |" in card and "can use, T2I | 98.5% |" in card
-    assert "| `grids` | `paper` | `both` |" in card  # on record before there was another rule
+    assert "| `fill` | `paper` | `edits` |" in card and "| `loss` | `grid` | `batch` |" in card
     assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
     assert data.library_name == "transformers" and data.license == "mit"
     found = {result.metric_name: result.metric_value for result in data.eval_results}
@@ -70,7 +71,7 @@ def test_the_model_card_tells_it_all(trained, results):
         "During training, on the validation split: I2T R@1 0.500, T2I MRR 0.625.",
         "Compositional benchmarks (ARO, SugarCrepe, Winoground): not measured.",
         "| steps | 146, on 2 processes |",
-        "| with a 3x3 grid | 5 |",
+        "| with two pairs from records beside them | 5 |",
         "| `learning_rate` | `0.0003` | `1e-05` |",
         "| 1 | 2.500 | 2.000 | 1.000 | 14.000 |",
         "One training run, seed 7",
@@ -78,8 +79,17 @@ def test_the_model_card_tells_it_all(trained, results):
     ):
         assert text in card, text
     assert card.index("| base ") < card.index("| `vanilla` ") < card.index("| **this model** ")
-    for hidden in ("/home/ann", "hub_token", "| `grid_weight`"):
+    for hidden in ("/home/ann", "hub_token", "| `grid_weight`", "fill_report"):
         assert hidden not in card
+
+
+@pytest.mark.parametrize("options", [dict(records=None), dict(loss="none"), dict(negatives="none")])
+def test_a_training_without_its_records_is_plain(options, trained, tmp_path):
+    """`negatives` is what an earlier version called `loss`."""
+    folder = shutil.copytree(trained, tmp_path / "plain")
+    (folder / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load((folder / "config.yaml").read_text()) | options))
+    card = model_card(folder, "me/clip-plain")
+    assert "| records | none |" in card and "this is plain fine-tuning" in card and "beside them" not in card
 
 
 def test_compositional_results_stand_on_the_card_where_they_were_measured(trained, results):

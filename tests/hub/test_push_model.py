@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from repair_hf.hub.files import pack_model
 from repair_hf.runtime.options import UserError
 
 
@@ -30,7 +31,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     )
     words = f"train --pairs me/photos --split all --model me/clip --use-cpu --output {tmp_path / 'out'}"
     words += " --records me/photos-repair --records-revision round-1"
-    words += f" --per-device-train-batch-size 4 --max-steps 2 --cache-folder {tmp_path / 'cache'}"
+    words += " --per-device-train-batch-size 4 --max-steps 2"
     words += " --push-to-hub --hub-model-id me/clip-repair --hub-private-repo true"
     hub.requests.clear()
     code, printed, error = client.main(*words.split())
@@ -113,10 +114,12 @@ def test_the_push_of_transformers_is_refused(clip, clip_processor, pairs_folder,
         RepairTrainer(clip, config, load_pairs(pairs_folder), None, clip_processor)
 
 
-def test_an_adapter_is_pushed_alone_and_loaded_onto_its_base(hub, client, clip_folder, pairs_folder, tmp_path):
+def test_an_adapter_is_pushed_alone_or_with_a_base_that_is_not_on_the_hub(
+    hub, client, clip_folder, pairs_folder, tmp_path, caplog
+):
     assert client.main("push", "model", shutil.copytree(clip_folder, tmp_path / "clip"), "--repo", "me/clip")[0] == 0
     words = f"train --pairs {pairs_folder} --split all --use-cpu --per-device-train-batch-size 4 --max-steps 2"
-    words += f" --lora-rank 2 --cache-folder {tmp_path / 'cache'} --push-to-hub --hub-model-id me/clip-lora"
+    words += " --lora-rank 2 --push-to-hub --hub-model-id me/clip-lora"
     out = tmp_path / "out"
     code, _, error = client.main(*words.split(), "--model", "me/clip", "--model-revision", "main", "--output", out)
     assert code == 0, error
@@ -137,7 +140,11 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-lora", {str(o
     assert there == here != base
     local = [*words.split(), "--model", tmp_path / "clip", "--output", tmp_path / "local"]
     code, _, error = client.main(*local)
-    assert code == 2 and "is not on the Hub. Train with --save-merged to push a whole model" in error
-    assert client.main(*local, "--save-merged", "--output", tmp_path / "both")[0] == 0
+    assert code == 0, error
     sent = hub.files("model", "me/clip-lora")
-    assert {"model.safetensors", "config.json"} <= sent.keys() and "adapter_config.json" not in sent
+    assert {"model.safetensors", "config.json"} <= sent.keys() and not any("adapter" in name for name in sent)
+    assert "library_name: transformers" in sent["README.md"].decode()
+    there, here, _ = client.run(shown.replace(str(out), str(tmp_path / "local")))
+    assert there == here
+    pack_model(tmp_path / "local", "me/clip-lora", scratch=tmp_path / "scratch")
+    assert f"The adapter's base, {tmp_path / 'clip'}, is not on the Hub; base and adapter are pushed as" in caplog.text

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 
 
 def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=None, device="cpu"):
     """Rank, and compare every field of both rankings with sorted rows of the float64 matrix."""
-    positives = Positives.of(own, len(images), words, looks)
+    positives = Truth.annotated(own, len(images), wording=words, image_class=looks)
     ks = {"fps_of_image": k_image, "fps_of_caption": k_caption}
     i2t, t2i = rank_both_ways(images, texts, positives, block=block, device=device, **ks)
     words = np.arange(len(own)) if words is None else words
@@ -16,7 +16,7 @@ def check(images, texts, own, k_image, k_caption, *, block, words=None, looks=No
     if looks is not None:
         own_words = [set().union(*(own_words[k] for k in np.flatnonzero(looks == look))) for look in looks]
     is_positive = np.array([[word in mine for word in words] for mine in own_words])  # (N, M)
-    assert positives.doubles == is_positive.sum() - len(own)
+    assert positives.beyond_annotation == is_positive.sum() - len(own)
     scores = (images.astype(np.float64) @ texts.astype(np.float64).T).astype(np.float32) + np.float32(0)
     for found, table, known, k in ((i2t, scores, is_positive, k_image), (t2i, scores.T, is_positive.T, k_caption)):
         index = np.broadcast_to(np.arange(table.shape[1]), table.shape)

@@ -5,8 +5,8 @@ import pytest
 
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.false_positives import annotated_positives, find_false_positives, mine_false_positives
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import COLLECTIONS, planted
 
 EVERYTHING = 16.0  # effort
@@ -19,7 +19,7 @@ EVERYTHING = 16.0  # effort
 def test_an_index_that_searches_everything_is_exact(name, search, pool):
     """Also with a pool of 5, where an image's own captions rank before the 5 best false positives."""
     images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
-    positives = Positives.of(own, len(images))
+    positives = Truth.annotated(own, len(images))
     exact = rank_both_ways(images, texts, positives, fps_of_image=5, fps_of_caption=2)
     index = Index(search, EVERYTHING)
     *found, recall = rank_by_index(images, texts, positives, index, fps_of_image=5, fps_of_caption=2, pool=pool)
@@ -33,7 +33,7 @@ def test_an_index_that_searches_everything_is_exact(name, search, pool):
 @pytest.mark.parametrize("search", ["ivf", "hnsw"])
 def test_ranks_are_lower_bounds_and_the_recall_is_what_was_found(search):
     images, texts, own = planted(np.random.default_rng(2), 20.0)
-    positives, (n_images, n_texts) = Positives.of(own, len(images)), (len(images), len(texts))
+    positives, (n_images, n_texts) = Truth.annotated(own, len(images)), (len(images), len(texts))
     exact = rank_both_ways(images, texts, positives, fps_of_image=n_texts, fps_of_caption=n_images)
     index = Index(search, 0.02)
     *found, recall = rank_by_index(images, texts, positives, index, fps_of_image=20, fps_of_caption=10, pool=20)
@@ -64,6 +64,6 @@ def test_scores_and_exclusions_are_those_of_exact_mining():
 
 def test_a_direction_that_is_not_asked_for_is_not_searched():
     images, texts, own = planted(np.random.default_rng(4), 1.0, n_images=20, n_texts=60)
-    positives = Positives.of(own, len(images))
+    positives = Truth.annotated(own, len(images))
     found, recall = find_false_positives(images, texts, positives, index=Index("hnsw"), k_mine=100, d_i2t=0, d_t2i=2)
     assert set(found["direction"]) == set(recall) == {"t2i"}

@@ -52,7 +52,7 @@ def test_equal_captions_are_no_false_positives_of_each_other():
     assert equal["t2i", 2] == (2, 1)
     assert annotated["i2t", 0] == (2, 2)
     assert equal["i2t", 0][0] != 2
-    assert annotated_positives(owner, 3, captions).doubles == 2
+    assert annotated_positives(owner, 3, captions).beyond_annotation == 2
 
 
 def test_fewer_candidates_than_asked_for():

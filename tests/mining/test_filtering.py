@@ -5,8 +5,6 @@ import pytest
 from datasets import Dataset
 
 from repair_hf.mining.filtering import FilterOptions, filter_failures
-from repair_hf.training.grid_records import edits_reachable
-from repair_hf.training.hyperparameters import GridRule
 
 RNG = np.random.default_rng(0)
 ROWS = Dataset.from_dict(
@@ -43,17 +41,6 @@ def test_relative_margin_keeps_what_sentence_transformers_keeps(margin):
         left_out += row["fp_score"] > min([row["gt_score"]]) * (1 - margin)
     kept, counts = filter_failures(rows, FilterOptions(relative_margin=margin))
     assert counts == {"relative_margin": left_out} and kept[-1]["fp_score"] == 0.25  # at the bound it stays
-
-
-@pytest.mark.parametrize("limit", [1, 5, 40])
-def test_every_failure_that_a_limit_draws_would_train(limit):
-    """By the default rule of grids; its ground truth, query and false positive are items of the training pairs."""
-    ids = {"q_id": [f"q{k % 30}" for k in range(100)], "fp_id": [f"fp{k % 7}" for k in range(100)]}
-    rows = ROWS.add_column("q_id", ids["q_id"]).add_column("fp_id", ids["fp_id"])
-    kept, _ = filter_failures(rows, FilterOptions(limit=limit))
-    table = kept.to_pandas().assign(has_edit=True, record_id="")
-    assert edits_reachable(table) == {"i2t": 1.0, "t2i": 1.0} and len(kept) == 2 * limit
-    assert min(edits_reachable(table, GridRule(grids="paper")).values()) < 1.0
 
 
 def test_filters_count_one_after_the_other_and_a_limit_comes_last():

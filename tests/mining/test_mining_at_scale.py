@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from repair_hf.cli.main import main
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import planted
 
 CPU_2 = Path(__file__).parents[2] / "recipes" / "accelerate" / "cpu-2.yaml"
@@ -20,12 +20,12 @@ import sys
 import numpy as np
 from repair_hf.cli.main import main
 from repair_hf.runtime.processes import processes
-from repair_hf.mining.positives import Positives
+from repair_hf.pairs.truth import Truth
 from repair_hf.mining.ranking import rank_both_ways
 
 folder, *words = sys.argv[1:]
 data = np.load(f"{folder}/data.npz")
-positives = Positives.of(data["own"], len(data["images"]))
+positives = Truth.annotated(data["own"], len(data["images"]))
 for name, block in (("many", 96), ("one", 2048)):
     found = rank_both_ways(
         data["images"], data["texts"], positives, fps_of_image=40, fps_of_caption=7, block=block, everyone=processes()
@@ -80,7 +80,7 @@ def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
     # Not the exit code: gloo's threads sometimes abort the interpreter at exit, after everything is saved.
     assert done.stdout.count("processes 2") == 2, done.stderr[-4000:]
 
-    expected = rank_both_ways(images, texts, Positives.of(own, len(images)), fps_of_image=40, fps_of_caption=7)
+    expected = rank_both_ways(images, texts, Truth.annotated(own, len(images)), fps_of_image=40, fps_of_caption=7)
     for file in ("many-0", "many-1", "one-0", "one-1"):
         found = np.load(tmp_path / f"{file}.npz")
         for way, ranking in zip(("i2t", "t2i"), expected, strict=True):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
+from repair_hf.pairs.truth import Truth, wordings
 from tests.mining.embeddings import random_unit
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
@@ -17,7 +17,7 @@ def mined():
     rng = np.random.default_rng(0)
     images, texts = random_unit(rng, 6, 4), random_unit(rng, 10, 4)
     failures = mine_false_positives(images, texts, CAPTION_IMAGE, d_i2t=3, d_t2i=2, same_text_is_positive=TEXTS)
-    return failures, images, texts, Positives.of(CAPTION_IMAGE, 6, TEXTS)
+    return failures, images, texts, Truth.annotated(CAPTION_IMAGE, 6, wording=wordings(TEXTS))
 
 
 def drawn(mined, seed: int = 0) -> list[dict]:
@@ -49,7 +49,7 @@ def test_scores_and_ranks_are_those_that_mining_gives_the_same_pairs(monkeypatch
     sizes = {"k_mine": 180, "d_i2t": 177, "d_t2i": 59}  # every wrong answer
     everything = {key(row): row for row in mine_false_positives(images, texts, caption_image, **sizes)}
     failures = mine_false_positives(images, texts, caption_image, d_i2t=5, d_t2i=3)
-    rows = at_random(failures, images, texts, Positives.of(caption_image, 60)).to_list()
+    rows = at_random(failures, images, texts, Truth.annotated(caption_image, 60)).to_list()
     assert len(rows) == 60 * 5 + 180 * 3
     for row in rows:
         assert row == everything[key(row)]

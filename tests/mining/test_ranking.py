@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from repair_hf.mining import cutoffs, ranking
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
 from tests.mining.sorted_ranking import check
@@ -22,7 +22,7 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
     images, texts = make(rng, n_images), make(rng, n_texts)
     caption_image = np.concatenate([np.arange(n_images), rng.integers(0, n_images, n_texts - n_images)])
     rng.shuffle(caption_image)
-    words = rng.choice(list("abcdefghijklmnop"), n_texts) if same_text else None
+    words = rng.integers(0, 16, n_texts) if same_text else None
     looks = rng.integers(0, n_images, n_images) if same_image else None
     check(images, texts, caption_image, 5, 3, block=block, words=words, looks=looks)
 
@@ -54,7 +54,9 @@ def test_bfloat16_alone_would_misorder():
 @pytest.mark.parametrize("n_texts", [1, 6])
 def test_a_single_image(n_texts):
     images, texts = random_unit(np.random.default_rng(0), 1), random_unit(np.random.default_rng(1), n_texts)
-    i2t, t2i = rank_both_ways(images, texts, Positives.of(np.zeros(n_texts, int), 1), fps_of_image=3, fps_of_caption=3)
+    i2t, t2i = rank_both_ways(
+        images, texts, Truth.annotated(np.zeros(n_texts, int), 1), fps_of_image=3, fps_of_caption=3
+    )
     assert i2t.gt_rank.tolist() == [1] and t2i.gt_rank.tolist() == [1] * n_texts
     assert (i2t.fp == -1).all() and (t2i.fp == -1).all()
     assert i2t.gt[0] == (texts.astype(np.float64) @ images[0].astype(np.float64)).astype(np.float32).argmax()
@@ -87,7 +89,7 @@ def test_screens_in_full_float32_and_leaves_precision_and_threads_as_they_were(m
     monkeypatch.setattr(torch, "mm", mm)
     try:
         set_products(fast)
-        rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Positives.of(np.arange(3), 3))
+        rank_both_ways(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), Truth.annotated(np.arange(3), 3))
         assert products() == fast and torch.get_num_threads() == threads
     finally:
         set_products(before)
@@ -111,7 +113,7 @@ def test_zero_and_minus_zero_tie():
     """A product of -1e-60 is -0.0 in float32."""
     images = np.array([[1, 0, 0], [0, -1e-30, 1], [0, 0, 1]], np.float32)
     texts = np.array([[1, 1e-30, 0], [0, 1, 0], [0, 0, 1]], np.float32)
-    _, t2i = rank_both_ways(images, texts, Positives.of(np.arange(3), 3), fps_of_caption=2)
+    _, t2i = rank_both_ways(images, texts, Truth.annotated(np.arange(3), 3), fps_of_caption=2)
     assert t2i.fp[0].tolist() == [1, 2]
 
 

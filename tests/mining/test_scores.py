@@ -13,9 +13,9 @@ from repair_hf.evaluation import judging
 from repair_hf.mining import scores
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.false_positives import mine_false_positives
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.scores import NO_KEY, best_directly, best_keys, decode, exact_scores, keys_of, kth_score
+from repair_hf.pairs.truth import Truth
 from tests.mining.embeddings import random_unit
 
 
@@ -108,7 +108,7 @@ def test_importing_changes_no_warning_filters():
 def test_scoring_raises_no_warning_about_sparse_tensors():
     rng, own = np.random.default_rng(0), np.arange(30) % 10
     images, texts = random_unit(rng, 10, 8), random_unit(rng, 30, 8)
-    positives = Positives.of(own, 10)
+    positives = Truth.annotated(own, 10)
     torch.set_warn_always(True)  # else once in a process
     try:
         with warnings.catch_warnings():

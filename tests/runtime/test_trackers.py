@@ -34,8 +34,10 @@ def commands(folder, tracker: str) -> list[list[str]]:
     models = "--llm world/oracle --editor world".split()
     made = ["--failures", str(folder / "failures"), "--output", str(folder / tracker / "records")]
     short = "--use-cpu --max-steps 2 --logging-steps 1 --per-device-train-batch-size 8 --lora-rank 1".split()
-    cache = ["--cache-folder", str(folder / "cache"), "--output", str(folder / tracker / "out")]
-    return [["synthesize", *shared, *models, *made], ["train", *shared, *short, *cache]]
+    return [
+        ["synthesize", *shared, *models, *made],
+        ["train", *shared, *short, "--output", str(folder / tracker / "out")],
+    ]
 
 
 def test_tensorboard_gets_the_progress_and_the_curve(folder):

@@ -75,7 +75,7 @@ def test_what_methods_share_counts_once(estimator):
         return SimpleNamespace(**{kind: round(getattr(found, kind), 6) for kind in kinds})
 
     assert all_of("laclip", "sugarcrepe") == all_of("laclip", "sugarcrepe", "la+sc")
-    assert all_of("repair") == all_of("repair-i2t", "repair", "repair-both", "wo-repair", "wo-pqc")
+    assert all_of("repair") == all_of("repair-i2t", "repair", "repair-both-losses", "wo-repair", "wo-pqc")
     both = all_of("repair", "weak-editor")
     assert both.llm_calls == all_of("repair").llm_calls and both.image_calls == 2 * all_of("repair").image_calls
     assert all_of("wo-pqc") == all_of("repair")  # alone it takes from nobody

@@ -30,7 +30,7 @@ PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
         (128.4, 128, 1.0),  # a hundredth is forgiven
         (150, 128, 2.0),  # 1.17
         (384, 128, 3.0),  # simclr
-        (100, 120, 1.0),  # neighbours encode fewer
+        (100, 120, 1.0),  # fewer
     ],
 )
 def test_equal_compute_is_the_larger_of_both_rounded_up(images, texts, ratio):

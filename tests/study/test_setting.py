@@ -63,6 +63,8 @@ def test_an_option_of_training_is_the_same_for_all_methods():
     assert {each["max_grad_norm"] for each in clips} == {RepairConfig("x").max_grad_norm} == {1.0}
     free = setting(training={"max_grad_norm": 0.0})
     assert {free.training_of(method)["max_grad_norm"] for method in (None, *METHODS.values())} == {0.0}
+    with pytest.raises(UserError, match="`training` has 'loss', which the study sets itself"):
+        setting(training={"loss": "both"})
 
 
 def test_kept_cells_have_no_compositional_results():

@@ -34,9 +34,11 @@ def test_each_rate_is_tried_with_each_length_then_lambda_and_nothing_twice():
     assert tried("vanilla", replace(SPACE, epochs=[3.0])) == [Knobs(1e-4, 3.0), Knobs(3e-4, 3.0)]
 
 
-def test_lambda_is_tried_for_those_alone_that_have_grids():
+def test_lambda_is_tried_for_those_alone_that_have_the_grid_loss():
     assert {
-        knobs.grid_weight for name in ("other-backbone-vanilla", "alia", "repair-t2i") for knobs in tried(name)
+        knobs.grid_weight
+        for name in ("other-backbone-vanilla", "new-pairs-grid", "repair-t2i")
+        for knobs in tried(name)
     } == {0.0}
     assert {knobs.grid_weight for knobs in tried("repair-paper")} == {1.0, 0.5}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.truth import truth_of
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.scenes import holds
-from repair_hf.toyworld.truth import scenes_of, true_pairs
+from repair_hf.toyworld.truth import scenes_of, true_pairs, with_scenes
 
 
 def test_true_pairs_are_those_that_hold(tmp_path):
@@ -21,6 +23,8 @@ def test_true_pairs_are_those_that_hold(tmp_path):
     assert set(zip(images.tolist(), captions.tolist(), strict=True)) == set(held) and len(held) > 300
     assert set(zip(pairs.caption_image.tolist(), range(300), strict=True)) <= set(held)
     assert np.issubdtype(images.dtype, np.integer)
+    known = with_scenes(truth_of(pairs)[0], pairs).known(torch.arange(60), torch.arange(300))
+    assert set(map(tuple, known.nonzero().tolist())) == set(held)
 
 
 def test_pictures_without_a_scene_are_refused(pairs_folder):

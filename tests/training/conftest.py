@@ -8,13 +8,12 @@ import pytest
 import torch
 from training_runs import weights
 
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.finetune import train
-from repair_hf.training.grids import Grids
-from repair_hf.training.trainer import GridTrainer
+from repair_hf.training.trainer import RepairTrainer
+
+OF_TRAINER = ("callbacks", "fill", "objective", "optimizers", "peft_config", "truth")
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +23,9 @@ def pairs(pairs_folder):
 
 @pytest.fixture
 def config(tmp_path):
-    """Make a configuration; its defaults make steps comparable."""
-
     def make(folder: str = "out", **named) -> RepairConfig:
         plain = dict(per_device_train_batch_size=4, max_steps=3, learning_rate=1e-2, logging_steps=1, use_cpu=True)
-        return RepairConfig(output_dir=str(tmp_path / folder), cache_folder=str(tmp_path / "cache"), **(plain | named))
+        return RepairConfig(output_dir=str(tmp_path / folder), **(plain | named))
 
     return make
 
@@ -39,21 +36,28 @@ def preprocessor(clip, clip_processor):
 
 
 @pytest.fixture
-def encoder(clip, preprocessor):
-    return DualEncoder(clip, preprocessor, device="cpu")
+def make_trainer(clip, preprocessor, pairs, config):
+    """Make a trainer of a copy of the CLIP; `named` are arguments of the trainer or of the configuration."""
+
+    def make(records=None, folder="out", *, model=None, train_pairs=pairs, validation=None, **named) -> RepairTrainer:
+        given = {name: named.pop(name) for name in OF_TRAINER if name in named}
+        model = deepcopy(clip) if model is None else model
+        processor = preprocessor if isinstance(model, torch.nn.Module) else None
+        return RepairTrainer(
+            model, config(folder, **named), train_pairs, validation, processor, records=records, **given
+        )
+
+    return make
 
 
 @pytest.fixture
-def fit(clip, preprocessor, pairs, config):
-    """Train a copy of the CLIP as it was at first; return its weights and the summary."""
-    first = deepcopy(clip)
+def fit(make_trainer):
+    """Train a copy of the CLIP, and return the trainer."""
 
-    def run(
-        records, folder="out", *, pairs=pairs, data=None, callbacks=(), **named
-    ) -> tuple[dict[str, torch.Tensor], dict]:
-        encoder = DualEncoder(deepcopy(first), preprocessor, device="cpu")
-        summary = train(encoder, pairs, records, config(folder, **named), data=data, callbacks=callbacks)
-        return weights(encoder.model), summary
+    def run(*args, checkpoint=None, **named) -> RepairTrainer:
+        trainer = make_trainer(*args, **named)
+        trainer.train(checkpoint)
+        return trainer
 
     return run
 
@@ -61,19 +65,11 @@ def fit(clip, preprocessor, pairs, config):
 @pytest.fixture
 def one_step(clip, fit):
     """What one step of plain gradient descent adds to the weights."""
-    before = weights(clip)
     plain = dict(max_steps=1, optim="sgd", learning_rate=1.0, weight_decay=0.0, warmup_steps=0, max_grad_norm=0.0)
 
     def run(records, folder, **named) -> dict[str, torch.Tensor]:
-        after, _ = fit(records, folder, **(plain | named))
+        before = weights(clip)
+        after = weights(fit(records, folder, **(plain | named)).model)
         return {name: value - before[name] for name, value in after.items()}
 
     return run
-
-
-@pytest.fixture
-def make_trainer(clip, preprocessor, pairs, config):
-    def make(records=None, *, model=clip, **named) -> GridTrainer:
-        return GridTrainer(model, config(**named), pairs, None, preprocessor, rows=Grids(pairs, records))
-
-    return make

@@ -7,58 +7,40 @@ import torch
 
 from repair_hf.runtime.options import UserError
 
-METRIC = "`metric_for_best_model` must be one of i2t_R@1, .*, got "
-IDLE = {
-    "fp16_full_eval": True,
-    "include_num_input_tokens_seen": True,
-    "label_smoothing_factor": 0.1,
-    "train_sampling_strategy": "group_by_length",
-}
+ALONE = dict(chunk_size=0, per_device_train_batch_size=0, lora_rank=0, grid_weight=-1.0, seed=-1, data_seed=-1)
+ALONE |= dict(load_best_model_at_end=True, metric_for_best_model="R@1", lora_towers="text", fp16=True)
+ALONE |= dict(remove_unused_columns=True, auto_find_batch_size=True, neftune_noise_alpha=5.0, ignore_data_skip=True)
+ALONE |= dict(label_smoothing_factor=0.1, train_sampling_strategy="group_by_length", include_for_metrics=["loss"])
+ALONE |= dict(fp16_full_eval=True, include_num_input_tokens_seen=True, report_to=["no_tracker"])
+ALONE |= dict(fsdp="full_shard", deepspeed={"zero_optimization": {"stage": 3}})
+TOGETHER = [
+    ("chunk_size", dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)),
+    ("freeze", dict(lora_rank=2, freeze="image")),
+    ("split_batches", dict(accelerator_config={"split_batches": True})),
+    ("dispatch_batches", dict(accelerator_config={"dispatch_batches": True})),
+    ("metric_for_best_model", dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")),
+    ("metric_for_best_model", dict(save_strategy="best")),
+    ("save_total_limit", dict(save_strategy="steps", save_only_model=True)),
+    ("hub_strategy", dict(push_to_hub=True, hub_strategy="every_save")),
+]
 
 
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        (dict(load_best_model_at_end=True), "`load_best_model_at_end` needs `metric_for_best_model`"),
-        (
-            dict(per_device_train_batch_size=1, gradient_accumulation_steps=8),
-            "one pair has no negatives.*`chunk_size`",
-        ),
-        (dict(per_device_train_batch_size=0), "`per_device_train_batch_size` must be at least 1, got 0"),
-        (dict(chunk_size=0), "`chunk_size` must be at least 1, got 0"),
-        (dict(lora_rank=0), "`lora_rank` must be at least 1, got 0"),
-        (dict(lora_rank=2, freeze="image"), "`freeze` image changes nothing with `lora_rank`"),
-        (dict(lora_towers="text"), "`lora_towers` text changes nothing with `lora_rank` None"),
-        (dict(grid_weight=-1.0), "`grid_weight` must be at least 0, got -1"),
-        (dict(seed=-1), "`seed` must be from 0 to 4294967295, got -1"),
-        (dict(data_seed=-1), "`data_seed` must be from 0 to 4294967295, got -1"),
-        (dict(slot1="mixed"), "`slot1` mixed needs grids with own failures"),
-        (dict(counterparts="best"), "`counterparts` best needs grids with own failures"),
-        (dict(own_failures_share=0.5, slot1="mixed"), "`slot1` mixed changes nothing with `negatives` batch"),
-        (dict(negatives="alone", counterparts="annotation"), "`counterparts` annotation changes .* `negatives` alone"),
-        (dict(negatives="none", batches="neighbours"), "`batches` neighbours changes nothing with `negatives` none"),
-        (dict(fp16=True), "`fp16` needs a GPU"),
-        (dict(draft_jpegs=True, cache_images=False), "`draft_jpegs` is for the file of `cache_images`"),
-        (dict(remove_unused_columns=True), "`remove_unused_columns` must stay false"),
-        (dict(auto_find_batch_size=True), "`auto_find_batch_size` would change the loss"),
-        (dict(accelerator_config={"split_batches": True}), "`accelerator_config` with `split_batches` would give"),
-        (dict(accelerator_config={"dispatch_batches": True}), "`accelerator_config` with `dispatch_batches` would"),
-        (dict(metric_for_best_model="R@1"), f"{METRIC}R@1"),
-        (dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch"), f"{METRIC}loss"),
-        (dict(save_strategy="best"), f"{METRIC}None.*`save_strategy` best"),
-        (dict(save_strategy="steps", save_only_model=True), "cannot be resumed from.*`save_total_limit`"),
-        (dict(neftune_noise_alpha=5.0), "`neftune_noise_alpha` is for language models"),
-        (dict(ignore_data_skip=True), "`ignore_data_skip` would restart the epoch after a resume"),
-        (dict(include_for_metrics=["loss"]), r"`include_for_metrics` \['loss'\] has no effect"),
-        *(({name: value}, f"`{name}` {value} has no effect") for name, value in IDLE.items()),
-        (dict(fsdp="full_shard"), "`fsdp` shards the model"),
-        (dict(report_to=["no_tracker"]), "`report_to` no_tracker is no tracker; known: .*wandb"),
-        (dict(deepspeed={"zero_optimization": {"stage": 3}}), "`deepspeed` shards the model"),
-    ],
-)
-def test_options_that_cannot_work_raise(named, message, config):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize(("name", "named"), [*((name, {name: value}) for name, value in ALONE.items()), *TOGETHER])
+def test_options_that_cannot_work_raise_an_error_that_names_them(name, named, config):
+    with pytest.raises(UserError, match=f"`{name}`"):
         config(**named)
+
+
+def test_paper_chooses_fill_and_loss_where_no_other_is_named(config):
+    def chosen(**named):
+        made = config(**named)
+        return made.fill, made.loss
+
+    assert chosen() == ("edits", "batch") and chosen(paper=True) == ("paper", "grid")
+    assert chosen(paper=True, loss="both") == ("paper", "both")
+    assert chosen(paper=True, fill="edits") == ("edits", "grid")
+    assert config(paper=True).recorded() == config(fill="paper", loss="grid").recorded()  # one run
+    assert config(loss="grid").recorded(has_records=False) == config().recorded(has_records=False)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU is chosen where there is nothing else")

@@ -1,207 +1,268 @@
-"""The trainer on a tiny CLIP: what it logs and moves, and how a split step differs from a whole one."""
+"""The trainer on a tiny CLIP: what it logs, moves, saves and keeps, and what must not change a run."""
 
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from training_runs import assert_same, curve, weights
-from transformers import AutoModel, SiglipConfig, SiglipModel, SiglipTextConfig, SiglipVisionConfig
+from training_runs import assert_same, curve, losses, weights
+from transformers import AutoModel, AutoProcessor, TrainerCallback
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.preprocessing import Preprocessor
-from repair_hf.pairs.dataset import Pairs
+from repair_hf.evaluation.retrieval import evaluate_retrieval
+from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.runtime.options import UserError
+from repair_hf.training import collation
 from repair_hf.training.finetune import train
-from repair_hf.training.grids import Grids
-from repair_hf.training.sampling import OneCaptionPerImage
-from repair_hf.training.trainer import GridTrainer
+from repair_hf.training.step import Objective, PairObjective
+from repair_hf.training.trainer import RepairTrainer
 
 
-def test_every_parameter_moves_and_the_loss_is_logged_in_parts(encoder, pairs, repaired, config, tmp_path):
-    before = weights(encoder.model)
-    summary = train(encoder, pairs, repaired, config(grid_weight=0.25, negatives="grid"))
-    for name, value in weights(encoder.model).items():
-        assert not torch.equal(value, before[name]), f"{name} did not move"
-    lines = curve(tmp_path / "out")
+@pytest.mark.parametrize(
+    ("named", "terms"),
+    [
+        ({}, {"loss_global": 1.0}),
+        (dict(paper=True, grid_weight=0.25), {"loss_global": 1.0, "loss_grid": 0.25}),
+        (dict(loss="both", grid_weight=2.0), {"loss_global": 1.0, "loss_grid": 2.0}),
+    ],
+)
+def test_every_parameter_moves_and_the_loss_is_the_sum_of_its_logged_terms(
+    named, terms, clip, repaired, fit, tmp_path
+):
+    trainer = fit(repaired, **named)
+    for name, value in weights(trainer.model).items():
+        assert not torch.equal(value, weights(clip)[name]), f"{name} did not move"
+    lines, summary = curve(tmp_path / "out"), trainer.summary
     assert len(lines) == summary["steps"] == 3
     for line in lines:
-        assert line["loss"] == pytest.approx(line["loss_global"] + 0.25 * line["loss_grid"], abs=1e-4)
-        assert line["loss_grid"] > 0 and line["logit_scale"] > 1
-    assert summary["grids"]["anchors"] == 24 and summary["grids"]["grids_3"] > 0
+        assert {name for name in line if name.startswith("loss_")} == set(terms)
+        assert line["loss"] == pytest.approx(sum(weight * line[name] for name, weight in terms.items()), abs=1e-4)
+        assert all(line[name] > 0 for name in terms) and line["logit_scale"] > 1
+    assert summary["loss"] == pytest.approx(np.mean([line["loss"] for line in lines]))
+    assert summary["fill"] == trainer.fill.report() and summary["fill"]["beside_0"] < 24
     assert summary["seconds_per_step"] == pytest.approx(summary["seconds"] / 3)
+    steps = [trainer.fill.draw(*keys) for keys in trainer.sampler.keys(3)]
+    encoded = [[len(set(rows.ravel()) - {-1}) for rows in np.split(side, 3)] for side in steps[0]]
+    assert [summary["images_per_step"], summary["texts_per_step"]] == [sum(each) / 3 for each in encoded]
+    n_edits = [len(set(side[side >= first])) for side, first in zip(steps[0], (12, 24), strict=True)]
+    assert summary["samples_encoded"] == {"t2i": n_edits[0], "i2t": n_edits[1]}
 
 
-def test_known_matches_can_count_as_negatives_as_in_the_paper(pairs, repaired, fit, tmp_path):
-    """The false positive image of a caption, and the false positive caption of its image, belong together."""
-    names = list(pairs.images["image_id"])
-    next_name = dict(zip(names, names[1:] + names[:1], strict=True))
-
-    def confuse(row):
-        image = next_name[row["q_id"].split("#")[0]]
-        return {"fp_id": f"{image}#0" if row["direction"] == "i2t" else image}
-
-    losses = {}
-    for choice in ("masked", "negative"):
-        rule = dict(own_failures_share=0.5, negatives="grid", known_matches=choice)
-        _, summary = fit(repaired.map(confuse), choice, max_steps=1, **rule)
-        losses[choice] = curve(tmp_path / choice)[0]["loss_grid"]
-    assert summary["grids"]["cells_known"] > 0
-    assert losses["negative"] > losses["masked"]  # more rivals in the same softmax
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_is_saved_loads_like_any_model_in_float32(bf16, pairs, repaired, fit, tmp_path):
+    trained = fit(repaired, bf16=bf16).model
+    model, processor = AutoModel.from_pretrained(tmp_path / "out"), AutoProcessor.from_pretrained(tmp_path / "out")
+    assert_same(weights(trained), weights(model))
+    inputs = processor(text=["a red circle"], images=[pairs.images[0]["image"]], return_tensors="pt")
+    torch.testing.assert_close(
+        trained(**inputs).logits_per_text.float(), model(**inputs).logits_per_text, rtol=0.02, atol=0
+    )
 
 
-def test_accumulation_leaves_the_grid_loss_and_costs_the_global_one_negatives(pairs, repaired, one_step, tmp_path):
-    seed = seed_of_a_step_with_more_grids_in_one_half(pairs, repaired)
-    rule = dict(grids="paper")
-    cuts = {"whole": dict(per_device_train_batch_size=8) | rule, "cut": dict(gradient_accumulation_steps=2) | rule}
-    grid_part = {}
-    for cut, named in cuts.items():
-        without, with_grids = (
-            one_step(repaired, f"{cut}{weight}", grid_weight=weight, seed=seed, **named) for weight in (0.0, 1.0)
-        )
-        grid_part[cut] = {name: with_grids[name] - value for name, value in without.items()}
-    assert_same(grid_part["whole"], grid_part["cut"], rtol=1e-3, atol=1e-5)
-    whole, cut = (curve(tmp_path / f"{name}1.0")[0] for name in cuts)
-    assert cut["loss_grid"] == pytest.approx(whole["loss_grid"], abs=1e-5)
-    assert cut["loss_global"] < whole["loss_global"] - 0.3  # about ln 4 against ln 8: three negatives against seven
+def test_a_seed_decides_the_run(repaired, fit):
+    first = weights(fit(repaired, "a", loss="both", seed=1).model)
+    for folder, named in (("b", {}), ("c", dict(dataloader_num_workers=2)), ("d", dict(cache_images=False))):
+        found = weights(fit(repaired, folder, loss="both", seed=1, **named).model)
+        assert_same(first, found, atol=1e-6 if folder == "d" else 0)
+    other = weights(fit(repaired, "e", loss="both", seed=2).model)
+    assert not torch.equal(other["visual_projection.weight"], first["visual_projection.weight"])
 
 
-def seed_of_a_step_with_more_grids_in_one_half(pairs, records) -> int:
-    """Where both halves have the same number of grids, the mean of their means is the mean of the whole anyhow."""
-    drawn = Grids(pairs, records, grids="paper").draw(np.zeros(24, int), np.arange(24))
-    has_grid = (drawn["grid_images"] >= 0).sum(1) >= 2
-    for seed in range(100):
-        step = [anchor for _, anchor in OneCaptionPerImage(pairs.caption_image, 8, seed)][:8]
-        if has_grid[step[:4]].sum() != has_grid[step[4:]].sum():
-            return seed
-    raise AssertionError("no such step")
+def test_a_second_training_goes_on_from_the_weights_and_counts_its_own_steps(repaired, fit, make_trainer, tmp_path):
+    how = dict(optim="sgd", save_strategy="steps", save_steps=2)
+    trainer = fit(repaired, **how)
+    other = make_trainer(repaired, "other", model=deepcopy(trainer.model), **how)
+    first = trainer.summary
+    for each in (trainer, other):
+        each.train()
+    assert_same(weights(other.model), weights(trainer.model))
+    assert losses(tmp_path / "out") == losses(tmp_path / "other") and len(losses(tmp_path / "out")) == 3
+    for name in ("steps", "images_per_step", "texts_per_step", "samples_encoded", "loss"):
+        assert trainer.summary[name] == other.summary[name]
+    assert trainer.summary["steps"] == 3 and trainer.summary["loss"] != first["loss"]
 
 
-def test_each_distinct_item_of_a_batch_is_encoded_once(clip, repaired, make_trainer):
-    trainer = make_trainer(repaired, per_device_train_batch_size=8)
-    batch = next(iter(trainer.get_train_dataloader()))
-    seen = {}
-    for tower, kind in ((clip.vision_model, "images"), (clip.text_model, "texts")):
-        tower.register_forward_hook(lambda _, args, out, kind=kind: seen.update({kind: len(out[1])}))
-    trainer.compute_loss(clip, batch).backward()
-    for kind in ("images", "texts"):
-        rows = torch.cat([batch[f"anchor_{kind}"], batch[f"grid_{kind}"].flatten()])
-        assert set(rows.tolist()) - {-1} == set(range(seen[kind]))
-        assert seen[kind] < 8 + int((batch[f"grid_{kind}"] >= 0).sum())
+def test_the_best_model_is_kept_also_with_the_default_of_evaluation_written_out(
+    fit, clip, preprocessor, pairs, config
+):
+    """Here "best" is the lowest, so that it may not be the last. The caller's configuration stays as it was."""
+    how = dict(max_steps=-1, num_train_epochs=4, greater_is_better=False, learning_rate=1e-3)
+    written = fit(None, "written", validation=pairs, eval_strategy="epoch", **how)
+    plain = RepairTrainer(clip, made := config("plain", **how), pairs, pairs, preprocessor)
+    before = made.to_dict()
+    plain.train()
+    assert plain.args is not made and plain.args.load_best_model_at_end
+    assert made.to_dict() == before and made.eval_strategy == "no" and not made.load_best_model_at_end
+    assert_same(weights(plain.model), weights(written.model))
+    for trainer in (plain, written):
+        found = [line["eval_t2i_MRR"] for line in trainer.state.log_history if "eval_t2i_MRR" in line]
+        assert len(found) == 4 and trainer.summary["eval_t2i_MRR"] == min(found)
+        assert trainer.evaluate()["eval_t2i_MRR"] == pytest.approx(min(found))
 
 
-@pytest.mark.parametrize("chunk_size", [3, 5, 100])
-def test_a_batch_in_chunks_has_the_loss_and_the_gradients_of_the_whole(chunk_size, clip, repaired, make_trainer):
+class SaveAtTwo(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.trainer.save_model(self.folder)
+
+
+@pytest.mark.parametrize("named", [{}, dict(chunk_size=3), dict(gradient_checkpointing=True)])
+def test_saving_amid_a_run_in_bfloat16_changes_nothing(named, repaired, fit, make_trainer, tmp_path):
+    how = dict(max_steps=4, bf16=True, **named)
+    whole = fit(repaired, "whole", **how)
+    saver = SaveAtTwo()
+    saver.folder = str(tmp_path / "saved")
+    saver.trainer = make_trainer(repaired, "out", callbacks=[saver], **how)
+    saver.trainer.train()
+    assert_same(weights(whole.model), weights(saver.trainer.model))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "out")
+    assert AutoModel.from_pretrained(tmp_path / "saved").dtype == torch.float32
+
+
+@pytest.mark.parametrize("chunk_size", [3, 5, 100, None])
+def test_chunks_and_groups_of_captions_give_the_gradients_of_the_whole(
+    chunk_size, repaired, make_trainer, monkeypatch
+):
     def gradients(chunk_size):
-        named = dict(per_device_train_batch_size=8, chunk_size=chunk_size, grid_weight=1.0)
-        trainer = make_trainer(repaired, model=deepcopy(clip), **named)
-        batch = next(iter(trainer.get_train_dataloader()))
-        sizes = []
-        trainer.model.vision_model.register_forward_hook(lambda _, args, out: sizes.append(len(out[1])))
+        trainer = make_trainer(repaired, per_device_train_batch_size=8, chunk_size=chunk_size, loss="both")
+        batch, sizes = next(iter(trainer.get_train_dataloader())), []
+        for tower in (trainer.base.vision_model, trainer.base.text_model):
+            tower.register_forward_hook(lambda _, args, out: sizes.append(len(out[1])))
         loss = trainer.compute_loss(trainer.model, batch)
         loss.backward()
-        return loss.item(), {name: p.grad for name, p in trainer.model.named_parameters()}, sizes, len(batch["texts"])
+        return loss.item(), {name: p.grad for name, p in trainer.model.named_parameters()}, sizes
 
-    loss, expected, whole, _ = gradients(None)
-    found, grads, chunks, n_groups = gradients(chunk_size)
+    monkeypatch.setattr(collation, "GROUPS_ON_CPU", 1)
+    loss, expected, whole = gradients(None)
+    monkeypatch.setattr(collation, "GROUPS_ON_CPU", 8)
+    found, grads, chunks = gradients(chunk_size)
     assert found == pytest.approx(loss, rel=2e-6)  # float32, summed in another order
     apart = sum((grads[name] - value).square().sum() for name, value in expected.items()).sqrt()
     assert apart < 1e-5 * sum(value.square().sum() for value in expected.values()).sqrt()
-    assert max(chunks) <= chunk_size and sum(chunks) == 2 * sum(whole)  # each twice
-    assert n_groups == len(chunks) // 2
+    assert max(chunks) <= (chunk_size or 99) and len(chunks) > (2 if chunk_size else 4)
+    assert sum(chunks) == (2 if chunk_size else 1) * sum(whole)  # in chunks each twice
 
 
-def test_batches_of_neighbours_encode_fewer_items(repaired, make_trainer):
-    def items(batches):
-        return sum(len(batch["pixels"]) for batch in make_trainer(repaired, batches=batches).get_train_dataloader())
-
-    assert items("neighbours") < items("random")
+class GridAlone(PairObjective):
+    def forward(self, matrix, visible, anchors):
+        return {"loss_grid": super().forward(matrix, visible, anchors)["loss_grid"]}
 
 
-def test_hard_negatives_alone_leave_what_stands_opposite_unencoded(pairs, repaired, fit):
-    _, as_it_is = fit(repaired, "alone", negatives="alone")
-    _, with_all = fit(repaired, "all", negatives="alone", data=Grids(pairs, repaired, seed=42, negatives="grid"))
-    assert as_it_is["loss"] == pytest.approx(with_all["loss"], rel=1e-5)
-    for name in ("images_per_step", "texts_per_step"):
-        assert as_it_is[name] < with_all[name]
+def test_accumulation_leaves_the_grid_loss_as_it_is(repaired, one_step, make_trainer):
+    """Also where one half of the step has more grids than the other."""
+    how = dict(paper=True, seed=2)
+    trainer = make_trainer(repaired, per_device_train_batch_size=8, **how)
+    images = next(iter(trainer.get_train_dataloader()))["image_rows"]
+    has_grid = (images >= 0).sum(1) > 1
+    assert has_grid[:4].sum() != has_grid[4:].sum()
+    how["objective"] = GridAlone("grid", 1.0, trainer.fill.share)
+    whole = one_step(repaired, "whole", per_device_train_batch_size=8, **how)
+    assert_same(whole, one_step(repaired, "cut", gradient_accumulation_steps=2, **how), rtol=1e-3, atol=1e-5)
 
 
-def test_a_step_without_any_grid_trains_on_the_pairs(encoder, pairs, repaired, config, tmp_path):
-    train(encoder, pairs, repaired.select([0]), config(max_steps=6, grids="paper"))
-    lines = curve(tmp_path / "out")
-    assert [line["loss_grid"] > 0 for line in lines].count(True) == 1
-    assert all(np.isfinite(line["loss"]) and np.isfinite(line["grad_norm"]) for line in lines)
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_records_of_one_direction_make_two_by_two_grids(direction, encoder, pairs, repaired, config, tmp_path):
-    one_way = repaired.filter(lambda row: row["direction"] == direction)
-    summary = train(encoder, pairs, one_way, config(max_steps=6, slot1="mixed", grids="paper"))
-    assert summary["grids"]["grids_3"] == 0 and summary["grids"]["grids_2"] == 12
-    losses = [line["loss_grid"] for line in curve(tmp_path / "out")]  # 0 where no anchor of a batch has a record
-    assert max(losses) > 0.5 and all(0 <= loss < 10 for loss in losses)
+@pytest.mark.parametrize("named", [{}, dict(paper=True), dict(loss="both")])
+def test_few_records_or_those_of_one_direction_train_too(named, repaired, fit, tmp_path):
+    one_way = repaired.filter(lambda row: row["direction"] == "t2i")
+    for folder, some in (("one", repaired.select([0])), ("one way", one_way)):
+        trainer = fit(some, folder, max_steps=6, **named)
+        lines = curve(tmp_path / folder)
+        assert all(np.isfinite(line["loss"]) and np.isfinite(line["grad_norm"]) for line in lines)
+        assert any(line.get("loss_grid", 1) > 0 for line in lines) and trainer.summary["fill"]["beside_2"] == 0
 
 
 @pytest.mark.parametrize(("named", "still"), [({}, []), (dict(global_loss="softmax"), ["logit_bias"])])
-def test_siglip_trains_with_its_own_padding_and_loss(named, still, pairs, repaired, clip_processor, config, tmp_path):
-    small = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
-    text = SiglipTextConfig(vocab_size=len(clip_processor.tokenizer), max_position_embeddings=32, **small)
-    vision = SiglipVisionConfig(image_size=32, patch_size=16, **small)
-    model = SiglipModel(SiglipConfig(text_config=text.to_dict(), vision_config=vision.to_dict()))
-    before = weights(model)
-    train(
-        DualEncoder(model, Preprocessor(clip_processor, model.config), device="cpu"), pairs, repaired, config(**named)
-    )
-    assert [name for name, value in weights(model).items() if value.equal(before[name])] == still
-    assert ("logit_bias" in curve(tmp_path / "out")[0]) == (not still)
+def test_siglip_trains_with_its_own_loss_and_padding(named, still, siglip_folder, pairs, repaired, fit, tmp_path):
+    before = weights(AutoModel.from_pretrained(siglip_folder))
+    trainer = fit(repaired, model=str(siglip_folder), **named)
+    assert [name for name, value in weights(trainer.model).items() if value.equal(before[name])] == still
+    line = curve(tmp_path / "out")[0]
+    assert ("logit_bias" in line) == (not still)
+    length = trainer.base.config.text_config.max_position_embeddings
+    assert next(iter(trainer.get_train_dataloader()))["texts"][0]["input_ids"].shape[1] == length
     assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == "siglip"
 
 
-def test_bfloat16_trains_near_float32(repaired, one_step, tmp_path):
-    one_step(repaired, "float32", negatives="grid")
-    update = one_step(repaired, "bfloat16", bf16=True, negatives="grid")
-    assert {value.dtype for value in update.values()} == {torch.float32}  # the weights that are trained
+def test_bfloat16_trains_float32_weights_near_float32(clip, repaired, fit, one_step, tmp_path):
+    one_step(repaired, "float32", loss="both")
+    update = one_step(repaired, "bfloat16", bf16=True, loss="both")
+    half = weights(fit(model=clip.half(), max_steps=1).model)  # which is made float32
+    assert {value.dtype for value in (*update.values(), *half.values())} == {torch.float32}
     one, two = curve(tmp_path / "float32")[0], curve(tmp_path / "bfloat16")[0]
     for name in ("loss_global", "loss_grid"):
         assert two[name] != one[name] and two[name] == pytest.approx(one[name], abs=0.05)
 
 
-def test_negatives_none_is_training_without_records(repaired, one_step, tmp_path):
-    assert_same(one_step(repaired, "a", negatives="none"), one_step(None, "b"))
-    assert "loss_grid" not in curve(tmp_path / "a")[0]
+def test_loss_none_is_training_without_records(repaired, one_step, tmp_path):
+    assert_same(one_step(repaired, "a", loss="none"), one_step(None, "b"))
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
 
 
-def test_the_scale_stays_below_100_and_has_no_weight_decay(encoder, pairs, config, make_trainer, tmp_path, caplog):
-    encoder.model.logit_scale.data.fill_(4.765)  # SigLIP's
-    train(encoder, pairs, None, config(max_steps=4, learning_rate=0.5, weight_decay=0.5, warmup_steps=0))
-    assert "logit scale is 117.3; from the first step on it is held at 100" in caplog.text
+def test_plain_training_masks_captions_of_equal_wording(pairs, fit, tmp_path):
+    captions = pairs.captions.remove_columns("caption").add_column("caption", ["the same"] * 24)
+    fit(None, train_pairs=replace(pairs, captions=captions))
+    assert all(line["loss"] == 0 == line["grad_norm"] for line in curve(tmp_path / "out"))
+
+
+class Margin(Objective):
+    weights = {"loss_margin": 0.5}
+
+    def forward(self, matrix, visible, anchors):
+        is_anchor = anchors == torch.arange(len(anchors))
+        gaps = (1 + matrix - matrix.diagonal()[:, None]).clamp(min=0)
+        return {"loss_margin": gaps[visible & is_anchor[:, None]].mean(), "size": matrix.square().mean()}
+
+
+def test_an_objective_of_ones_own_gets_matrix_visible_and_anchors(repaired, fit, tmp_path):
+    fit(repaired, objective=Margin())
+    for line in curve(tmp_path / "out"):
+        assert line["loss"] == pytest.approx(0.5 * line["loss_margin"] + line["size"], rel=1e-3)
+
+
+def test_an_objective_with_parameters_outside_the_model_is_an_error(make_trainer, clip):
+    objective = Margin()
+    objective.temperature = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(UserError, match="Margin has parameters"):
+        make_trainer(objective=objective)
+    clip.temperature = objective.temperature
+    make_trainer(objective=objective, model=clip)
+
+
+def test_the_scale_stays_below_100_and_has_no_weight_decay(clip, make_trainer, tmp_path, caplog):
+    clip.logit_scale.data.fill_(4.765)  # SigLIP's
+    trainer = make_trainer(model=clip, max_steps=4, learning_rate=0.5, weight_decay=0.5, warmup_steps=0)
+    assert "logit scale is 117.3" in caplog.text
+    trainer.train()
     assert max(line["logit_scale"] for line in curve(tmp_path / "out")) <= 100.001
-    trainer = make_trainer()
-    encoder.model.head = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))  # as SimCLR's
-    decaying = trainer.get_decay_parameter_names(encoder.model)
+    clip.head = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))  # as SimCLR's
+    decaying = trainer.get_decay_parameter_names(clip)
     assert {"visual_projection.weight", "head.0.weight"} <= set(decaying)
     assert not {"logit_scale", "head.0.bias", "head.1.weight", "text_model.final_layer_norm.weight"} & set(decaying)
 
 
-def test_half_precision_weights_are_trained_in_float32(encoder, pairs, config):
-    encoder.model.half()
-    train(encoder, pairs, None, config(max_steps=1))
-    assert {value.dtype for value in weights(encoder.model).values()} == {torch.float32}
-
-
-def test_other_pairs_are_embedded_anew(clip, pairs, preprocessor, config):
-    trainer = GridTrainer(clip, config(), pairs, pairs, preprocessor)
+def test_evaluation_is_retrieval_on_the_validation_pairs(clip_folder, pairs, pairs_folder, config):
+    validation = load_pairs(pairs_folder, split="train")
+    encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
+    named = config(max_steps=6, eval_strategy="epoch", save_strategy="epoch")
+    summary = train(encoder, pairs, None, named, validation=validation)
+    found = evaluate_retrieval(*encoder.embed_pairs(validation), validation.caption_image)
+    assert {name: summary[f"eval_{name}"] for name in found} == pytest.approx(found)
+    trainer = RepairTrainer(encoder, config("other"), pairs, validation)
     other = Pairs(pairs.images.select(range(4)), pairs.captions.filter(lambda row: row["image_index"] < 4))
-    expected = trainer.evaluate(other)
-    trainer.eval_dataset = other
-    assert trainer.evaluate() == expected
+    found, expected = trainer.evaluate(other), evaluate_retrieval(*encoder.embed_pairs(other), other.caption_image)
+    assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected)
 
 
-def test_what_is_not_there_raises(clip, make_trainer):
-    with pytest.raises(UserError, match="There is nothing to evaluate on"):
+def test_what_is_not_there_raises(clip, make_trainer, config, pairs):
+    with pytest.raises(UserError, match="`eval_dataset`"):
         make_trainer().evaluate()
+    for name, value in (("gradient_accumulation_steps", 4), ("push_to_hub", True)):
+        with pytest.raises(UserError, match=f"`{name}`"):
+            make_trainer(**{name: value})
+    with pytest.raises(UserError, match="RepairConfig"):
+        RepairTrainer(clip, {"max_steps": 3}, pairs)
     del clip.logit_scale
-    with pytest.raises(UserError, match="CLIPModel has no `logit_scale`"):
-        make_trainer()
+    with pytest.raises(UserError, match="`logit_scale`"):
+        make_trainer(model=clip)

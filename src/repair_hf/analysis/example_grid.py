@@ -19,11 +19,11 @@ from repair_hf.training.fills import PaperGrid
 
 @dataclass(frozen=True)
 class ExampleGrid:
-    """A full grid."""
+    """A grid without an empty slot."""
 
-    images: list[Image.Image]  # of the anchor, the match of the false positive caption, the false positive image
-    texts: list[str]  # the anchor's caption, the false positive caption, the match of the false positive image
-    # of the anchor's own failures, by direction
+    images: list[Image.Image]  # of the anchor, an image that fits the false positive caption, the false positive image
+    texts: list[str]  # the anchor's caption, the false positive caption, a caption that fits the false positive image
+    # edit instructions of the anchor's own failures, by direction
     instructions: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -43,45 +43,29 @@ def full_grid(pairs: Pairs, records: Dataset, caption_id: str | None = None, *, 
 def full_grids(
     pairs: Pairs, records: Dataset, caption_id: str | None = None, *, seed: int = 0
 ) -> Iterator[ExampleGrid]:
-    """Yield the grid of a caption if it is full, or each grid that holds two edits."""
+    """Yield the grid of a caption if it is full, or each full grid with two edits and no masked cell."""
     ids = pairs.captions["caption_id"][:]
-    fill = PaperGrid(pairs, records, seed=seed)
     if caption_id is not None and caption_id not in ids:
         raise UserError(f"The pairs have no caption {caption_id!r}; give a caption id such as {ids[0]!r}.")
-    anchors = np.arange(len(pairs)) if caption_id is None else np.array([ids.index(caption_id)])
-    all_images, all_texts = fill.draw(np.zeros_like(anchors), anchors)  # (anchors, 3) each
-    is_full = (all_images >= 0).all(1)
-    n, n_texts = len(pairs.images), len(pairs)
+    fill = PaperGrid(pairs, records, seed=seed)
+    anchors = np.arange(len(ids)) if caption_id is None else np.array([ids.index(caption_id)])
+    images, texts = fill.draw(np.zeros_like(anchors), anchors)  # rows, (anchors, 3) each
+    is_shown = ((images >= 0) & (texts >= 0)).all(1)
     if caption_id is None:
-        is_full &= (all_images[:, 1] >= n) & (all_texts[:, 2] >= n_texts)
-    edited_images: Any = fill.images  # None only if no row lies beyond those of the pairs
-    edited_texts: Any = fill.texts
-    for at in np.flatnonzero(is_full).tolist():
-        image_rows, text_rows = all_images[at].tolist(), all_texts[at].tolist()
-        known = fill.truth.known(torch.tensor(image_rows), torch.tensor(text_rows)).fill_diagonal_(False)
-        if caption_id is None and known.any():
-            continue
-        images = [
-            pairs.images[row]["image"] if row < n else edited_images[row - n]["edit_image"] for row in image_rows
-        ]
-        texts = [
-            pairs.captions[row]["caption"] if row < n_texts else edited_texts[row - n_texts]["edit_text"]
-            for row in text_rows
-        ]
-        anchor_image, fp_image = (pairs.images[image_rows[slot]]["image_id"] for slot in (0, 2))
-        wanted = {"i2t": (anchor_image, ids[text_rows[1]]), "t2i": (ids[int(anchors[at])], fp_image)}
-        found = {way: _instruction(records, way, *names) for way, names in wanted.items()}
-        instructions = {way: text for way, text in found.items() if text is not None}
-        yield ExampleGrid(images, texts, instructions)
+        is_shown &= (images[:, 1] >= len(pairs.images)) & (texts[:, 2] >= len(ids))
+    for at in np.flatnonzero(is_shown):
+        known = fill.truth.known(torch.from_numpy(images[at]), torch.from_numpy(texts[at]))  # (3, 3)
+        if caption_id is not None or not known.fill_diagonal_(False).any():
+            yield _example(fill, records, images[at].tolist(), texts[at].tolist())
 
 
 def cosines(grid: ExampleGrid, encoder: DualEncoder) -> np.ndarray:
-    """Cosines of a grid, (3 texts, 3 images)."""
+    """Compute the cosines of a grid, (3 texts, 3 images)."""
     return encoder.embed_texts(grid.texts) @ encoder.embed_images(grid.images).T
 
 
 def right_answers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which captions rank their image first, and which images their caption; a tie counts as wrong.
+    """Return which captions rank their image first, and which images their caption; a tie counts as wrong.
 
     Shape:
         cosines: (3 texts, 3 images). Returns two arrays of (3,), bool.
@@ -89,6 +73,31 @@ def right_answers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     truth = np.diagonal(cosines)  # (3,)
     rivals = np.where(np.eye(len(cosines), dtype=bool), -np.inf, cosines)  # (3, 3)
     return truth > rivals.max(1), truth > rivals.max(0)
+
+
+def _example(fill: PaperGrid, records: Dataset, images: list[int], texts: list[int]) -> ExampleGrid:
+    """Look up the items of a grid by their rows."""
+    pairs = fill.pairs
+    wrong_text = pairs.captions[texts[1]]["caption_id"]
+    anchor_text, wrong_image = pairs.captions[texts[0]]["caption_id"], pairs.images[images[2]]["image_id"]
+    found = {
+        "i2t": _instruction(records, "i2t", pairs.images[images[0]]["image_id"], wrong_text),
+        "t2i": _instruction(records, "t2i", anchor_text, wrong_image),
+    }
+    return ExampleGrid(
+        [_item(row, pairs.images, "image", fill.images) for row in images],
+        [_item(row, pairs.captions, "caption", fill.texts) for row in texts],
+        {direction: text for direction, text in found.items() if text is not None},
+    )
+
+
+def _item(row: int, items: Dataset, column: str, edits: Dataset | None) -> Any:
+    """Return an image or a caption by its row, which counts the edits after the items of the pairs."""
+    if row < len(items):
+        return items[row][column]
+    assert edits is not None, "only edits lie beyond the pairs"
+    (value,) = edits[row - len(items)].values()
+    return value
 
 
 def _instruction(records: Dataset, direction: str, q_id: str, fp_id: str) -> str | None:

@@ -57,5 +57,5 @@ def _training_pairs(data: RunData, pairs: Pairs | None) -> Finding:
     rows = [("training captions", report["anchors"])]
     rows += [(f"with {number} edits beside them", report[f"beside_{n}"]) for n, number in ((2, "two"), (1, "one"))]
     rows += [(f"{way.upper()} edits", report[f"edits_{way}"]) for way in ("i2t", "t2i")]
-    text = "With the default options of training, each edit stands beside the item that it was made from."
+    text = "With the default options of `train`. Each edit stands beside the item that it was made from."
     return Finding("training_pairs", title, text, pd.DataFrame(rows, columns=["", "count"]))

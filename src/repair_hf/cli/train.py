@@ -35,17 +35,17 @@ With records, pairs of an edit and what it was made for stand beside each traini
 
 @dataclass(kw_only=True)
 class TrainOptions(TruthOptions):
-    _removed = {  # options of earlier versions, and what to use now
-        "grids": "`fill` edits or paper; `paper` sets the paper's fill and loss",
-        "negatives": "`loss` batch, grid, both or none",
-        "own_failures_share": "`fill` paper, for own failures alone",
-        "counterparts": "`fill`, which decides it",
-        "slot1": "`fill`, which decides it",
-        "known_matches": "nothing: known matches are always masked out of the loss",
-        "batches": "nothing: batches are random",
-        "save_merged": "`repair-hf push model`, which merges where that is needed",
-        "draft_jpegs": "`cache_images`, which decodes each image once",
-        "cache_folder": "the variable HF_ASSETS_CACHE, the folder of all caches",
+    _removed = {  # options of earlier versions, and what to do now
+        "grids": "use `paper` for the paper's grids, or `fill` and `loss` for one choice at a time",
+        "negatives": "use `loss`: batch, grid, both or none",
+        "own_failures_share": "use `fill`: edits, or paper for own failures",
+        "counterparts": "use `fill`, which decides it",
+        "slot1": "use `fill`, which decides it",
+        "known_matches": "leave it out; every `loss` masks known matches",
+        "batches": "leave it out; batches are random",
+        "save_merged": "leave it out; `push model` merges an adapter whose base is not on the Hub",
+        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
+        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
     }
 
     model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
@@ -87,19 +87,28 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what would be trained on."""
-    from repair_hf.runtime.run_folder import finished
+    from repair_hf.runtime.run_folder import finish_stage, finished
 
     is_first = config.process_index == 0
     if is_first:
         print(_setup(config))
+    _settle_output(stage, config)
+    pushes, config.push_to_hub = config.push_to_hub, False  # pushed below, with the metrics
+    if pushes:
+        from repair_hf.hub.push import check_login
+
+        check_login(config.repository)
     trainer = _trainer(pairs_options, stage, options, config)
     if stage.dry_run:
         return _print_pairs(trainer.fill.report()) if is_first else None
     summary = finished(stage.output, trainer.options, needs=("fill", "steps", "seconds", "seconds_per_step", "loss"))
-    is_done, repo = summary is not None, _repository(config) if is_first else None
+    is_done, repo = summary is not None, _repository(config) if pushes and is_first else None
     if summary is None:
+        n_cut = _count_truncated(trainer) if is_first else 0
         trainer.train()
-        summary = trainer.summary
+        summary = trainer.summary | {"captions_cut": n_cut}
+        if is_first:
+            finish_stage(stage.output, summary)
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
@@ -117,13 +126,9 @@ def _trainer(
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.pairs.truth import truth_of
     from repair_hf.records.dataset import load_records
+    from repair_hf.runtime.scratch import scratch_folder
     from repair_hf.training.trainer import RepairTrainer
 
-    _settle_output(stage, config)
-    if config.push_to_hub:
-        from repair_hf.hub.push import check_login
-
-        check_login(config.repository)
     pairs, encoder = load_wanted(pairs_options), _load(options, config)
     records = None if options.records is None else load_records(options.records, revision=options.records_revision)
     if options.records and records is not None and not options.any_model:
@@ -131,7 +136,10 @@ def _trainer(
     images = None if options.near_duplicates is None else encoder.embed_images(pairs.images["image"])
     truth, _ = truth_of(pairs, images, options.near_duplicates)
     validation = None if config.eval_strategy == "no" else load_wanted(pairs_options, options.validation_split)
-    trainer = RepairTrainer(encoder, config, pairs, validation, records=records, truth=truth)
+    with scratch_folder() as scratch:
+        if stage.dry_run:
+            config.output_dir = str(scratch)  # transformers' Trainer creates the folder
+        trainer = RepairTrainer(encoder, config, pairs, validation, records=records, truth=truth)
     one = options.records[0] if options.records and len(options.records) == 1 else options.records
     trainer.options |= asdict(pairs_options) | asdict(stage) | asdict(options) | {"records": one}
     return trainer
@@ -154,6 +162,13 @@ def _load(options: TrainOptions, config: RepairConfig) -> Any:
     )
 
 
+def _count_truncated(trainer: RepairTrainer) -> int:
+    """Count the captions and edited captions that the model reads in part, and warn of them."""
+    edits = trainer.fill.texts
+    parts = [trainer.train_dataset.captions["caption"], *([] if edits is None else [edits["edit_text"]])]
+    return sum(trainer.processing_class.report_captions(part) for part in parts)
+
+
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
     from repair_hf.training.config import RepairConfig
 
@@ -164,10 +179,8 @@ def _settle_output(stage: StageOptions, config: RepairConfig) -> None:
     config.output_dir = stage.output
 
 
-def _repository(config: RepairConfig) -> str | None:
-    """Prepare the repository to push to, if any, before the training: an error should come early."""
-    if not config.push_to_hub:
-        return None
+def _repository(config: RepairConfig) -> str:
+    """Prepare the repository to push to before the training: an error should come early."""
     from repair_hf.hub.push import prepare
 
     return prepare(config.repository, "model", private=bool(config.hub_private_repo))
@@ -205,8 +218,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"edits   used in this run: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
-        f"{1000 * summary['seconds_per_step']:.0f} ms per step   {summary['waiting']:.1%} waiting for data   "
-        f"loss {summary['loss']:.4f}"
+        f"{1000 * summary['seconds_per_step']:.0f} ms per step   loss {summary['loss']:.4f}"
     )
     if (trained := summary.get("parameters_trained", 0)) < summary.get("parameters", 0):
         print(f"        {trained:,} of {summary['parameters']:,} parameters are trained")

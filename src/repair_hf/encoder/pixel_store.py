@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,14 @@ from repair_hf.runtime.run_folder import digest
 
 IMAGES_AT_ONCE = 64
 SPARE = 2  # a JPEG decoded at a fraction of its size stays at least this many times as large as the encoder's input
+
+
+class Pixels(Protocol):
+    """A table of images: maps (n,) ascending rows to a uint8 tensor (n, 3, H, W)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: np.ndarray) -> Tensor: ...
 
 
 class PixelStore:
@@ -93,6 +102,24 @@ class PixelStore:
     def __setstate__(self, state: tuple[Path, str | None]) -> None:
         self.path, self.draft = state
         self._pixels = np.load(self.path, mmap_mode="r")
+
+
+class DecodedImages:
+    """The images of a dataset, decoded and resized on each access."""
+
+    def __init__(self, images: Dataset, column: str, preprocessor: Preprocessor) -> None:
+        self.images, self.column, self.preprocessor = images, column, preprocessor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: np.ndarray) -> Tensor:
+        return self.preprocessor.images(self.images[rows.tolist()][self.column])
+
+
+def pixels_of(images: Dataset, column: str, preprocessor: Preprocessor, *, cache_images: bool) -> Pixels:
+    """Open a column of images at the encoder's size."""
+    return (PixelStore if cache_images else DecodedImages)(images, column, preprocessor)
 
 
 def _decoded_small(images: Dataset, column: str, least: int) -> Dataset:

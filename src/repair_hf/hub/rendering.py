@@ -93,7 +93,7 @@ class Stage:
             name: without_folders(value)
             for name, value in self.options.items()
             if name not in NOT_PART_OF_THE_RESULT
-            and not name.endswith(("_digest", "_fingerprint"))
+            and not name.endswith(("_digest", "_fingerprint", "_report"))
             and value is not None
             and value != defaults.get(name)
         }

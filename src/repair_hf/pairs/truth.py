@@ -50,7 +50,7 @@ class Truth:
         made_for_text: np.ndarray | None = None,
         made_for_image: np.ndarray | None = None,
     ) -> None:
-        self._given = image_class, wording, images, texts
+        self._given = wording, images, texts
         self.image_class = np.unique(image_class, return_inverse=True)[1]  # (N,)
         self.wording = np.unique(wording, return_inverse=True)[1]  # (M,)
         self.made_for_text = np.full(len(image_class), -1) if made_for_text is None else made_for_text
@@ -89,14 +89,29 @@ class Truth:
         """
         classes, wording, for_text, for_image, keys = self._tables(images.device)
 
-        def found(images: Tensor, texts: Tensor) -> Tensor:  # (n, m) or what broadcasts to it
-            cells = wording[texts] * self.n_classes + classes[images]
-            exists = (images >= 0) & (texts >= 0)
-            return (keys[torch.searchsorted(keys, cells).clamp(max=len(keys) - 1)] == cells) & exists
+        def matches(images: Tensor, texts: Tensor) -> Tensor:
+            """Look up (n,) images and (m,) captions, all of them there."""
+            present, row = classes[images].unique(return_inverse=True)  # the classes of the rows, and each one's place
+            base = wording[texts] * self.n_classes  # (m,)
+            first, stop = torch.searchsorted(keys, torch.stack([base, base + self.n_classes]))
+            column = torch.arange(len(texts), device=texts.device).repeat_interleave(stop - first)
+            starts = (stop - first).cumsum(0) - (stop - first)
+            at = torch.arange(len(column), device=texts.device) - starts[column] + first[column]
+            wanted = keys[at] - base[column]  # the classes that match each caption
+            place = torch.searchsorted(present, wanted).clamp(max=len(present) - 1)
+            found = torch.zeros(len(present), len(texts), dtype=torch.bool, device=texts.device)
+            is_here = present[place] == wanted
+            found[place[is_here], column[is_here]] = True
+            return found[row]
 
-        rows, columns = images[:, None], texts[None, :]
-        exists = (rows >= 0) & (columns >= 0)
-        return found(rows, columns) | (found(for_image[columns], for_text[rows]) & exists)
+        known = torch.zeros(len(images), len(texts), dtype=torch.bool, device=images.device)
+        rows, columns = (images >= 0).nonzero()[:, 0], (texts >= 0).nonzero()[:, 0]
+        known[rows[:, None], columns] = matches(images[rows], texts[columns])
+        rows, columns = rows[for_text[images[rows]] >= 0], columns[for_image[texts[columns]] >= 0]
+        if len(rows) and len(columns):
+            of_edits = matches(for_image[texts[columns]], for_text[images[rows]]).T
+            known[rows[:, None], columns] |= of_edits
+        return known
 
     def images_of(self, captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return all images that match some captions, (C,), and the place of each one's caption in `captions`.
@@ -139,13 +154,13 @@ class Truth:
             made_for_text: For each new image the caption that it was made for, if any.
             made_for_image: For each new caption the image that it was made for, if any.
         """
-        classes, wording, old_images, old_texts = self._given
-        alone = classes.max() + 1 + np.arange(len(new_classes))
+        wording, old_images, old_texts = self._given
+        alone = self.n_classes + np.arange(len(new_classes))
         found = wordings(captions)
         for_text = np.full(len(new_classes), -1) if made_for_text is None else made_for_text
         for_image = np.full(len(found), -1) if made_for_image is None else made_for_image
         return Truth(
-            np.concatenate([classes, np.where(new_classes < 0, alone, new_classes)]),
+            np.concatenate([self.image_class, np.where(new_classes < 0, alone, new_classes)]),
             np.concatenate([wording, found]),
             np.concatenate([old_images, images]),
             np.concatenate([old_texts, texts]),

@@ -150,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
             return f"`{self.prog}` takes no options."
         keys = [word.removeprefix("--").replace("-", "_") for word in words]
         removed = {name: use for each in self.types for name, use in getattr(each, "_removed", {}).items()}
-        if old := [f"`{key}` was removed; use {removed[key]}" for key in keys if key in removed]:
+        if old := [f"`{key}` was removed: {removed[key]}" for key in keys if key in removed]:
             return "; ".join(old) + "."
         near = {key: difflib.get_close_matches(key, self.known, n=1) for key in keys}
         hints = [f"`{names[0]}` for `{key}`" for key, names in near.items() if names]

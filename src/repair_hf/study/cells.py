@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.pixel_store import PixelStore
@@ -23,16 +23,15 @@ from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_rank
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.method import Baseline, Method
-from repair_hf.study.methods.samples import SampleRows, content_of
+from repair_hf.study.methods.samples import Samples, content_of
 from repair_hf.study.products import Products
-from repair_hf.study.repair_records import share_of_records
+from repair_hf.study.repair_records import share_of_records, without_edits
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product
-from repair_hf.toyworld.truth import true_pairs
+from repair_hf.toyworld.truth import with_scenes
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.finetune import train
-from repair_hf.training.hyperparameters import rule_of
-from repair_hf.training.tables import grids_of
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
@@ -125,12 +124,9 @@ def forget_weights(folder: Path) -> None:
 
 def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], setting: Setting) -> dict[str, Any]:
     """Return everything that decides the result."""
-    trained = setting.training_of(method)
-    if "records" in made:  # defaults may change
-        trained |= asdict(rule_of(trained))
     return asdict(cell) | {
         "model_digest": setting.digest(setting.model if method is None else setting.model_of(method)),
-        "training": trained,
+        "training": setting.training_of(method),
         "products": {part: one.name for part, one in made.items()},
         "pairs_fingerprint": setting.pairs.fingerprint,
         "held_out_fingerprint": setting.held_out(cell.split).fingerprint,
@@ -177,32 +173,39 @@ def _train(
     folder = _folder(cell, setting)
     forget_weights(folder)  # of an interrupted training
     config = RepairConfig(
-        output_dir=str(folder / WEIGHTS),
-        seed=cell.seed,
-        cache_folder=str(setting.output / "cache"),
-        **cell.knobs.as_options(),
-        **setting.training_of(method),
+        output_dir=str(folder / WEIGHTS), seed=cell.seed, **cell.knobs.as_options(), **setting.training_of(method)
     )
     set_seed(cell.seed)  # for the first weights of an objective's own head
-    how: dict[str, Any] = {}
-    if isinstance(method, Baseline):
-        if method.parts:
-            samples = {part: made[part].data for part in method.parts}
-            how["data"] = SampleRows(setting.pairs, samples, seed=cell.seed, share=cell.share)
-        if method.objective is not None:
-            how["objective"] = method.objective(encoder)
-    elif made:
-        how["records"] = share_of_records(made["records"].data, cell.share)
-        if method.masks_scenes:
-            how["data"] = grids_of(setting.pairs, how["records"], config, known=true_pairs(setting.pairs))
-    figures = train(encoder, setting.pairs, config=config, **how)
+    fill = _fill(cell, method, made, config, setting)
+    objective = method.objective and method.objective(encoder, fill, config)
+    callbacks: list[TrainerCallback] = [objective] if isinstance(objective, TrainerCallback) else []
+    figures = train(encoder, setting.pairs, config=config, fill=fill, objective=objective, callbacks=callbacks)
+    figures["images_per_step"] += config.step_size * method.more_images
     (folder / WEIGHTS / CURVE).replace(folder / CURVE)
     return figures
 
 
+def _fill(cell: Cell, method: Method, made: Mapping[str, Product], config: RepairConfig, setting: Setting) -> Anchors:
+    """Return the fill of a method: the same pairs and the same truth for all, and what the method adds."""
+    pairs, truth = setting.pairs, setting.truth
+    if isinstance(method, Baseline):
+        samples = {part: made[part].data for part in method.parts}
+        return Samples(pairs, samples, truth, config.draw_seed, share=cell.share)
+    if not made:
+        return Anchors(pairs, truth, config.draw_seed)
+    records = share_of_records(made["records"].data, cell.share)
+    if not method.edits:
+        records = without_edits(records)
+    if method.masks_scenes:
+        truth = with_scenes(truth, pairs)
+    if method.fill is not None:
+        return method.fill(pairs, records, truth, config.draw_seed)
+    return fill_of(pairs, records, config, truth)
+
+
 def _evaluate(encoder: DualEncoder, cell: Cell, setting: Setting, folder: Path) -> dict[str, float]:
     pairs = setting.held_out(cell.split)
-    pixels = PixelStore(pairs.images, "image", encoder.preprocessor, setting.output / "cache")
+    pixels = PixelStore(pairs.images, "image", encoder.preprocessor)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
     table = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, cell.method)
     save_ranks(table, folder)

@@ -11,7 +11,7 @@ from repair_hf.study.estimates import Estimator
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.running import Study
 from repair_hf.study.swaps import Models
-from repair_hf.study.tuning import TUNING_SEEDS, has_grids
+from repair_hf.study.tuning import TUNING_SEEDS, has_grid_loss
 from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
 
 GPUS = (1, 4, 8)
@@ -74,7 +74,8 @@ def count_trainings(study: Study, seeds: int) -> int:
     count = seeds * (len(methods) + (len(study.points) - 1) * swept)
     for name in {method.tuned_as for method in methods} if study.tune else ():
         method = study.methods[name]
-        tried = len(study.space.rates_and_lengths(method)) + (len(study.space.grid_weights) - 1) * has_grids(method)
+        weights = len(study.space.grid_weights) - 1 if has_grid_loss(method) else 0
+        tried = len(study.space.rates_and_lengths(method)) + weights
         if tried > 1:
             reused = min(seeds, TUNING_SEEDS) * (name in study.wanted)  # the best one is not trained again
             count += TUNING_SEEDS * tried - reused

@@ -145,6 +145,13 @@ def share_of_records(records: Dataset, share: float) -> Dataset:
     return records.select(np.flatnonzero(is_kept))
 
 
+def without_edits(records: Dataset) -> Dataset:
+    """Leave the edits of records out; a false positive is then opposite an annotated item."""
+    for name in ("edit_text", "edit_image"):
+        records = records.remove_columns(name).add_column(name, [None] * len(records))
+    return records
+
+
 def shares_answers(variant: RepairVariant, setting: Setting) -> bool:
     """Return whether a variant makes the same requests as others, so that they can share answers.
 

@@ -15,6 +15,7 @@ from repair_hf.encoder.shipped import NARROW, RETRIEVERS
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.pairs.dataset import Pairs, load_wanted
+from repair_hf.pairs.truth import Truth, truth_of
 from repair_hf.pairs.words import MODEL as PARSER
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError
@@ -35,7 +36,7 @@ class Knobs:
 
     learning_rate: float
     epochs: float  # passes over the training captions
-    grid_weight: float = 0.0  # lambda; 0 for a method without grids
+    grid_weight: float = 0.0  # lambda; 0 for a method without the grid loss
 
     @property
     def name(self) -> str:
@@ -79,6 +80,11 @@ class Setting:
     @cached_property
     def pairs(self) -> Pairs:
         return load_wanted(self.pairs_options)
+
+    @cached_property
+    def truth(self) -> Truth:
+        """What is known to match among the training pairs; every method masks it."""
+        return truth_of(self.pairs)[0]
 
     @cached_property
     def given_records(self) -> Dataset:
@@ -211,7 +217,7 @@ def settle(
 
 def _training(options: StudyOptions, size: Size) -> dict[str, Any]:
     given = options.training or {}
-    own = {"output_dir", "seed", "learning_rate", "num_train_epochs", "max_steps", "grid_weight", "cache_folder"}
+    own = "output_dir seed learning_rate num_train_epochs max_steps fill loss paper grid_weight".split()
     known = {each.name for each in fields(RepairConfig) if each.init}
     for name in given:
         if name in own:

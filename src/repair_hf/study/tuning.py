@@ -1,8 +1,8 @@
 """Choose the hyperparameters of each method on the validation split.
 
 All methods try the same values with two seeds: each learning rate with each number of epochs (and the first lambda),
-then lambda for methods with grids. The highest R@1 (mean of both directions and seeds) wins; of equals, the first one
-tried. An ablation uses the hyperparameters of `repair` or `repair-paper`, because it changes one choice only.
+then lambda for methods with the grid loss. The highest R@1 (mean of both directions and seeds) wins; of equals, the
+first one tried. An ablation uses the hyperparameters of `repair` or `repair-paper`: it changes one choice only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from repair_hf.study.cells import Measured
 from repair_hf.study.methods.method import Method, RepairVariant
 from repair_hf.study.setting import Knobs
-from repair_hf.training.hyperparameters import rule_of
 
 Evaluate = Callable[[Method, Sequence[Knobs]], Sequence[Sequence[Measured]]]
 TUNING_SEEDS = 2
@@ -27,10 +26,10 @@ class SearchSpace:
 
     learning_rates: Sequence[float]  # for every method
     epochs: Sequence[float]  # for every method
-    grid_weights: Sequence[float]  # for methods with grids
+    grid_weights: Sequence[float]  # for methods with the grid loss
 
     def start(self, method: Method) -> Knobs:
-        return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grids(method) else 0.0)
+        return Knobs(self.learning_rates[0], self.epochs[0], self.grid_weights[0] if has_grid_loss(method) else 0.0)
 
     def rates_and_lengths(self, method: Method) -> list[Knobs]:
         """Return each learning rate with each number of epochs."""
@@ -38,8 +37,10 @@ class SearchSpace:
         return [replace(self.start(method), learning_rate=rate, epochs=epochs) for rate, epochs in values]
 
     def weights(self, method: Method, best: Knobs) -> list[Knobs]:
-        """Return the best hyperparameters so far with each lambda, if the method has grids."""
-        return [replace(best, grid_weight=weight) for weight in self.grid_weights] if has_grids(method) else [best]
+        """Return the best hyperparameters so far with each lambda, if the method has the grid loss."""
+        if not has_grid_loss(method):
+            return [best]
+        return [replace(best, grid_weight=weight) for weight in self.grid_weights]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def tune(methods: Mapping[str, Method], name: str, space: SearchSpace, evaluate:
         return max(points, key=lambda knobs: mean_r1(tried[knobs]))
 
     best = best_of(space.weights(method, best_of(space.rates_and_lengths(method))))
-    if not has_grids(methods[name]):
+    if not has_grid_loss(methods[name]):
         best = replace(best, grid_weight=0.0)  # unused there
     return Tuned(best, tuple(cell for cells in tried.values() for cell in cells))
 
@@ -76,8 +77,6 @@ def mean_r1(cells: Sequence[Measured]) -> float:
     return statistics.fmean(cell.metrics[f"{side}_R@1"] for cell in cells for side in ("i2t", "t2i"))
 
 
-def has_grids(method: Method) -> bool:
-    """Return whether a method trains with L_grid."""
-    if not isinstance(method, RepairVariant) or not method.records:
-        return False
-    return rule_of(method.train).negatives != "batch"
+def has_grid_loss(method: Method) -> bool:
+    """Return whether a method trains with L_grid, with a weight that is tuned."""
+    return isinstance(method, RepairVariant) and method.records and method.train["loss"] in ("grid", "both")

@@ -9,6 +9,7 @@ import numpy as np
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import open_cell
+from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.matching import SceneTable
@@ -21,6 +22,12 @@ def true_pairs(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     table = SceneTable(list(scenes_of(pairs)))
     found = [np.flatnonzero(table.matches(parse(caption))) for caption in pairs.captions["caption"][:]]
     return np.concatenate(found), np.repeat(np.arange(len(found)), [len(images) for images in found])
+
+
+def with_scenes(truth: Truth, pairs: Pairs) -> Truth:
+    """Add to what is known to match all pairs of which the caption is true."""
+    images, texts = true_pairs(pairs)
+    return truth.extended(images=images, texts=texts, new_classes=np.empty(0, np.int64))
 
 
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:

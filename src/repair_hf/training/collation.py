@@ -2,147 +2,102 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from torch import Tensor
 
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.pixel_store import PixelStore
-from repair_hf.encoder.preprocessing import TOKENIZED_AT_ONCE, Preprocessor
+from repair_hf.encoder.pixel_store import Pixels, pixels_of
+from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.truth import expanded
-from repair_hf.training.fills import Anchors
+from repair_hf.training.config import RepairConfig
+from repair_hf.training.fills import Anchors, Key
 
-Key = tuple[int, int]  # epoch and anchor
-
-
-class Pixels(Protocol):
-    """A table of images: maps (n,) ascending rows to a uint8 tensor (n, 3, H, W)."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: np.ndarray) -> Tensor: ...
-
-
-class Keys(torch.utils.data.Dataset):
-    """The dataset of the loader: a key is its own row, and the collator draws what belongs to it."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: Key) -> Key:
-        return key
+# On a CPU several small forwards with less padding are faster than a large one (`python benchmarks/train.py`).
+GROUPS_ON_CPU = 4
 
 
 class PairCollator:
     """Make a batch of the pairs of some anchors.
 
-    An item that several pairs share is in the batch once. Captions are padded to the longest of the batch.
+    An item that several pairs share is in the batch once. Captions come in groups of similar length, each padded to
+    its own longest.
 
     Args:
         preprocessor: Turns captions into token ids.
         fill: Says which pairs stand beside an anchor.
         images: The image table, in one or more consecutive parts.
         captions: The caption table, in the same way: lists, or columns of a dataset.
+        groups: How many groups of captions, and so forwards of the model.
+        chunk_size: Most images or captions of a forward, in place of `groups`. It is exceeded where a batch has few of
+            one kind: each forward takes at least one of both.
 
     Shape:
-        The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, a dict of `input_ids` and, where the model needs
-        one, `attention_mask` (n_texts, L); `images` and `captions` (B, S), the places of each anchor's pairs in these,
-        -1 where absent; `image_rows` and `text_rows` (B, S), the same as rows of the tables.
+        The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, one dict for each group, of `input_ids` and, where
+        the model needs one, `attention_mask` (n, L), n_texts rows in all; `images` and `captions` (B, S), the places
+        of each anchor's pairs in these, -1 where absent; `image_rows` and `text_rows` (B, S), the same as rows of the
+        tables.
     """
 
     def __init__(
-        self, preprocessor: Preprocessor, fill: Anchors, images: Sequence[Pixels], captions: Sequence[Any]
+        self,
+        preprocessor: Preprocessor,
+        fill: Anchors,
+        images: Sequence[Pixels],
+        captions: Sequence[Any],
+        *,
+        groups: int = 1,
+        chunk_size: int | None = None,
     ) -> None:
-        self.fill, self.images, self.tokens = fill, list(images), Tokens(preprocessor, captions)
+        self.fill, self.images, self.groups, self.chunk_size = fill, list(images), groups, chunk_size
+        self.tokens = TokenStore(preprocessor, captions)
 
     def __call__(self, keys: Sequence[Key]) -> dict[str, Any]:
         epochs, anchors = np.array(keys).T
         image_rows, text_rows = self.fill.draw(epochs, anchors)  # (B, S) each
         images, at_image = _distinct(image_rows)
         texts, at_text = _distinct(text_rows)
+        by_length = self.tokens.lengths[texts].argsort(kind="stable")
+        at_text = np.where(at_text < 0, -1, by_length.argsort()[at_text])
+        groups = np.array_split(texts[by_length], self.n_groups(len(images), len(texts)))
         pixels = [part[rows] for part, rows in _by_part(self.images, images)]
         return {
             "pixels": pixels[0] if len(pixels) == 1 else torch.cat(pixels),
-            "texts": self.tokens[texts],
+            "texts": [self.tokens[group] for group in groups],
             "images": torch.from_numpy(at_image),
             "captions": torch.from_numpy(at_text),
             "image_rows": torch.from_numpy(image_rows),
             "text_rows": torch.from_numpy(text_rows),
         }
 
-
-class Tokens:
-    """The token ids of a table of captions, one after the other without padding."""
-
-    def __init__(self, preprocessor: Preprocessor, captions: Sequence[Any]) -> None:
-        self.preprocessor = preprocessor
-        ids, lengths = [], []
-        for part in captions:
-            for start in range(0, len(part), TOKENIZED_AT_ONCE):
-                tokens = preprocessor.texts(part[start : start + TOKENIZED_AT_ONCE])
-                length = preprocessor.lengths(tokens).numpy()
-                ids.append(tokens["input_ids"].numpy()[_mask(length)].astype(np.int32))
-                lengths.append(length)
-        self._ids, self._lengths = np.concatenate(ids), np.concatenate(lengths)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-
-    def __getitem__(self, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return the model's inputs for some captions, (n, L) each."""
-        mask = _mask(self._lengths[rows])  # (n, L)
-        ids = np.full(mask.shape, self.preprocessor.processor.tokenizer.pad_token_id)
-        ids[mask] = self._ids[expanded(self._starts[rows], self._starts[rows] + self._lengths[rows])[0]]
-        tokens = {"input_ids": torch.from_numpy(ids)}
-        if not self.preprocessor.pads_fully:
-            tokens["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
-        return self.preprocessor.text_inputs(tokens, torch.arange(len(rows)))
+    def n_groups(self, n_images: int, n_texts: int) -> int:
+        """Return the number of caption groups of a batch; with `chunk_size`, of its chunks."""
+        if self.chunk_size is None:
+            return min(self.groups, n_images, n_texts)
+        return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
 
 
-class DecodedImages:
-    """The images of a dataset, decoded and resized on each access."""
-
-    def __init__(self, images: Dataset, column: str, preprocessor: Preprocessor) -> None:
-        self.images, self.column, self.preprocessor = images, column, preprocessor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, rows: np.ndarray) -> Tensor:
-        return self.preprocessor.images(self.images[rows.tolist()][self.column])
-
-
-def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, *, cache_images: bool) -> PairCollator:
+def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, args: RepairConfig) -> PairCollator:
     """Create the collator of a training. With `cache_images`, images are decoded once, into a file."""
-    images = [pixels_of(pairs.images, "image", encoder, cache_images=cache_images)]
+    cache_images = args.cache_images
+    images = [pixels_of(pairs.images, "image", encoder.preprocessor, cache_images=cache_images)]
     captions: list[Any] = [pairs.captions["caption"]]
     if fill.images is not None:
-        images.append(pixels_of(fill.images, "edit_image", encoder, cache_images=cache_images))
+        images.append(pixels_of(fill.images, "edit_image", encoder.preprocessor, cache_images=cache_images))
     if fill.texts is not None:
         captions.append(fill.texts["edit_text"])
-    return PairCollator(encoder.preprocessor, fill, images, captions)
-
-
-def pixels_of(images: Dataset, column: str, encoder: DualEncoder, *, cache_images: bool) -> Pixels:
-    """Open a column of images at the encoder's size."""
-    return (PixelStore if cache_images else DecodedImages)(images, column, encoder.preprocessor)
+    groups = GROUPS_ON_CPU if args.device.type == "cpu" else 1
+    return PairCollator(encoder.preprocessor, fill, images, captions, groups=groups, chunk_size=args.chunk_size)
 
 
 def count_distinct(rows: np.ndarray, size: int) -> int:
     """Count the distinct rows of each batch of `size` anchors, summed over the batches; (anchors, S), -1 is none."""
     batches = np.sort(rows.reshape(-1, size * rows.shape[1]), axis=1)
     return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
-
-
-def _mask(lengths: np.ndarray) -> np.ndarray:
-    """Return which of (n, longest) tokens are there, for n captions of some lengths."""
-    return np.arange(lengths.max()) < lengths[:, None]
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

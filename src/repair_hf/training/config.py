@@ -163,7 +163,16 @@ class RepairConfig(Hyperparameters, TrainingArguments):
             yield f"`lora_towers` {self.lora_towers} changes nothing without `lora_rank`; leave one of them out."
 
     def prepared(self, *, has_validation: bool) -> RepairConfig:
-        """Return a copy. With pairs to evaluate on, unless it saves checkpoints, it keeps the best model."""
+        """Return a copy for a trainer. With pairs to evaluate on, it keeps the best model unless it saves checkpoints.
+
+        Raises:
+            UserError: If it pushes.
+        """
+        if self.push_to_hub:
+            raise UserError(
+                "`push_to_hub` of the Trainer would upload pickled arguments and no model card. Leave it out and call "
+                "`trainer.push_to_hub()` after the training."
+            )
         made = copy(self)
         if has_validation and made.save_strategy == "no":
             if made.eval_strategy == "no":

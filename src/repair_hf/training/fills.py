@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset, DatasetDict
 
 from repair_hf.pairs.dataset import Pairs
@@ -32,11 +33,14 @@ from repair_hf.training.sampling import uniforms
 
 logger = logging.getLogger(__name__)
 
+Key = tuple[int, int]  # epoch and anchor
 ENOUGH = 0.5  # of the edits that can train; below it, a warning
 
 
-class Anchors:
+class Anchors(torch.utils.data.Dataset[Key]):
     """The training pairs alone, and the base of the other fills.
+
+    As the dataset of a loader, it hands each key (epoch and anchor) on: the collator draws the pairs of a batch.
 
     Args:
         pairs: The training pairs.
@@ -52,6 +56,12 @@ class Anchors:
     def __init__(self, pairs: Pairs, truth: Truth | None = None, seed: int = 0) -> None:
         self.pairs, self.seed = pairs, seed
         self.truth = truth or truth_of(pairs)[0]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, key: Key) -> Key:
+        return key
 
     @property
     def share(self) -> float:

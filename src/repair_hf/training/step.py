@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,44 +44,41 @@ def encode(
     batch: dict[str, Any],
     normalize: Callable[[Tensor], Tensor],
     *,
-    inner: nn.Module | None = None,
-    chunk_size: int | None = None,
+    inner: nn.Module,
+    in_chunks: bool = False,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[Tensor, Tensor]:
     """Encode the distinct images and captions of a batch: (n_images, D) and (n_texts, D) unit vectors.
 
-    With `chunk_size`, a step needs the memory of one chunk and has the same gradient: the loss needs the embeddings
-    alone, and the backward pass computes the rest again (gradient caching: Gao et al., 2021, "Scaling Deep Contrastive
-    Learning Batch Size under Memory Limited Setup").
+    There is one forward for each group of captions, with its share of the images. In chunks, a step needs the memory
+    of one forward and has the same gradient: the loss needs the embeddings alone, and the backward pass computes the
+    rest again (gradient caching: Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup").
 
     Args:
         model: A dual encoder; under DDP, its wrapper.
         batch: What `PairCollator` returns.
         normalize: Turns uint8 pixels into `pixel_values`.
         inner: The model without the wrapper of DDP, which allows one forward for each backward.
-        chunk_size: Most images or captions of a forward; more where a batch has few of one kind, because each forward
-            takes at least one of both. By default all are encoded at once.
+        in_chunks: Keep the embeddings alone, and run each forward again in the backward pass.
+        autocast: Context of the mixed precision, so that each weight is cast once. In chunks it is not used: the cast
+            weights would stay in memory.
     """
     pixels, texts = batch["pixels"], batch["texts"]
-    n_images, n_texts = len(pixels), len(texts["input_ids"])
 
     def forward(modules: list[nn.Module], images: Tensor, captions: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         found = modules.pop(0)(pixel_values=normalize(images), **captions)
         return found.image_embeds, found.text_embeds
 
-    if chunk_size is None:
-        return forward([model], pixels, texts)
-    n_chunks = min(math.ceil(max(n_images, n_texts) / chunk_size), n_images, n_texts)
-    captions = [
-        dict(zip(texts, part, strict=True))
-        for part in zip(*(ids.tensor_split(n_chunks) for ids in texts.values()), strict=True)
-    ]
-    once_more = inner or model  # for all forwards but the first, those of the backward included
-    parts = [
-        checkpoint(forward, [model if place == 0 else once_more, once_more], images, some, use_reentrant=False)
-        for place, (images, some) in enumerate(zip(pixels.tensor_split(n_chunks), captions, strict=True))
-    ]
-    images, captions = zip(*parts, strict=True)
-    return torch.cat(images), torch.cat(captions)
+    parts: list[tuple[Tensor, Tensor]] = []
+    with nullcontext() if in_chunks else autocast():
+        for images, captions in zip(pixels.tensor_split(len(texts)), texts, strict=True):
+            modules = [inner if parts else model, inner]  # of this forward, and of its repetition
+            if in_chunks:
+                parts.append(checkpoint(forward, modules, images, captions, use_reentrant=False))
+            else:
+                parts.append(forward(modules, images, captions))
+    return torch.cat([images for images, _ in parts]), torch.cat([captions for _, captions in parts])
 
 
 @dataclass(frozen=True)
@@ -129,26 +127,27 @@ def step_of(
     visible.fill_diagonal_(True)
     visible &= (image_rows >= 0)[:, None] & (text_rows >= 0)
     anchors = is_anchor.nonzero().flatten()[is_anchor.cumsum(0) - 1]
-    return Step(*vectors[here].chunk(2, 1), visible, anchors, slots, scale, bias, batch)
+    all_images, all_texts = vectors[here].chunk(2, 1)
+    return Step(all_images, all_texts, visible, anchors, slots, scale, bias, batch)
 
 
 def gather(rows: Tensor) -> Tensor:
     """Concatenate the rows of all processes, as many each, and keep their gradient."""
     is_alone = not dist.is_initialized() or dist.get_world_size() == 1
-    return rows if is_alone else _Gather.apply(rows)
+    return rows if is_alone else _Gather.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class _Gather(torch.autograd.Function):
     """Concatenate the rows of all processes. Backward: sum the gradients from all processes."""
 
     @staticmethod
-    def forward(ctx, rows: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
         parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         gradient = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient)
         return gradient.chunk(dist.get_world_size())[dist.get_rank()]
@@ -196,7 +195,7 @@ class PairObjective(Objective):
         self, loss: Loss = "batch", grid_weight: float = 0.5, share: float = 1.0, *, sigmoid: bool = False
     ) -> None:
         super().__init__()
-        self.loss, self.share, self.weights = loss, share, {"loss_grid": grid_weight}
+        self.loss, self.share, self.weights = loss, share, {**self.weights, "loss_grid": grid_weight}
         self.per_pair = sigmoid_loss if sigmoid else softmax_loss
 
     def forward(self, matrix: Tensor, visible: Tensor, anchors: Tensor) -> dict[str, Tensor]:
@@ -204,10 +203,10 @@ class PairObjective(Objective):
         cells = visible if self.loss in ("batch", "both") else visible & is_anchor & is_anchor[:, None]
         terms = {"loss_global": mean_over_pairs(self.per_pair(matrix, cells), cells)}
         if self.loss in ("grid", "both"):
-            cells = visible & (anchors == anchors[:, None])
-            sizes = torch.bincount(anchors, minlength=len(anchors))[anchors]  # (P,) pairs in each pair's grid
-            each = self.per_pair(matrix, cells).where(sizes > 1, 0.0) / sizes
-            terms["loss_grid"] = each.sum() / (is_anchor.sum() * self.share)
+            in_grid, is_pair = anchors == anchors[:, None], visible.diagonal()
+            each = self.per_pair(matrix, visible & in_grid).where(is_pair & (in_grid.sum(1) > 1), 0.0)
+            sizes = (in_grid & is_pair).sum(1).clamp(min=1)  # (P,) pairs in each pair's grid
+            terms["loss_grid"] = (each / sizes).sum() / (is_anchor.sum() * self.share)
         return terms
 
 

@@ -30,7 +30,7 @@ def pairs(tmp_path_factory) -> Pairs:
 def two_steps(tmp_path) -> dict:
     """Options of a training of two steps."""
     few = {"per_device_train_batch_size": 4, "max_steps": 2, "logging_steps": 1, "use_cpu": True}
-    return few | {"output_dir": str(tmp_path / "out"), "cache_folder": str(tmp_path / "cache")}
+    return few | {"output_dir": str(tmp_path / "out")}
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.records.dataset import build
 from repair_hf.study.methods.method import Baseline
 from repair_hf.study.methods.registry import load_methods
-from repair_hf.study.methods.samples import SAMPLES, SampleRows
+from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
 
@@ -18,19 +18,18 @@ BASELINES = {name: method for name, method in load_methods().items() if isinstan
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_method_trains_on_what_it_made(name, made, pairs, clip_folder, tmp_path, two_steps):
     """From random weights: on four pictures `world/base` has nothing left to learn."""
-    method, data = BASELINES[name], None
+    method = BASELINES[name]
     for package in method.needs:
         pytest.importorskip(package, reason=f"{name} needs {package}: pip install 'repair-hf[study]'")
-    if method.parts:
-        rows = {part: made(maker.name).rows for part, maker in method.parts.items()}
-        parts = {part: build(some, tmp_path / f"{part}.arrow", SAMPLES) for part, some in rows.items()}
-        data = SampleRows(pairs, parts)
-        assert data.counts == {part: len(some) for part, some in rows.items()}
+    rows = {part: made(maker.name).rows for part, maker in method.parts.items()}
+    fill = Samples(pairs, {part: build(some, tmp_path / f"{part}.arrow", SAMPLES) for part, some in rows.items()})
+    assert all(fill.report()[f"samples_{part}"] == len(some) > 0 for part, some in rows.items())
     encoder = DualEncoder.from_pretrained(clip_folder, device="cpu")
     before = weights(encoder.model)
-    config = RepairConfig(**two_steps, learning_rate=1e-4)
-    objective = method.objective(encoder) if method.objective else None
-    train(encoder, pairs, None, config, data=data, objective=objective)
+    config = RepairConfig(**two_steps, learning_rate=1e-4, **method.train)
+    objective = method.objective and method.objective(encoder, fill, config)
+    callbacks = [objective] if name == "simclr" else []
+    train(encoder, pairs, None, config, fill=fill, objective=objective, callbacks=callbacks)
     lines = curve(tmp_path / "out")
     extra = {"simclr": {"loss_views"}, "stablerep": {"loss_images"}, "new-pairs-grid": {"loss_grid"}}.get(name, set())
     for line in lines:

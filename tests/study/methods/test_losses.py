@@ -1,159 +1,159 @@
-"""The baselines' losses at scale 0 against their known values, with absent negatives, and against slow loops."""
+"""The baselines' losses at scale 0 against their known values, against slow loops, and with known matches."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import nn
 
-from repair_hf.study.methods.losses import WithNegatives, negative_captions, triplet, two_views, union
-from repair_hf.study.methods.new_pairs import PairInGrid
+from repair_hf.study.methods import new_pairs
+from repair_hf.study.methods.hard_negatives import HardNegativesOnly
+from repair_hf.study.methods.losses import multi_positive, two_views
 from repair_hf.study.methods.simclr import TwoViews
 from repair_hf.study.methods.stablerep import TEMPERATURE, MultiPositive
-from repair_hf.training.objectives import LocalGrids, Vectors
-from tests.study.methods.counting import unit
+from repair_hf.study.methods.tripletclip import Triplet
+from repair_hf.training.step import PairObjective, Step
+from tests.study.methods.counting import step, unit
 
-ZERO, SCALE = torch.tensor(0.0), torch.tensor(9.0)
+NONE = -1
+# Four anchors with a negative pair each, but the third; image 0 is known to match caption 3 and that of its negative.
+PAIRS = [[0, 4], [1, 5], [2, NONE], [3, 6]]
+CAPTIONS_ALONE = [[row, NONE] for row in range(4)]
+KNOWN = (0, 3), (3, 0), (0, 5)
+
+
+def pull(one: Step, image: int | None, text: int | None, others: Iterable[int]) -> float:
+    """Return the cross-entropy of a pair's image among captions, or with `image` None of its caption among images."""
+    place = text if image is None else image
+    line = one.matrix.detach()[:, place] if image is None else one.matrix.detach()[place]
+    return math.log(sum(math.exp(line[other]) for other in others)) - float(line[place])
+
+
+def places(one: Step) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """Return the pairs that are anchors, those beside them, and the cells of known matches off the diagonal."""
+    anchors = [p for p, slot in enumerate(one.slots.tolist()) if slot == 0]
+    cells = [(i, j) for i in range(len(one.slots)) for j in range(len(one.slots)) if i != j and not one.visible[i, j]]
+    return anchors, [p for p in range(len(one.slots)) if p not in anchors], cells
 
 
 @pytest.mark.parametrize("batch", [2, 5, 16])
 def test_values_at_scale_zero(batch):
-    four = [unit(batch, seed) for seed in range(4)]
-    images, texts, negative_images, negative_texts = four
-    both = math.log(2 * batch) + math.log(batch)
-    assert negative_captions(images, texts, negative_texts, ZERO).item() == pytest.approx(both / 2)
-    assert triplet(*four, ZERO).item() == pytest.approx(both)
-    assert union(images, texts, negative_images, negative_texts, ZERO).item() == pytest.approx(math.log(2 * batch))
+    images, texts = ([[row, batch + row] for row in range(batch)] for _ in range(2))
+    alone = [[row, NONE] for row in range(batch)]
+    loss, both = PairObjective("batch"), math.log(2 * batch) + math.log(batch)
+    pairs = step(images, texts, scale=0.0)
+    assert loss.terms(step(alone, texts, scale=0.0))["loss_global"].item() == pytest.approx(both / 2)
+    assert loss.terms(pairs)["loss_global"].item() == pytest.approx(math.log(2 * batch))
+    assert Triplet().terms(pairs)["loss_global"].item() == pytest.approx(both)
+    hard = HardNegativesOnly(1.0, 1.0).terms(step(alone, texts, scale=0.0))
+    assert hard["loss_grid"].item() == pytest.approx(math.log(2))
+    same = unit(1).expand(batch, -1)
+    assert two_views(same, same, 0.1).item() == pytest.approx(math.log(2 * batch - 1))
 
 
-def test_without_negatives_these_are_plain_infonce():
-    images, texts, none = unit(5), unit(5, 1), torch.zeros(5, 6)
-    logits, truth = SCALE * images @ texts.mT, torch.arange(5)
-    plain = ((F.cross_entropy(logits, truth) + F.cross_entropy(logits.mT, truth)) / 2).item()
-    assert negative_captions(images, texts, none, SCALE).item() == pytest.approx(plain, rel=1e-5)
-    assert triplet(images, texts, none, none, SCALE).item() == pytest.approx(plain, rel=1e-5)
-    assert union(images, texts, none, none, SCALE).item() == pytest.approx(plain, rel=1e-5)
-
-
-def test_a_negative_caption_is_a_rival_of_every_image_and_never_asks():
-    images, texts, negatives = unit(4), unit(4, 1), unit(4, 2)
-    negatives[2] = 0
-    of_images = []
-    for row in range(4):
-        rivals = [*texts, *(negatives[k] for k in (0, 1, 3))]
-        scores = torch.stack([SCALE * images[row] @ rival for rival in rivals])
-        of_images.append(scores.logsumexp(0) - scores[row])
-    of_texts = [(SCALE * images @ text).logsumexp(0) - SCALE * images[k] @ text for k, text in enumerate(texts)]
-    expected = (sum(of_images) + sum(of_texts)) / 8
-    assert negative_captions(images, texts, negatives, SCALE).item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("loss", [negative_captions, triplet, union])
-def test_the_objective_leaves_absent_negatives_without_a_gradient(loss):
-    images, texts = unit(6).requires_grad_(), unit(6, 1).requires_grad_()
-    places = torch.arange(3)
-    negatives = {"negative_images": torch.tensor([3, -1, -1]), "negative_texts": torch.tensor([4, -1, -1])}
-    inputs = {"anchor_images": places, "anchor_texts": places, **negatives}
-    terms = WithNegatives(loss)(Vectors(images, texts, SCALE), inputs)
-    terms["loss_global"].value.backward()
-    assert torch.isfinite(texts.grad).all() and texts.grad[4].abs().sum() > 0
-    assert texts.grad[3].abs().sum() == texts.grad[5].abs().sum() == 0
-
-
-def test_two_views_is_nt_xent_of_the_paper():
-    """Chen et al., 2020, equation 1 and algorithm 1: views 2k - 1 and 2k of image k."""
-    one, other = unit(4, 0), unit(4, 1)
-    z = [vector for pair in zip(one, other, strict=True) for vector in pair]
-
-    def loss(i: int, j: int) -> float:
-        exponentials = [math.exp(float(z[i] @ z[k]) / 0.1) for k in range(8) if k != i]
-        return -math.log(math.exp(float(z[i] @ z[j]) / 0.1) / sum(exponentials))
-
-    expected = sum(loss(2 * k, 2 * k + 1) + loss(2 * k + 1, 2 * k) for k in range(4)) / 8
-    assert two_views(one, other, 0.1).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_loss_is_the_multi_positive_cross_entropy_beside_infonce():
-    """Real images 0, 1, 2; image 3 was drawn of the first anchor's caption, image 4 of the third's."""
-    images, texts = unit(5, 0).requires_grad_(), unit(3, 1).requires_grad_()
-    places = torch.arange(3)
-    inputs = {"anchor_images": places, "anchor_texts": places, "drawn_images": torch.tensor([3, -1, 4])}
-    terms = MultiPositive(weight=0.5)(Vectors(images, texts, torch.tensor(9.0)), inputs)
-
-    caption_of = {0: 0, 1: 1, 2: 2, 3: 0, 4: 2}
+def test_a_negative_caption_is_a_rival_of_every_image_and_looks_for_none():
+    one = step(CAPTIONS_ALONE, PAIRS, *KNOWN)
+    anchors, _, known = places(one)
+    assert len(known) > 3  # and the cells without an image
     total = 0.0
-    z = images.detach()
-    for i in caption_of:
-        others = [j for j in caption_of if j != i]
-        logits = {j: float(z[i] @ z[j]) / TEMPERATURE for j in others}
-        everything = math.log(sum(math.exp(logit) for logit in logits.values()))
-        positives = [j for j in others if caption_of[j] == caption_of[i]]
-        total -= sum((logits[j] - everything) / len(positives) for j in positives)
-    assert terms["loss_images"].value.item() == pytest.approx(total / 5, rel=1e-5)
-    assert terms["loss_images"].weight == 0.5
-
-    logits = 9.0 * images[:3] @ texts.mT
-    plain = (F.cross_entropy(logits, places) + F.cross_entropy(logits.mT, places)) / 2
-    assert terms["loss_global"].value.item() == pytest.approx(plain.item(), rel=1e-5)
+    for p in anchors:
+        total += pull(one, p, None, [j for j in range(7) if j == p or one.visible[p, j]]) / 2
+        total += pull(one, None, p, [i for i in anchors if i == p or one.visible[i, p]]) / 2
+    assert PairObjective("batch").terms(one)["loss_global"].item() == pytest.approx(total / 4, rel=1e-5)
 
 
-def test_a_batch_without_drawn_images_adds_nothing():
-    images = unit(3, 0).requires_grad_()
-    inputs = {"anchor_images": torch.arange(3), "anchor_texts": torch.arange(3), "drawn_images": torch.full((3,), -1)}
-    loss = MultiPositive()(Vectors(images, unit(3, 1), torch.tensor(9.0)), inputs)["loss_images"].value
+def test_triplets_are_two_such_losses_and_one_where_no_negative_is():
+    one = step(PAIRS, PAIRS, *KNOWN)
+    anchors, negatives, known = places(one)
+    assert len(known) == 3
+    expected = 0.0
+    for rows in (anchors, negatives):
+        for p in rows:
+            expected += pull(one, p, None, [j for j in range(7) if (p, j) not in known]) / 2 / len(rows)
+            expected += pull(one, None, p, [i for i in rows if (i, p) not in known]) / 2 / len(rows)
+    assert Triplet().terms(one)["loss_global"].item() == pytest.approx(expected, rel=1e-5)
+    plain = step(CAPTIONS_ALONE, CAPTIONS_ALONE)
+    found = Triplet().terms(plain)["loss_global"]
+    assert found.item() == pytest.approx(PairObjective("none").terms(plain)["loss_global"].item())
+
+
+def test_hard_negatives_push_an_anchor_that_has_them():
+    """Anchor 0 has both, anchor 1 a caption, anchor 2 an image, anchor 3 none."""
+    one = step([[0, NONE, 4], [1, NONE, NONE], [2, NONE, 5], [3, NONE, NONE]],
+               [[0, 4, NONE], [1, 5, NONE], [2, NONE, NONE], [3, NONE, NONE]])  # fmt: skip
+    first, second, third = 0, 3, 5  # 3, 2, 2 and 1 pairs
+    sides = [
+        (pull(one, first, None, [0, 1]) + pull(one, None, first, [0, 2])) / 2,
+        pull(one, second, None, [3, 4]),
+        pull(one, None, third, [5, 6]),
+    ]
+    found = HardNegativesOnly(0.25, share=0.75)
+    loss = found.terms(one)["loss_grid"]
+    assert loss.item() == pytest.approx(sum(sides) / 3, rel=1e-5) and found.weights == {"loss_grid": 0.25}
+    one.images.retain_grad()
     loss.backward()
-    assert loss.item() == 0 and not images.grad.any()
+    assert torch.isfinite(one.images.grad).all()  # some pairs have no image
+    masked = step([[0, NONE], [1, NONE]], [[0, 2], [1, NONE]], (0, 2))
+    assert found.terms(masked)["loss_grid"].item() == 0
 
 
-GROUPS = torch.tensor([0, 1, 0, 2])  # the first and the third row show one product
-
-
-def info_nce(rows: torch.Tensor, columns: torch.Tensor, is_rival: Callable[[int, int], bool]) -> float:
-    """The mean cross-entropy of rows that look for the column of their own number among their rivals."""
-    total = 0.0
-    for i, row in enumerate(rows):
-        scores = {j: float(SCALE * row @ column) for j, column in enumerate(columns) if j == i or is_rival(i, j)}
-        total += math.log(sum(map(math.exp, scores.values()))) - scores[i]
-    return total / len(rows)
-
-
-def test_rows_of_one_group_are_no_negatives_of_each_other():
-    """Four pairs with a negative pair each; a negative stays one, of its own row and of all others."""
-    images, texts, no_images, no_texts = (unit(4, seed) for seed in range(4))
-
-    def is_rival(i: int, j: int) -> bool:  # rows and columns from 4 on are negatives of row i - 4
-        return i // 4 != j // 4 or {i % 4, j % 4} != {0, 2}
-
-    of_images, of_texts = torch.cat([images, no_images]), torch.cat([texts, no_texts])
-    hard = (info_nce(images, of_texts, is_rival) + info_nce(texts, images, is_rival)) / 2
-    mirrored = info_nce(no_images, torch.cat([no_texts, texts]), is_rival) + info_nce(no_texts, no_images, is_rival)
-    both = (info_nce(of_images, of_texts, is_rival) + info_nce(of_texts, of_images, is_rival)) / 2
-    four = images, texts, no_images, no_texts, SCALE, GROUPS
-    assert negative_captions(images, texts, no_texts, SCALE, GROUPS).item() == pytest.approx(hard, rel=1e-5)
-    assert triplet(*four).item() == pytest.approx(hard + mirrored / 2, rel=1e-5)
-    assert union(*four).item() == pytest.approx(both, rel=1e-5)
-
-
-def test_views_of_one_group_are_no_negatives_of_each_other():
-    """Views k and k + 4 of image k."""
+@pytest.mark.parametrize("known", [[], [(0, 2)]])
+def test_two_views_is_nt_xent_of_the_paper(known):
+    """Chen et al., 2020, equation 1 and algorithm 1, with views k and k + 4 of image k."""
     views, total = torch.cat([unit(4, 0), unit(4, 1)]), 0.0
+    hidden = torch.zeros(4, 4, dtype=torch.bool)
+    for i, j in known:
+        hidden[i, j] = hidden[j, i] = True
     for i in range(8):
-        rivals = [j for j in range(8) if j != i and (j % 4 == i % 4 or {i % 4, j % 4} != {0, 2})]
+        rivals = [j for j in range(8) if j != i and not hidden[i % 4, j % 4]]
         scores = {j: float(views[i] @ views[j]) / 0.1 for j in rivals}
         total += math.log(sum(map(math.exp, scores.values()))) - scores[(i + 4) % 8]
-    assert two_views(*views.chunk(2), 0.1, GROUPS).item() == pytest.approx(total / 8, rel=1e-5)
+    assert two_views(*views.chunk(2), 0.1, hidden).item() == pytest.approx(total / 8, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "objective", [LocalGrids(), MultiPositive(), PairInGrid(), TwoViews(6), *map(WithNegatives, (triplet, union))]
-)
-def test_every_objective_of_the_study_masks_groups(objective):
+def test_drawn_images_are_positives_of_their_anchors_image():
+    """Image 3 was drawn of the first anchor's caption, image 4 of the third's; image 1 matches the third's too."""
+    one = step([[0, 3], [1, NONE], [2, 4]], [[0, NONE], [1, NONE], [2, NONE]], (3, 0), (4, 2), (1, 2))
+    owner, z, total = one.anchors.tolist(), one.images.detach(), 0.0  # pairs 0 1, 2, 3 4
+    for i in range(5):
+        known = [j for j in range(5) if {owner[i], owner[j]} == {2, 3}]
+        logits = {j: float(z[i] @ z[j]) / TEMPERATURE for j in range(5) if j != i and j not in known}
+        positives = [j for j in logits if owner[j] == owner[i]]
+        everything = math.log(sum(map(math.exp, logits.values())))
+        total -= sum((logits[j] - everything) / len(positives) for j in positives)
+    found = MultiPositive(weight=0.5)
+    assert found.terms(one)["loss_images"].item() == pytest.approx(total / 5, rel=1e-5)
+    assert found.weights == {"loss_images": 0.5}
+    alone = multi_positive(unit(3).requires_grad_(), torch.arange(3), 0.1)
+    assert alone.item() == 0
+
+
+def two_views_of(features: torch.Tensor) -> TwoViews:
+    model = nn.Module()
+    model.config = SimpleNamespace(vision_config=SimpleNamespace(hidden_size=6))
+    found = TwoViews(SimpleNamespace(model=model))
+    found.augment, found.features = (lambda pixels: pixels), (lambda images, batch: features)
+    return found
+
+
+@pytest.mark.parametrize("name", ["default", "new-pairs-grid", "triplet", "stablerep", "simclr", "hard-neg-only"])
+def test_every_loss_of_the_study_masks_known_matches(name):
     torch.manual_seed(0)
-    places = torch.arange(4)
-    inputs = {f"anchor_{kind}": places for kind in ("images", "texts")} | {"first_view": 4, "drawn_images": places + 4}
-    inputs |= {f"negative_{kind}": places + 4 for kind in ("images", "texts")}
-    vectors = Vectors(unit(8, 0), unit(8, 1), SCALE, torch.randn(12, 6))
-    known = {"wordings": GROUPS[:, None], "answers": GROUPS[:, None, None]}
-    plain, masked = objective(vectors, inputs), objective(vectors, inputs | known)
-    assert all(masked[name].value < plain[name].value for name in plain if name != "loss_grid")
+    fill = SimpleNamespace(share=1.0)
+    losses = {
+        "default": PairObjective("batch"),
+        "new-pairs-grid": new_pairs.IN_GRID.objective(None, fill, None),
+        "triplet": Triplet(),
+        "stablerep": MultiPositive(),
+        "simclr": two_views_of(torch.randn(8, 6)),
+        "hard-neg-only": HardNegativesOnly(1.0, 1.0),
+    }
+    found = []
+    for known in ([], [(0, 3), (3, 0), (0, 4), (0, 7), (4, 0)]):
+        one = step([[row, row + 4] for row in range(4)], [[row, row + 4] for row in range(4)], *known)
+        one.batch["pixels"] = torch.zeros(8, 3, 2, 2)
+        found.append(losses[name].terms(one))
+    plain, masked = found
+    assert all(masked[term] < plain[term] for term in plain)

@@ -1,14 +1,16 @@
-"""Rows of samples: who is drawn in whose place, how often, and what a share leaves."""
+"""The fill of samples: who is drawn in whose place, how often, what matches what, and what a share leaves."""
 
 from dataclasses import replace
 
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 from datasets import Dataset
 
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.study.methods.samples import SAMPLES, SampleRows, content_of
+from repair_hf.pairs.truth import truth_of
+from repair_hf.study.methods.samples import SAMPLES, Samples, content_of
 from repair_hf.study.methods.sugarcrepe import is_small
 
 
@@ -17,53 +19,82 @@ def pairs(pairs_folder):
     return load_pairs(pairs_folder, split="all")  # 12 images, 24 captions
 
 
-def samples(pairs, texts: dict[int, str | None]) -> Dataset:
+def samples(pairs, texts: dict[int, str | None], *, drawn: bool = False) -> Dataset:
     ids, images = pairs.captions["caption_id"], pairs.images["image_id"]
+    picture = PIL.Image.new("RGB", (2, 2)) if drawn else None
     rows = [
-        {"caption_id": ids[row], "image_id": images[int(pairs.caption_image[row])], "text": text, "edit_image": None}
+        {
+            "caption_id": ids[row],
+            "image_id": images[int(pairs.caption_image[row])],
+            "text": text,
+            "edit_image": picture,
+        }
         for row, text in texts.items()
     ]
     return Dataset.from_list(rows, features=SAMPLES)
 
 
-def test_a_caption_and_its_rewrites_are_equally_likely(pairs):
-    rows = SampleRows(pairs, {"rewrite": samples(pairs, {3: "one"})})
-    drawn = rows.draw(np.arange(4000), np.full(4000, 3))["anchor_texts"]
-    assert set(drawn.tolist()) == {3, 24} and rows.captions[24] == "one"
-    assert np.mean(drawn == 3) == pytest.approx(0.5, abs=0.04)
-    assert (rows.draw(np.arange(50), np.full(50, 4))["anchor_texts"] == 4).all()  # none of its own
+@pytest.mark.parametrize("part", ["rewrite", "variant"])
+def test_an_original_and_what_may_replace_it_are_equally_likely(part, pairs):
+    """Of caption 4, whose image is 2, and of no other caption of that image."""
+    fill = Samples(pairs, {part: samples(pairs, {4: "one"}, drawn=part == "variant")})
+    kind, original, new = (1, 4, 24) if part == "rewrite" else (0, 2, 12)
+    drawn = fill.draw(np.arange(4000), np.full(4000, 4))[kind][:, 0]
+    assert set(drawn.tolist()) == {original, new} and np.mean(drawn == new) == pytest.approx(0.5, abs=0.04)
+    images, texts = fill.draw(np.arange(50), np.full(50, 5))
+    assert (images == 2).all() and (texts == 5).all()
+    assert fill.share == 0 and fill.report()[f"samples_{part}"] == 1 and "beside_1" not in fill.report()
 
 
-def test_a_variant_stands_in_for_the_image_of_its_own_caption_alone(pairs):
-    """It is true of that caption, and may have changed what another caption of the image names."""
-    made = samples(pairs, {4: None}).map(lambda row: {"edit_image": PIL.Image.new("RGB", (2, 2))}, features=SAMPLES)
-    rows = SampleRows(pairs, {"variant": made})
-    drawn = rows.draw(np.arange(4000), np.full(4000, 4))["anchor_images"]
-    assert set(drawn.tolist()) == {2, 12} and np.mean(drawn == 2) == pytest.approx(0.5, abs=0.04)
-    assert len(rows.edited_images) == 1 and pairs.caption_image[5] == 2
-    assert (rows.draw(np.arange(50), np.full(50, 5))["anchor_images"] == 2).all()
+def test_negatives_and_drawn_images_stand_beside_their_own_caption(pairs):
+    """Rows of images: 12 and 13 are negatives, 14 is drawn. Of captions: 24 and 25 are negatives."""
+    parts = {"negative": samples(pairs, {0: "no circle", 5: "no square"}, drawn=True)}
+    fill = Samples(pairs, parts | {"drawn": samples(pairs, {5: None}, drawn=True)})
+    images, texts = fill.draw(np.zeros(24, int), np.arange(24))
+    assert (images[0].tolist(), texts[0].tolist()) == ([0, 12, -1], [0, 24, -1])
+    assert (images[5].tolist(), texts[5].tolist()) == ([2, 13, 14], [5, 25, -1])
+    assert (np.delete(images, [0, 5], 0)[:, 1:] == -1).all() and (np.delete(texts, [0, 5], 0)[:, 1:] == -1).all()
+    assert fill.texts["edit_text"][:] == ["no circle", "no square"] and len(fill.images) == 3
+    assert fill.share == 2 / 24 and fill.samples(np.array([12, 14]), np.array([25])) == {"negative": 1, "drawn": 1}
+    alone = Samples(pairs, {"negative": samples(pairs, {0: "no circle"})})
+    assert alone.images is None and alone.draw(np.zeros(1, int), np.zeros(1, int))[0].tolist() == [[0, -1]]
 
 
-def test_a_negative_goes_with_its_own_caption(pairs):
-    rows = SampleRows(pairs, {"negative": samples(pairs, {0: "no circle", 5: "no square"})})
-    drawn = rows.draw(np.zeros(24, int), np.arange(24))["negative_texts"]
-    assert rows.captions[drawn[0]] == "no circle" and rows.captions[drawn[5]] == "no square"
-    assert (np.delete(drawn, [0, 5]) == -1).all()
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_samples_are_known_to_match(pairs, grouped):
+    """Captions 0 and 6 are worded alike, so both match images 0 and 3; with groups, an image has two of its product.
 
-
-def test_the_rows_of_one_group_are_known_to_match(pairs):
-    """12 images of 4 groups: an anchor's row has the number of its group, whatever is drawn in its place."""
-    assert "wordings" not in SampleRows(pairs, {}).draw(np.zeros(24, int), np.arange(24))
-    named = replace(pairs, images=pairs.images.add_column("group", [f"product {k % 4}" for k in range(12)]))
-    drawn = SampleRows(named, {"rewrite": samples(pairs, {3: "one"})}).draw(np.zeros(24, int), np.arange(24))
-    assert drawn["wordings"].tolist() == [[k % 4] for k in pairs.caption_image]
-    assert (drawn["answers"][:, 0] == drawn["wordings"]).all()
+    Rows of images: 12 is a variant, 13 and 14 are negatives, 15 is drawn. Of captions: 24 is a rewrite, 25 and 26 are
+    negatives, and the first is worded as caption 0.
+    """
+    captions = pairs.captions["caption"][:]
+    captions[6] = captions[0]
+    named = replace(pairs, captions=pairs.captions.remove_columns("caption").add_column("caption", captions))
+    if grouped:
+        named = replace(named, images=named.images.add_column("group", [f"product {k % 4}" for k in range(12)]))
+    made = {
+        "rewrite": samples(named, {0: "a rewrite"}),
+        "variant": samples(named, {6: None}, drawn=True),
+        "negative": samples(named, {2: captions[0], 3: "a negative"}, drawn=True),
+        "drawn": samples(named, {1: None}, drawn=True),
+    }
+    before = truth_of(named)[0].known(torch.arange(12), torch.arange(24)).numpy()
+    assert before[0, 6] and before[3, 0]
+    expected = np.zeros((16, 27), bool)
+    expected[:12, :24] = before
+    expected[:12, 24] = expected[:12, 25] = before[:, 0]
+    expected[12, [0, 6, 24, 25]] = expected[13, [0, 6, 25]] = expected[14, 26] = expected[15, 1] = True
+    expected[15, 24] = True  # image 15 was made for caption 1, caption 24 for image 0, and these match
+    if grouped:  # what fits one caption of a product fits all of them
+        expected[12], expected[15] = expected[3], expected[0]
+    found = Samples(named, made).truth.known(torch.arange(16), torch.arange(27)).numpy()
+    assert (found == expected).all(), np.argwhere(found != expected)
 
 
 def test_a_larger_share_holds_the_smaller(pairs):
     made = samples(pairs, {row: f"text {row}" for row in range(20)})
-    kept = [set(SampleRows(pairs, {"rewrite": made}, share=share).captions) for share in (0.2, 0.6, 1.0)]
-    assert [len(some) - 24 for some in kept] == [4, 12, 20]
+    kept = [set(Samples(pairs, {"rewrite": made}, share=share).texts["edit_text"]) for share in (0.2, 0.6, 1.0)]
+    assert [len(some) for some in kept] == [4, 12, 20]
     assert kept[0] < kept[1] < kept[2]
 
 

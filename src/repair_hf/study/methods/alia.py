@@ -3,7 +3,7 @@
 Data: an LLM proposes a change of the image that keeps the caption true. The image is edited 3 times; of the candidates
 that pass two filters, the one nearest to the caption is kept (1 LLM call and 3 image calls a caption, up to 5 variants
 an image).
-Loss: InfoNCE. Each epoch draws the image or the variant made for this caption, with equal probability.
+Loss: the default. Each epoch draws the image or the variant made for this caption, with equal probability.
 
 Our reading:
 - RePair's paper mentions a text-to-image model. Here the image itself is edited, as in the original.

@@ -3,7 +3,7 @@
 Data: an LLM replaces a noun of each caption, 3 times, and the candidate nearest to the caption is kept. The image is
 edited to fit the new caption, 3 times, and the candidate nearest to the new caption is kept (3 LLM calls, 3 image
 calls and 1 sample a caption).
-Loss: `union`: a counterfactual pair is one more pair of the batch.
+Loss: the default; a counterfactual pair is one more pair of the batch.
 
 Our reading: RePair's paper names no loss. The original masks nouns for a language model and filters by CLIP. Here the
 study's LLM and editor make the candidates and the retriever chooses, so that all methods use the same models.
@@ -18,7 +18,6 @@ from typing import Any
 from repair_hf.llm.prompts import fit_instruction
 from repair_hf.study.methods.candidates import CANDIDATES, as_cell, image_scores, nearest_captions
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.losses import WithNegatives, union
 from repair_hf.study.methods.method import Baseline, Maker
 
 
@@ -42,4 +41,4 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 
 COUNTERFACTUALS = Maker("coco-cf", make, asks={"noun_swap": CANDIDATES}, edits=CANDIDATES)
-METHOD = Baseline("coco-cf", {"negative": COUNTERFACTUALS}, WithNegatives.of(union))
+METHOD = Baseline("coco-cf", {"negative": COUNTERFACTUALS})

@@ -2,18 +2,18 @@
 
 LaCLIP:
 - Data: an LLM rewrites each caption once (1 LLM call and 1 sample a caption).
-- Loss: InfoNCE. Each epoch draws the caption or its rewrite with equal probability.
+- Loss: the default. Each epoch draws the caption or its rewrite with equal probability.
 - Our reading: the prompt is an instruction instead of the original's three examples. Rewrites of fewer than two words
   are dropped, as in the original, and so are rewrites that equal the caption.
 
 La + SC:
 - Data: LaCLIP's rewrites and SugarCrepe-style hard negatives (290K samples in the paper).
-- Loss: `negative_captions`; captions are drawn as in LaCLIP.
+- Loss: as SugarCrepe; captions are drawn as in LaCLIP.
 - Our reading: the paper does not report its share of rewrites. Here a caption and its rewrite are equally likely.
 
 CF + AL + La:
 - Data: COCO-CF's pairs, ALiA's variants and LaCLIP's rewrites, unfiltered (435K in the paper).
-- Loss: `union`; images and captions are drawn as in ALiA and LaCLIP, with counterfactual pairs beside them.
+- Loss: as COCO-CF; images and captions are drawn as in ALiA and LaCLIP, with counterfactual pairs beside them.
 - Our reading: the paper merges the sources into one set of pairs. Here each anchor draws from all three, so that every
   sample is seen as often and an epoch keeps its length.
 """
@@ -26,7 +26,6 @@ from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.alia import VARIANTS
 from repair_hf.study.methods.coco_cf import COUNTERFACTUALS
 from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.losses import WithNegatives, negative_captions, union
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.study.methods.sugarcrepe import HARD_NEGATIVES
 
@@ -47,11 +46,5 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
 
 REWRITES = Maker("laclip", make, asks={"rewrite": 1})
 LACLIP = Baseline("laclip", {"rewrite": REWRITES})
-LA_SC = Baseline(
-    "la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES}, objective=WithNegatives.of(negative_captions)
-)
-CF_AL_LA = Baseline(
-    "cf+al+la",
-    {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES},
-    objective=WithNegatives.of(union),
-)
+LA_SC = Baseline("la+sc", {"rewrite": REWRITES, "negative": HARD_NEGATIVES})
+CF_AL_LA = Baseline("cf+al+la", {"negative": COUNTERFACTUALS, "variant": VARIANTS, "rewrite": REWRITES})

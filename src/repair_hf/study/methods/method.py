@@ -1,4 +1,4 @@
-"""What a method of the study is: the samples it adds to the training pairs, and the loss it trains with."""
+"""What a method of the study is: what it adds to the training pairs, and the loss it trains with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.samples import Part
 from repair_hf.study.methods.selection import Selection
-from repair_hf.training.objectives import Objective
+from repair_hf.training.config import RepairConfig
+from repair_hf.training.fills import Anchors, PaperGrid
+from repair_hf.training.step import Objective
 
 TOY = "toy world"
+BATCH = {"loss": "batch"}  # a pair beside an anchor is one more pair of the batch
+EDITS = {"fill": "edits"} | BATCH
+
+MakeObjective = Callable[[DualEncoder, Anchors, RepairConfig], Objective]
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,11 @@ class Baseline:
 
     name: str  # name in `--methods` and in the tables
     parts: Mapping[Part, Maker] = field(default_factory=dict)  # the maker of each part's samples
-    # builds the training objective for a retriever; None means InfoNCE
-    objective: Callable[[DualEncoder], Objective] | None = None
+    objective: MakeObjective | None = None  # None means the loss that `train` names
+    more_images: int = 0  # images that its objective encodes for each anchor, beside those of the batch
     needs: tuple[str, ...] = ()  # packages of the extra `repair-hf[study]` that it uses
 
-    train: ClassVar[Mapping[str, Any]] = {}  # as a RepairVariant's
+    train: ClassVar[Mapping[str, Any]] = BATCH  # as a RepairVariant's
     other_model: ClassVar[bool] = False
 
     @property
@@ -72,7 +78,7 @@ class RepairVariant:
     name: str  # name in `--methods` and in the tables
     mine: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf mine` that differ from the study's
     synthesize: Mapping[str, Any] = field(default_factory=dict)  # options of `repair-hf synthesize` that differ
-    train: Mapping[str, Any] = field(default_factory=dict)  # training options that differ
+    train: Mapping[str, Any] = field(default_factory=EDITS.copy)  # training options, with `fill` and `loss`
     directions: tuple[str, ...] = ("i2t", "t2i")  # directions whose failures are repaired
     swap: str | None = None  # name of the swap whose LLM and editor it uses
     other_model: bool = False  # train the study's other retriever
@@ -80,11 +86,15 @@ class RepairVariant:
     reciprocal: bool = False  # repair a caption's failure by editing the caption to fit the wrong image
     records: bool = True  # whether it trains on records; False is plain training
     select: Selection | None = None  # train on some of the edits; None is all
+    edits: bool = True  # whether it trains on the edits; False is the false positives alone
+    fill: type[PaperGrid] | None = None  # None means the fill that `train` names
+    objective: MakeObjective | None = None  # None means the loss that `train` names
     masks_scenes: bool = False  # mask what is true by the toy world's scenes out of the loss
     # the method whose hyperparameters it uses: that from which an ablation differs in one choice only
     tuned_as: str = "repair"
 
     draws: ClassVar[bool] = False
+    more_images: ClassVar[int] = 0
 
     @property
     def product(self) -> str:

@@ -2,8 +2,7 @@
 
 Data: five generators swap two random parts of one kind: noun chunks of more than two words, verb phrases, nouns,
 adverbs, adjectives. Up to 5 negatives a caption, or none. No LLM.
-Loss: `negative_captions`; each epoch draws one of a
-caption's negatives.
+Loss: the default; a negative is one more caption of the batch, and each epoch draws one of a caption's.
 
 Our reading:
 - Singular and plural nouns are one generator, which swaps within one number: five generators, as in the paper, instead
@@ -21,7 +20,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.losses import WithNegatives, negative_captions
 from repair_hf.study.methods.method import Baseline, Maker
 
 if TYPE_CHECKING:
@@ -86,4 +84,4 @@ def _parts(document: Doc, matcher: Any) -> Iterator[list[Cut]]:
 
 
 SWAPS = Maker("negclip", make, parses=True)
-METHOD = Baseline("negclip", {"negative": SWAPS}, WithNegatives.of(negative_captions), needs=("spacy",))
+METHOD = Baseline("negclip", {"negative": SWAPS}, needs=("spacy",))

@@ -2,8 +2,8 @@
 
 Data: the toy world draws random scenes with a true caption each, 3.6 for each training image, the paper's ratio of
 edits (2.0 images and 1.6 captions). They cost no calls.
-Loss: `new-pairs`: `union`, a new pair is one more pair of the batch. `new-pairs-grid`: a new pair is slot 2 of the
-anchor's grid, as in `GridLoss`.
+Loss of `new-pairs`: the default; a new pair is one more pair of the batch. Of `new-pairs-grid`: the grid loss, with
+weight 1, over an anchor and a new pair.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import torch
-
-from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.losses import WithNegatives, is_present, union
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.toyworld import captions, renderer
 from repair_hf.toyworld.domains import DOMAINS
-from repair_hf.training.losses import GridLoss
-from repair_hf.training.objectives import Objective, Term, Vectors, global_loss, pick
+from repair_hf.training.step import PairObjective
 
 PER_IMAGE = 3.6
 DOMAIN = DOMAINS["target"]
@@ -42,23 +37,8 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
     return [draw(row) for row in sorted(chosen)]
 
 
-class PairInGrid(Objective):
-    """InfoNCE over the anchors, and the grid loss over each anchor and its new pair (2x2)."""
-
-    def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        images = torch.stack([pick(vectors.images, inputs[f"{one}_images"]) for one in ("anchor", "negative")], 1)
-        texts = torch.stack([pick(vectors.texts, inputs[f"{one}_texts"]) for one in ("anchor", "negative")], 1)
-        here = is_present(images[:, 1])
-        present = torch.stack([torch.ones_like(here), here, torch.zeros_like(here)], 1)  # (B, 3)
-        images, texts = (torch.cat([some, torch.zeros_like(some[:, :1])], 1) for some in (images, texts))  # (B, 3, D)
-        found = GridLoss()(images, texts, vectors.scale, present, None)
-        return {"loss_global": global_loss(vectors, inputs), "loss_grid": Term(found["loss"], 1.0, found["grids"])}
-
-
-def pair_in_grid(encoder: DualEncoder) -> Objective:
-    return PairInGrid()
-
-
 PAIRS = Maker("new-pairs", make, is_toy=True)
-METHOD = Baseline("new-pairs", {"negative": PAIRS}, WithNegatives.of(union))
-IN_GRID = Baseline("new-pairs-grid", {"negative": PAIRS}, pair_in_grid)
+METHOD = Baseline("new-pairs", {"negative": PAIRS})
+IN_GRID = Baseline(
+    "new-pairs-grid", {"negative": PAIRS}, lambda encoder, fill, config: PairObjective("grid", 1.0, fill.share)
+)

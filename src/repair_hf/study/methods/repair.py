@@ -13,8 +13,8 @@ The paper's ablations, and the paper's own rule:
 | `wo-qc` | no audit | every mined failure is edited; `--always-instruct` also keeps those without anything to change |
 | `wo-pqc` | no choice of the candidate | the first of three candidates |
 | `repair-paper` | the paper's grids and grid loss | opposite an anchor's own failures always the best-scored edit |
-| `full-matrix` | the paper's grids, in the global batch | see `GlobalMatrix` |
-| `hard-neg-only` | the paper's grids without positives of the negatives | see `HardNegativesOnly` |
+| `full-matrix` | the paper's grids, in the global batch | their items are pairs like the anchors |
+| `hard-neg-only` | the paper's grids without positives of the negatives | see `hard_negatives` |
 | a swap's name, such as `weak-editor` | another LLM or editor | models from the study's option `swaps` |
 | `other-backbone`, `other-backbone-vanilla` | another retriever | repaired, and plainly trained, tuned themselves |
 
@@ -23,11 +23,8 @@ Variants that the paper does not have:
 | name | what it does |
 |---|---|
 | `repair-grid` | the edits of `repair` in the local grid loss |
-| `repair-edits-batch` | the same, and as pairs of the global batch |
-| `repair-both` | half of the time, an anchor's own failure, opposite an edit of the same query |
+| `repair-both-losses` | the same, and as pairs of the global batch |
 | `repair-scenes` | pairs that are true by the toy world's scenes are masked out of the loss |
-| `repair-unmasked` | `repair-paper` with known true pairs off a grid's diagonal as negatives, as in the paper |
-| `repair-neighbours` | an anchor shares its batch with the items that it is confused with |
 | `repair-reciprocal` | a caption's failure is repaired by editing the caption to fit the wrong image |
 | `repair-2-rounds` | records of two rounds; the second is mined with the retriever that the first has repaired |
 | a swap's name with `-grid` | the same edits in the local grid loss |
@@ -41,31 +38,36 @@ from __future__ import annotations
 
 from typing import get_args
 
-from repair_hf.study.methods.method import Baseline, RepairVariant
+from repair_hf.study.methods.hard_negatives import HardNegatives, HardNegativesOnly
+from repair_hf.study.methods.method import BATCH, EDITS, Baseline, RepairVariant
 from repair_hf.study.methods.selection import Order, Selection
 
 VANILLA = Baseline("vanilla")
-PAPER = {"grids": "paper"}
-GRID = {"negatives": "grid"}
+GRID = EDITS | {"loss": "grid"}
+PAPER = GRID | {"fill": "paper"}
 VARIANTS = (
     RepairVariant("repair-i2t", directions=("i2t",), tuned_as="repair-i2t"),
     RepairVariant("repair-t2i", directions=("t2i",), tuned_as="repair-t2i"),
     RepairVariant("repair"),
     RepairVariant("wo-failure", mine={"false_positives": "random"}),
-    RepairVariant("wo-repair", train={"counterparts": "annotation", "own_failures_share": 1.0}),
+    RepairVariant("wo-repair", train=PAPER | BATCH, edits=False),
     RepairVariant("wo-qc", synthesize={"audited": False}),
     RepairVariant("wo-pqc", synthesize={"select": "first"}),
     RepairVariant("repair-paper", train=PAPER, tuned_as="repair-paper"),
-    RepairVariant("full-matrix", train={"grids": "paper", "negatives": "batch"}),
-    RepairVariant("hard-neg-only", train={"grids": "paper", "negatives": "alone"}, tuned_as="repair-paper"),
+    RepairVariant("full-matrix", train=PAPER | BATCH),
+    RepairVariant(
+        "hard-neg-only",
+        train=PAPER,
+        edits=False,
+        fill=HardNegatives,
+        objective=lambda encoder, fill, config: HardNegativesOnly(config.grid_weight, fill.share),
+        tuned_as="repair-paper",
+    ),
     RepairVariant("other-backbone-vanilla", other_model=True, records=False, tuned_as="other-backbone-vanilla"),
     RepairVariant("other-backbone", other_model=True, tuned_as="other-backbone"),
     RepairVariant("repair-grid", train=GRID, tuned_as="repair-paper"),
-    RepairVariant("repair-edits-batch", train={"negatives": "grid+edits"}, tuned_as="repair-paper"),
-    RepairVariant("repair-both", train={"own_failures_share": 0.5}),
+    RepairVariant("repair-both-losses", train=EDITS | {"loss": "both"}, tuned_as="repair-paper"),
     RepairVariant("repair-scenes", masks_scenes=True),
-    RepairVariant("repair-unmasked", train=PAPER | {"known_matches": "negative"}, tuned_as="repair-paper"),
-    RepairVariant("repair-neighbours", train={"batches": "neighbours"}),
     RepairVariant("repair-reciprocal", reciprocal=True),
     RepairVariant("repair-2-rounds", rounds=2),
     *(

@@ -1,40 +1,37 @@
-"""Synthetic samples, and the training rows that are drawn from them.
+"""Synthetic samples, and the fill that draws them.
 
 A sample belongs to a caption and holds a text, an image, or both. It plays one of four parts:
 
-| part | use |
-|---|---|
-| `rewrite` | replaces its caption |
-| `variant` | replaces its caption's image |
-| `negative` | a caption, or a caption with an image, beside the pair it was made from |
-| `drawn` | a further image of its caption |
+| part | use | what it is known to match |
+|---|---|---|
+| `rewrite` | replaces its caption | the images that its caption matches |
+| `variant` | replaces its caption's image | its caption |
+| `negative` | a caption, or a caption with an image, beside the pair that it was made from | this image |
+| `drawn` | a further image of its caption, beside it | its caption |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
-import torch
 from datasets import Dataset, Features, Value, concatenate_datasets
 
 from repair_hf.pairs.dataset import Pairs
+from repair_hf.pairs.truth import Truth
+from repair_hf.records.index import Groups
 from repair_hf.runtime.run_folder import digest
+from repair_hf.training.fills import Anchors
 from repair_hf.training.sampling import uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")
-# the column of a draw in which each sample of a part has a row of its own
-COLUMN = {
-    "rewrite": "anchor_texts",
-    "variant": "anchor_images",
-    "negative": "negative_texts",
-    "drawn": "drawn_images",
-}
+WITH_TEXT, REPLACING = ("rewrite", "negative"), ("rewrite", "variant")
 KEEP_STREAM, EPOCH = 3, 2**31  # of the draws that choose a share of the samples
 
 IDS = {name: Value("string") for name in ("caption_id", "image_id")}
@@ -43,108 +40,133 @@ SAMPLES = Features(IDS | {"text": Value("string"), "edit_image": datasets.Image(
 DROPPED = Features(IDS | {"reason": Value("string"), "detail": Value("string")})
 
 
-class SampleRows(torch.utils.data.Dataset):
-    """Training rows, one for each caption, drawn by (epoch, anchor) as in `Grids`.
+class Samples(Anchors):
+    """A fill of synthetic samples. Each is drawn with the caption that it belongs to.
 
-    Columns (n,): `anchor_images`, `anchor_texts`; with such samples also `negative_texts`, `negative_images` and
-    `drawn_images`, which are -1 for an anchor without one. With groups also `wordings` (n, 1) and `answers` (n, 1, 1),
-    both the number of the anchor's group, so that `global_loss` masks out rows of one group. `samples` are rows of
-    `SAMPLES` by part, of which a random `share` is used.
+    The anchor's caption or one of its rewrites is drawn, and its image or one of its variants; all are equally likely.
+    Beside this pair stand a negative and a drawn image, if there are such samples.
+
+    Args:
+        pairs: The training pairs.
+        samples: Rows of `SAMPLES` by part.
+        truth: What is known to match; by default what `pairs` say.
+        seed: Seed of the draws.
+        share: Share of the samples that is used, chosen at random.
     """
 
-    def __init__(self, pairs: Pairs, samples: Mapping[Part, Dataset], *, seed: int = 0, share: float = 1.0) -> None:
-        self.anchor_images, self.seed = np.asarray(pairs.caption_image), seed  # (M,)
-        self.captions: list[str] = pairs.captions["caption"][:]
-        self.groups = None if pairs.groups is None else pairs.groups[self.anchor_images]  # (M,)
+    def __init__(
+        self,
+        pairs: Pairs,
+        samples: Mapping[Part, Dataset],
+        truth: Truth | None = None,
+        seed: int = 0,
+        *,
+        share: float = 1.0,
+    ) -> None:
+        super().__init__(pairs, truth, seed)
         used = {part: samples[part] for part in PARTS if part in samples}
         if share < 1:
             used = {part: some.select(places_of_share(len(some), share)) for part, some in used.items()}
-        self.counts = {part: len(some) for part, some in used.items()}
-        rows = {id: row for row, id in enumerate(pairs.captions["caption_id"][:])}
-        self._tables: dict[Part, _SampleTable] = {}
-        pictures = []
-        n_images, self.n_images, self.n_captions = len(pairs.images), len(pairs.images), len(self.captions)
-        for part, some in used.items():
-            owners = np.array([rows[id] for id in some["caption_id"][:]], np.int64)
-            text_rows = image_rows = np.full(len(some), -1)
-            if part in ("rewrite", "negative"):
-                text_rows = len(self.captions) + np.arange(len(some))
-                self.captions += some["text"][:]
-            if part != "rewrite" and len(some) > 0 and some.data.column("edit_image").null_count == 0:
-                image_rows = n_images + np.arange(len(some))
-                n_images += len(some)
-                pictures.append(some.select_columns("edit_image"))
-            self._tables[part] = _SampleTable(owners, text_rows, image_rows)
-        self.edited_images = concatenate_datasets(pictures) if pictures else None
+        self._parts = {part: self._number(part, some) for part, some in used.items()}
+        if self._parts:
+            self.truth = self._with_samples(self.truth)
 
-    def __len__(self) -> int:
-        return len(self.anchor_images)
+    @property
+    def share(self) -> float:
+        counts = [rows.count for part, rows in self._parts.items() if part not in REPLACING]
+        return float((np.sum(counts, axis=0) > 0).mean()) if counts else 0.0
 
-    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> list[dict[str, np.ndarray]]:
-        drawn = self.draw(*np.array(keys).T)
-        return [dict(zip(drawn, row, strict=True)) for row in zip(*drawn.values(), strict=True)]
+    def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images, texts = [self.pairs.caption_image[anchors]], [anchors]
+        for (part, rows), chance in zip(self._parts.items(), self.chance(epochs, anchors), strict=False):
+            new_images, new_texts = rows.draw(anchors, chance)
+            if part == "rewrite":
+                texts[0] = new_texts
+            elif part == "variant":
+                images[0] = new_images
+            else:
+                images.append(new_images)
+                texts.append(new_texts)
+        return np.stack(images, 1), np.stack(texts, 1)
 
-    def __getitem__(self, key: tuple[int, int]) -> dict[str, np.ndarray]:
-        return self.__getitems__([key])[0]
+    def report(self) -> dict[str, Any]:
+        return super().report() | {f"samples_{part}": len(rows.owners) for part, rows in self._parts.items()}
 
-    def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> dict[str, np.ndarray]:
-        """Draw the rows of anchors; an original and each of its rewrites or variants are equally likely."""
-        images = self.anchor_images[anchors]
-        chance = [uniforms(self.seed, epochs, anchors, stream) for stream in range(3)]
-        drawn = {"anchor_images": images, "anchor_texts": anchors}
-        if self.groups is not None:
-            group = self.groups[anchors]
-            drawn |= {"wordings": group[:, None], "answers": group[:, None, None]}
-        if table := self._tables.get("rewrite"):
-            place = table.draw(anchors, chance[0], or_none=True)
-            drawn["anchor_texts"] = np.where(place >= 0, table.texts[place], anchors)
-        if table := self._tables.get("variant"):
-            place = table.draw(anchors, chance[1], or_none=True)
-            drawn["anchor_images"] = np.where(place >= 0, table.images[place], images)
-        if table := self._tables.get("negative"):
-            place = table.draw(anchors, chance[2])
-            drawn["negative_texts"], drawn["negative_images"] = table.texts[place], table.images[place]
-        if table := self._tables.get("drawn"):
-            drawn["drawn_images"] = table.images[table.draw(anchors, chance[2])]
-        return drawn
+    def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
+        return {
+            part: int(np.isin(texts, rows.texts).sum() if part in WITH_TEXT else np.isin(images, rows.images).sum())
+            for part, rows in self._parts.items()
+        }
 
-    def neighbours(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return -1 for every anchor: no confusions are known."""
-        nobody = np.full(len(self), -1)
-        return nobody, nobody
+    def _number(self, part: Part, samples: Dataset) -> _PartSamples:
+        """Append the texts and images of a part's samples to those of the fill, and number them."""
+        captions = self.pairs.captions["caption_id"][:]
+        owners = pd.Index(captions).get_indexer(samples["caption_id"][:])
+        texts = images = np.full(len(samples), -1)
+        if part in WITH_TEXT:
+            texts = len(captions) + len(self.texts or []) + np.arange(len(samples))
+            self.texts = _joined(self.texts, samples.select_columns("text").rename_column("text", "edit_text"))
+        if part != "rewrite" and len(samples) > 0 and samples.data.column("edit_image").null_count == 0:
+            images = len(self.pairs.images) + len(self.images or []) + np.arange(len(samples))
+            self.images = _joined(self.images, samples.select_columns("edit_image"))
+        return _PartSamples(part, owners, images, texts, self.pairs.caption_image)
 
-    def report(self) -> dict[str, int]:
-        """Return the number of anchors, and of each part's samples."""
-        return {"anchors": len(self)} | {f"samples_{part}": count for part, count in self.counts.items()}
-
-    def edits_reachable(self) -> dict[str, float]:
-        """Return nothing: there are no records."""
-        return {}
-
-    def samples_encoded(self, keys: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, int]:
-        """Count by part the samples that are encoded in the rows of some (epochs, anchors)."""
-        found: dict[str, np.ndarray] = {part: np.empty(0, int) for part in self.counts}
-        for epochs, anchors in keys:
-            drawn = self.draw(epochs, anchors)
-            for part in found:
-                rows, first = drawn[COLUMN[part]], self.n_images if "image" in COLUMN[part] else self.n_captions
-                found[part] = np.union1d(found[part], rows[rows >= first])
-        return {part: len(rows) for part, rows in found.items()}
+    def _with_samples(self, truth: Truth) -> Truth:
+        """Add what the samples are known to match."""
+        parts = self._parts.values()
+        matches = [rows.matches(truth) for rows in parts]
+        of_images = np.concatenate([rows.made_for[rows.images >= 0] for rows in parts])
+        of_texts = np.concatenate([rows.made_for[rows.texts >= 0] for rows in parts])
+        caption_image, classes = self.pairs.caption_image, np.full_like(of_images, -1)
+        if self.pairs.groups is not None:  # what fits one caption of a group fits all of them
+            classes = np.where(of_images >= 0, truth.image_class[caption_image[of_images]], -1)
+        return truth.extended(
+            [] if self.texts is None else self.texts["edit_text"],
+            images=np.concatenate([images for images, _ in matches]),
+            texts=np.concatenate([texts for _, texts in matches]),
+            new_classes=classes,
+            made_for_text=of_images,
+            made_for_image=np.where(of_texts >= 0, caption_image[of_texts], -1),
+        )
 
 
-class _SampleTable:
-    """The samples of each owner. `texts` and `images` end in an additional -1, the row of "no sample"."""
+class _PartSamples:
+    """The samples of a part.
 
-    def __init__(self, owners: np.ndarray, texts: np.ndarray, images: np.ndarray) -> None:
-        order = np.argsort(owners, kind="stable")
-        self._owners, self._order = owners[order], np.append(order, -1)
-        self.texts, self.images = np.append(texts, -1), np.append(images, -1)
+    Args:
+        part: Its name.
+        owners: (n,) the caption that each sample belongs to.
+        images, texts: (n,) its rows of images and of captions, -1 without one.
+        caption_image: (M,) the image of each caption.
+    """
 
-    def draw(self, owners: np.ndarray, chance: np.ndarray, *, or_none: bool = False) -> np.ndarray:
-        """Draw one of each owner's samples, or -1. With `or_none`, -1 is as likely as each sample."""
-        start, stop = np.searchsorted(self._owners, owners), np.searchsorted(self._owners, owners, side="right")
-        picks = start + (chance * (stop - start + or_none)).astype(np.int64)
-        return self._order[np.where(picks < stop, picks, -1)]
+    def __init__(
+        self, part: Part, owners: np.ndarray, images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray
+    ) -> None:
+        self.part, self.owners, self.images, self.texts = part, owners, images, texts
+        self.made_for = np.where(part != "negative", owners, -1)  # a negative is made from its caption, not for it
+        originals = np.arange(len(caption_image) if part in REPLACING else 0)
+        groups = Groups(np.concatenate([originals, owners]), len(caption_image))
+        self.count, self._of_caption = groups.count[:-1], groups  # (M,) choices of each caption
+        self._images = np.concatenate([caption_image[originals], images, [-1]])
+        self._texts = np.concatenate([originals, texts, [-1]])
+
+    def draw(self, captions: np.ndarray, chance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw one of each caption's samples, or what it replaces: rows of images and of captions."""
+        place = self._of_caption.draw(captions, chance)
+        return self._images[place], self._texts[place]
+
+    def matches(self, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows of images and of captions that match, (P,) each; one of the two is a sample."""
+        if self.part == "rewrite":
+            images, place = truth.images_of(self.owners)
+            return images, self.texts[place]
+        has_image = self.images >= 0
+        return self.images[has_image], (self.texts if self.part == "negative" else self.owners)[has_image]
+
+
+def _joined(one: Dataset | None, other: Dataset) -> Dataset:
+    return other if one is None else concatenate_datasets([one, other])
 
 
 def places_of_share(n: int, share: float) -> np.ndarray:

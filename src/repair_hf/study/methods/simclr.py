@@ -7,54 +7,92 @@ Our reading (RePair's paper gives no recipe):
 - CLIP sees the uncropped image, as in the evaluation. Views are normalised like the retriever's own images.
 - The head is SLIP's (4,096, 4,096, 256), and narrower for a tower that is narrower than SLIP's smallest. It starts at
   random, so it needs a part of a short fine-tuning to become useful. It is not evaluated and not saved.
-- It trains in one process only: see `objectives.attach`.
+- It trains in one process only: other processes would not share the gradients of the head.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import TrainerCallback, TrainingArguments
 
-from repair_hf.study.methods.losses import groups_of, projection_head, two_views
+from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.runtime.options import UserError
+from repair_hf.study.methods.losses import alike, anchor_loss, two_views
 from repair_hf.study.methods.method import Baseline
-from repair_hf.training.objectives import Objective, Term, Vectors, global_loss
+from repair_hf.training.step import Objective, Step
 
 HIDDEN, OUT, TEMPERATURE = 4096, 256, 0.1
 SMALLEST = 384  # width of SLIP's smallest tower
+HEAD, VIEWS = "two_views_head", 2
 
 
-class TwoViews(Objective):
-    """InfoNCE, plus NT-Xent with a weight, on image features of some width."""
+class TwoViews(Objective, TrainerCallback):
+    """InfoNCE, plus NT-Xent with a weight on the image tower's features.
 
-    needs_features: ClassVar[bool] = True
+    The head is part of the model while it trains. As a callback of the training, this objective removes it.
+    """
 
-    def __init__(self, width: int, weight: float = 1.0) -> None:
+    def __init__(self, encoder: DualEncoder, weight: float = 1.0) -> None:
         super().__init__()
-        self.weight = weight
+        self.encoder, self.weights = encoder, {"loss_views": weight}
+        width = encoder.model.config.vision_config.hidden_size
         self.head = projection_head(width, min(HIDDEN, HIDDEN * width // SMALLEST), OUT)
+        encoder.model.add_module(HEAD, self.head)
 
-    def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Append two views of each anchor's image to the batch's images."""
-        pixels = inputs["pixels"]
-        originals = pixels[inputs["anchor_images"]]  # (B, 3, H, W)
-        views = torch.cat([pixels, self.augment(originals), self.augment(originals)])
-        return inputs | {"pixels": views, "first_view": len(pixels)}
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        originals = step.batch["pixels"][step.batch["images"][:, 0]]  # (B, 3, H, W)
+        views = torch.cat([self.augment(originals) for _ in range(VIEWS)])
+        vectors = F.normalize(self.head(self.features(views, step.batch).float()), dim=1)  # (2 B, OUT)
+        one, other = vectors.chunk(VIEWS)
+        is_anchor = step.slots == 0
+        known = alike(step)[is_anchor][:, is_anchor]
+        return {"loss_global": anchor_loss(step), "loss_views": two_views(one, other, TEMPERATURE, known)}
 
-    def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        assert vectors.features is not None, "`needs_features` asks for them"
-        views = F.normalize(self.head(vectors.features[inputs["first_view"] :].float()), dim=1)  # (2 B, OUT)
-        one, other = views.chunk(2)
-        found = two_views(one, other, TEMPERATURE, groups_of(inputs))
-        return {"loss_global": global_loss(vectors, inputs), "loss_views": Term(found, self.weight)}
+    def features(self, images: Tensor, batch: dict[str, Any]) -> Tensor:
+        """Return the image tower's output before its projection, (n, F), by a forward of the whole model."""
+        found: list[Tensor] = []
+        one_caption = {name: ids[:1] for name, ids in batch["texts"][0].items()}
+        model, normalize = self.encoder.model, self.encoder.preprocessor.normalize
+        with model.vision_model.register_forward_hook(lambda tower, given, out: found.append(out.pooler_output)):
+            model(pixel_values=normalize(images), **one_caption)
+        return found[0]
 
     def augment(self, pixels: Tensor) -> Tensor:
         """Return a view of each image, (B, 3, H, W) uint8, by SLIP's crop, colors, grey, blur and mirror."""
         views = _views(*pixels.shape[2:])(pixels.float() / 255)
         return (255 * views).round().clamp(0, 255).to(torch.uint8)
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        """Raise a UserError for several processes, and for adapters, which alone are trained and saved."""
+        if args.world_size > 1:
+            raise UserError(
+                f"`simclr` has a head of its own, whose gradients {args.world_size} processes would not share. Train "
+                "in one process."
+            )
+        if not all(parameter.requires_grad for parameter in self.head.parameters()):
+            raise UserError("`simclr` has a head of its own, which is not trained with adapters. Train all weights.")
+
+    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove the head, so that the finished model is a plain dual encoder."""
+        delattr(self.encoder.model, HEAD)
+
+
+def projection_head(width: int, hidden: int, out: int) -> nn.Sequential:
+    """SLIP's projection head: three layers with batch normalisation."""
+    return nn.Sequential(
+        nn.Linear(width, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, out),
+    )
 
 
 @cache
@@ -72,7 +110,5 @@ def _views(height: int, width: int) -> nn.Module:
 
 
 METHOD = Baseline(
-    "simclr",
-    objective=lambda encoder: TwoViews(encoder.model.config.vision_config.hidden_size),
-    needs=("kornia",),
+    "simclr", objective=lambda encoder, fill, config: TwoViews(encoder), more_images=VIEWS, needs=("kornia",)
 )

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from repair_hf.study.methods.candidates import as_cell
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.losses import groups_of, multi_positive
+from repair_hf.study.methods.losses import alike, anchor_loss, multi_positive
 from repair_hf.study.methods.method import Baseline, Maker
-from repair_hf.training.objectives import Objective, Term, Vectors, gather, global_loss, pick
+from repair_hf.training.step import Objective, Step
 
 TEMPERATURE = 0.1
 
@@ -36,18 +36,12 @@ class MultiPositive(Objective):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
-        self.weight = weight
+        self.weights = {"loss_images": weight}
 
-    def forward(self, vectors: Vectors, inputs: dict[str, Any]) -> dict[str, Term]:
-        images = gather(vectors.images[inputs["anchor_images"]])  # (B, D)
-        drawn = gather(pick(vectors.images, inputs["drawn_images"]))  # (B, D)
-        here = (drawn != 0).any(1)
-        labels = torch.arange(len(images), device=images.device)
-        owners = torch.cat([labels, labels[here]])
-        groups = None if (known := groups_of(inputs)) is None else known[owners]
-        found = multi_positive(torch.cat([images, drawn[here]]), owners, TEMPERATURE, groups)
-        return {"loss_global": global_loss(vectors, inputs), "loss_images": Term(found, self.weight)}
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        found = multi_positive(step.images, step.anchors, TEMPERATURE, alike(step))
+        return {"loss_global": anchor_loss(step), "loss_images": found}
 
 
 DRAWN = Maker("stablerep", make, draws=True)
-METHOD = Baseline("stablerep", {"drawn": DRAWN}, lambda encoder: MultiPositive())
+METHOD = Baseline("stablerep", {"drawn": DRAWN}, lambda encoder, fill, config: MultiPositive())

@@ -2,7 +2,7 @@
 
 Data: an LLM writes 3 false captions for each caption, and the one nearest to the caption is kept (3 LLM calls and 1
 sample a caption).
-Loss: `negative_captions`.
+Loss: the default; a false caption is one more caption of the batch.
 
 Our reading: the LLM replaces, swaps or adds words, with as few changes as it can and without negation. It sees the
 caption alone. A candidate must differ from the caption and change at most half of its words. The benchmark's
@@ -17,7 +17,6 @@ from typing import Any
 
 from repair_hf.study.methods.candidates import CANDIDATES, nearest_captions
 from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.losses import WithNegatives, negative_captions
 from repair_hf.study.methods.method import Baseline, Maker
 
 MOST_NEW = 0.5  # share of words
@@ -46,4 +45,4 @@ def is_small(caption: str, text: str) -> bool:
 
 
 HARD_NEGATIVES = Maker("sugarcrepe", make, asks={"hard_negative": CANDIDATES})
-METHOD = Baseline("sugarcrepe", {"negative": HARD_NEGATIVES}, WithNegatives.of(negative_captions))
+METHOD = Baseline("sugarcrepe", {"negative": HARD_NEGATIVES})

@@ -2,7 +2,7 @@
 
 Data: an LLM writes one similar but false caption, and an image of it is generated (1 LLM call, 1 image call and 1
 sample a caption).
-Loss: `triplet`, the sum of two NegCLIP terms: pairs against negative captions, negative pairs against captions.
+Loss: `Triplet`, the sum of two NegCLIP terms: pairs against negative captions, negative pairs against captions.
 
 Our reading: the sum, not the mean, as in the authors' code; one scale for both terms. The image is generated from the
 negative caption alone and is no edit of the caption's image. There is no filter, as in the original, but negatives
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.study.methods.candidates import as_cell
 from repair_hf.study.methods.context import MakerContext, NoSample
-from repair_hf.study.methods.losses import WithNegatives, triplet
 from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.training.step import Objective, Step, mean_over_pairs, softmax_loss
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
@@ -31,5 +33,18 @@ async def make(context: MakerContext) -> list[dict[str, Any]]:
     return await context.each(range(len(context.captions)), ask, "Making negative pairs")
 
 
+class Triplet(Objective):
+    """InfoNCE of the anchors' images and of the negatives', each against all captions.
+
+    Captions choose among the images of their own kind.
+    """
+
+    def terms(self, step: Step) -> dict[str, Tensor]:
+        is_anchor = step.slots == 0
+        halves = [step.visible & rows[:, None] for rows in (is_anchor, ~is_anchor)]
+        losses = [mean_over_pairs(softmax_loss(step.matrix, cells), cells) for cells in halves if cells.any()]
+        return {"loss_global": sum(losses[1:], losses[0])}
+
+
 NEGATIVE_PAIRS = Maker("tripletclip", make, asks={"hard_negative": 1}, draws=True)
-METHOD = Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, WithNegatives.of(triplet))
+METHOD = Baseline("tripletclip", {"negative": NEGATIVE_PAIRS}, lambda encoder, fill, config: Triplet())

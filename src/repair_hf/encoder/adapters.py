@@ -14,14 +14,29 @@ from repair_hf.encoder.models import ADAPTER, check_peft
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
-from repair_hf.training.config import RepairConfig
 
 TOWERS = {"image": ("vision_model", "visual_projection"), "text": ("text_model", "text_projection")}
 ALPHA = 2  # LoRA's alpha for each rank: the update is scaled by it
 
 
-def limit_training(model: PreTrainedModel, args: RepairConfig, peft_config: Any = None) -> Any:
-    """Make what is trained float32, and freeze the rest: all but the adapters, or the tower that `freeze` names.
+def limit_training(
+    model: PreTrainedModel,
+    *,
+    freeze: str | None = None,
+    lora_rank: int | None = None,
+    lora_towers: str = "both",
+    peft_config: Any = None,
+    seed: int = 0,
+) -> Any:
+    """Make what is trained float32, and freeze the rest: all but the adapters, or one tower with its projection.
+
+    Args:
+        model: A dual encoder.
+        freeze: The tower to freeze, `image` or `text`.
+        lora_rank: Rank of LoRA adapters to train instead of all weights.
+        lora_towers: Towers that get them: `both`, `image` or `text`.
+        peft_config: Other adapters of peft.
+        seed: Decides the adapters' first weights.
 
     Returns:
         The model to train: with adapters, a `PeftModel` around it.
@@ -29,12 +44,15 @@ def limit_training(model: PreTrainedModel, args: RepairConfig, peft_config: Any 
     Raises:
         UserError: If peft is missing, or the options contradict each other or the model.
     """
-    if peft_config is not None or args.lora_rank is not None:
-        return _with_adapters(model, _adapter_config(model, args, peft_config), args.seed)
+    if peft_config is not None and (lora_rank, freeze) != (None, None):
+        raise UserError("`peft_config` names what is trained; leave out `lora_rank` and `freeze`.")
+    if peft_config is not None or lora_rank is not None:
+        check_peft("`lora_rank`" if peft_config is None else "`peft_config`")
+        return _with_adapters(model, peft_config or _lora(model, lora_rank or 0, lora_towers), seed)
     model.float()
-    if args.freeze is not None:
-        _check_tower(model, args.freeze)
-        for name in TOWERS[args.freeze]:
+    if freeze is not None:
+        _check_tower(model, freeze)
+        for name in TOWERS[freeze]:
             if (module := getattr(model, name, None)) is not None:
                 module.requires_grad_(False)
     return model
@@ -43,11 +61,6 @@ def limit_training(model: PreTrainedModel, args: RepairConfig, peft_config: Any 
 def has_adapters(model: Any) -> bool:
     """Return whether adapters were added to a model, which are not merged yet."""
     return bool(getattr(model, "peft_config", None))
-
-
-def base_model(model: Any) -> PreTrainedModel:
-    """Return the dual encoder inside a `PeftModel`, adapters included; another model itself."""
-    return model.get_base_model() if has_adapters(model) else model
 
 
 def as_json(config: Any) -> dict[str, Any] | None:
@@ -69,31 +82,26 @@ def name_base(folder: str | Path) -> None:
     write_atomically(path, json.dumps(config | {"base_model_name_or_path": names.get(base, base)}, indent=2) + "\n")
 
 
-def _adapter_config(model: PreTrainedModel, args: RepairConfig, given: Any) -> Any:
-    check_peft("`lora_rank`" if given is None else "`peft_config`")
-    from peft import LoraConfig, PeftConfig
+def _lora(model: PreTrainedModel, rank: int, towers: str) -> Any:
+    from peft import LoraConfig
 
-    if given is None:
-        rank, towers = args.lora_rank or 0, TOWERS if args.lora_towers == "both" else [args.lora_towers]
-        return LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=_linear_layers(model, *towers))
-    if not isinstance(given, PeftConfig) or given.is_prompt_learning:
-        raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(given).__name__}.")
-    if args.lora_rank is not None or args.freeze is not None:
-        raise UserError("`peft_config` names what is trained; leave out `lora_rank` and `freeze`.")
-    return given
+    layers = _linear_layers(model, *(TOWERS if towers == "both" else [towers]))
+    return LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=layers)
 
 
 def _with_adapters(model: PreTrainedModel, config: Any, seed: int) -> Any:
     """Add adapters, and freeze everything else. The seed decides their first weights."""
-    from peft import get_peft_model
+    from peft import PeftConfig, get_peft_model
 
+    if not isinstance(config, PeftConfig) or config.is_prompt_learning:
+        raise UserError(f"`peft_config` takes a configuration such as `LoraConfig`, got {type(config).__name__}.")
     if not model.name_or_path:
         raise UserError("An adapter names its base, and this model has no name. Load it from the Hub or a folder.")
     config.revision = config.revision or getattr(model.config, "_commit_hash", None)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            adapted = get_peft_model(model, config)  # type: ignore[arg-type]
+            adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"`peft_config` does not fit {type(model).__name__}: {error}") from error
     for parameter in adapted.parameters():
