@@ -204,6 +204,7 @@ LINE = "Query caption: {{ query_caption }}"
             "no line that ends in a space and {{ gro",
         ),
         ("audit_t2i", LINE, f"{LINE}\nPrice: {{{{ price }}}}", "cannot be filled: 'price' is undefined"),
+        ("audit_t2i", LINE, f'{LINE}{{% include "x" %}}', "cannot be filled: no loader"),
         ("audit_t2i", LINE, f"{LINE}{{% if %}}", "cannot be filled: Expected an expression"),
         (
             "audit_t2i",

@@ -149,7 +149,7 @@ class Prompts:
         try:
             needed, variables = _variables(ours), _variables(source)
             texts = [self._render(name + ending, _names(name), source) for ending in ("", GROUPED)]
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # the second one if it includes another file
             return f"cannot be filled: {' '.join(str(error).split())[:200]}"
         missing = [f"{{{{ {field} }}}}" for field in sorted(needed - variables - WORDINGS)]
         keys = dict.fromkeys(re.findall(r'"\w+":', ours)) if count else ()
