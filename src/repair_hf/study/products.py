@@ -11,7 +11,6 @@ that the later ones take over the answers.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -48,8 +47,6 @@ from repair_hf.synthesis.models import (
 )
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.reuse import inherit
-
-logger = logging.getLogger(__name__)
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 
