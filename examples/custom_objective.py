@@ -45,5 +45,5 @@ def main() -> None:
     print(f"mean loss {summary['loss']:.3f} over {summary['steps']} steps")
 
 
-if __name__ == "__main__":  # image editing starts a second process, which imports this file
+if __name__ == "__main__":
     main()

@@ -51,5 +51,5 @@ def main() -> None:
         print(f"{metric}: {before[metric]:.1%} -> {after[metric]:.1%}")
 
 
-if __name__ == "__main__":  # image editing starts a second process, which imports this file
+if __name__ == "__main__":
     main()

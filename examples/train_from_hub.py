@@ -45,5 +45,5 @@ def main() -> None:
         print(f"{model}: R@1 {metrics['i2t_R@1']:.1%} (I2T), {metrics['t2i_R@1']:.1%} (T2I)")
 
 
-if __name__ == "__main__":  # image editing starts a second process, which imports this file
+if __name__ == "__main__":
     main()

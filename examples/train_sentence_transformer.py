@@ -48,5 +48,5 @@ def main() -> None:
     repair_hf(["evaluate", MODEL, TRAINED, "--pairs", PAIRS, "--output", f"{FOLDER}/evaluate"])
 
 
-if __name__ == "__main__":  # image editing starts a second process, which imports this file
+if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from small_world import Editor, World
+from small_world import World
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import ProviderError
@@ -15,8 +15,10 @@ from repair_hf.llm.journal import Journal
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import Reply
 from repair_hf.llm.sending import RequestOptions
+from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import oracle
+from repair_hf.toyworld.editor import WorldEditor
 
 ORACLE = oracle.provider()
 
@@ -69,7 +71,7 @@ def synthesize(
     provider: Scripted | None = None,
     *,
     failures: Dataset | None = None,
-    editor: Editor | None = None,
+    editor: ImageEditor | None = None,
     concurrency: int = 4,
     **options,
 ) -> tuple[Dataset, Dataset, Synthesizer]:
@@ -77,6 +79,6 @@ def synthesize(
     with Journal(folder / "journal.jsonl") as journal:
         request = RequestOptions(limits=Limits(concurrency))
         chat = ChatModel(oracle.MODEL, journal=journal, provider=provider or Scripted(), options=request)
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or Editor(), **options)
+        synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or WorldEditor(), **options)
         records, dropped = synthesizer.run(world.failures if failures is None else failures, folder)
     return records, dropped, synthesizer

@@ -21,12 +21,6 @@ from repair_hf.toyworld.corpus import build_world
 from repair_hf.toyworld.editor import WorldEditor
 
 
-class Editor(WorldEditor):
-    """The toy world's editor, in a thread: a process takes a second to start."""
-
-    own_process = False
-
-
 class World(NamedTuple):
     folder: Path
     pairs: Pairs
@@ -71,7 +65,7 @@ class World(NamedTuple):
         self, chat: ChatModel, folder: Path, failures: Dataset | None = None, **options
     ) -> tuple[list[dict], list[dict]]:
         """Records and dropped failures, as they are read from disk."""
-        synthesizer = Synthesizer(self.pairs, self.encoder, chat, Editor(), **options)
+        synthesizer = Synthesizer(self.pairs, self.encoder, chat, WorldEditor(), **options)
         save_records(folder, *synthesizer.run(self.failures if failures is None else failures, folder))
         return saved(folder)
 

@@ -31,15 +31,10 @@ class Tint:
     """An editor that only tints, by seed."""
 
     id = "tint"
-    batch_size = 4
-    own_process = False
 
-    def edit(self, sources, instructions, seeds):
-        tints = [[Image.new("RGB", (1, 1), (255, 250 - seed % 50, 220)) for seed in row] for row in seeds]
-        return [
-            [ImageChops.multiply(source, tint.resize(source.size)) for tint in row]
-            for source, row in zip(sources, tints, strict=True)
-        ]
+    def edit(self, source, instruction, seeds):
+        tints = [Image.new("RGB", source.size, (255, 250 - seed % 50, 220)) for seed in seeds]
+        return [ImageChops.multiply(source, tint) for tint in tints]
 
 
 def scripted(body: dict) -> str:

@@ -21,38 +21,19 @@ from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 
 MAKER = """
-import sys, time
+import sys
 from functools import partial
-import repair_hf.study.products
-from repair_hf import study
 from repair_hf.cli.subcommands import run_command
 from repair_hf.runtime.command_line import parse
 from repair_hf.cli.study import OPTIONS
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.products import Products
 from repair_hf.study.setting import Knobs, settle
-from repair_hf.toyworld.editor import WorldEditor
 
-products = None
-made, edit = [], WorldEditor.edit
-
-
-def edit_when_another_helps(self, sources, *rest):
-    while not any(any(products.folder.glob(where)) for where in (".helpers/*/*.job", "*/candidates/*/*.png")):
-        time.sleep(0.02)
-    made.extend(sources)
-    return edit(self, sources, *rest)
-
-
-if "--help-me" in sys.argv:
-    sys.argv.remove("--help-me")
-    WorldEditor.edit, WorldEditor.own_process, WorldEditor.batch_size = edit_when_another_helps, False, 1
-    study.products.PATIENCE = 0.0
 _, options, *others = parse(OPTIONS, sys.argv[1:], "study")
 products = Products(settle(options, *others, run_command))
 parts = {name: partial(products.of, load_methods()[name], Knobs(1e-4, 1.0)) for name in options.methods}
 products.setting.sharing.run_all(parts)
-print(len(made))
 """
 
 
@@ -139,17 +120,6 @@ def test_two_processes_pay_for_different_products_under_one_ceiling(start, serve
         assert process.wait(600) == 0, process.communicate()[1]
     assert answer.answered == by_one and max(by_one.values()) == 1
     assert [samples(both, name) for name in methods] == [samples(alone, name) for name in methods]
-
-
-@pytest.mark.slow  # two processes
-def test_a_process_with_nothing_else_to_do_makes_images_for_the_other(start, served, tmp_path):
-    """The editor waits for the first image of another process."""
-    running = [start(tmp_path, served[1], "stablerep", "--help-me") for _ in range(2)]
-    shown = [process.communicate(timeout=600) for process in running]
-    made = [int(out.split()[-1]) for out, _ in shown]
-    assert min(made) > 0 and sum(made) == len({row["edit_image"] for row in samples(tmp_path, "stablerep")}) > 20, (
-        shown
-    )
 
 
 @pytest.mark.slow  # two processes

@@ -13,16 +13,13 @@ from repair_hf.synthesis.candidates import Candidates
 class Painter:
     """Paints the whole image in the colour of the instruction; the seed decides a shade. Refuses `nothing`."""
 
-    def __init__(self, id: str = "painter", *, own_process: bool = False, batch_size: int = 2) -> None:
-        self.id, self.own_process, self.batch_size = id, own_process, batch_size
-        self.calls: list[list[str]] = []
+    def __init__(self, id: str = "painter") -> None:
+        self.id = id
+        self.calls: list[str] = []
 
-    def edit(self, sources, instructions, seeds):
-        self.calls.append(instructions)
-        return [
-            [None if word == "nothing" else self._paint(source, word, seed) for seed in row]
-            for source, word, row in zip(sources, instructions, seeds, strict=True)
-        ]
+    def edit(self, source, instruction, seeds):
+        self.calls.append(instruction)
+        return [None if instruction == "nothing" else self._paint(source, instruction, seed) for seed in seeds]
 
     def _paint(self, source, colour, seed):
         image = Image.new("RGB", source.size, colour)

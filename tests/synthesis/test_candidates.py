@@ -1,15 +1,9 @@
-"""Candidate images: made once, whole or not at all, in a thread or in a process of their own."""
+"""Candidate images: made once, whole or not at all, and beside those that fail."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from pathlib import Path
+import threading
 
 import pytest
 from PIL import Image
@@ -17,17 +11,14 @@ from small_world import sources_of
 
 from repair_hf.llm.budget import Budget
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.sources import open_picture
+from repair_hf.synthesis.sources import UnreadableImage, open_picture
 from tests.synthesis.painter import Painter, make
 
 
-@pytest.mark.parametrize("own_process", [False, True])
-def test_makes_m_different_files_that_keep_their_notes(own_process, sources, tmp_path):
-    editor = Painter(own_process=own_process)
-    ((paths, others), made, found) = make(editor, sources, tmp_path, [(0, "red"), (1, "blue")])
+def test_makes_m_different_files_that_keep_their_notes(sources, tmp_path):
+    ((paths, others), made, found) = make(Painter(), sources, tmp_path, [(0, "red"), (1, "blue")])
     assert (made, found) == (6, 0) and len({*paths, *others}) == 6
     images = [open_picture(path.read_bytes()) for path in paths]
     assert len({image.tobytes() for image in images}) == 3
@@ -35,29 +26,48 @@ def test_makes_m_different_files_that_keep_their_notes(own_process, sources, tmp
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
-    async def one_after_another(candidates, start: int) -> None:
-        for step in range(6):
-            assert None not in await candidates.make((start + step) % 12, f"#{start:02x}00{step:02x}")
+def test_an_unreadable_source_fails_its_own_edits_alone(tmp_path):
+    for at in range(4):
+        Image.new("RGB", (48, 40), (at, 0, 0)).save(tmp_path / f"{at}.png")
+    (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:50])
+    sources = sources_of(*sorted(tmp_path.glob("*.png")))
+
+    async def work() -> list:
+        candidates = Candidates(Painter(), sources, tmp_path / "c", count=2, seed=0)
+        async with candidates.open():
+            return await asyncio.gather(*(candidates.make(at, "red") for at in range(4)), return_exceptions=True)
+
+    made = asyncio.run(work())
+    assert isinstance(made.pop(2), UnreadableImage)
+    assert all(path.is_file() for paths in made for path in paths) and len(made) == 3
+
+
+class Waiting(Painter):
+    """Begins an edit, and ends it when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def edit(self, source, instruction, seeds):
+        self.has_begun.set()
+        assert self.may_end.wait(300)
+        return super().edit(source, instruction, seeds)
+
+
+def test_the_edit_in_progress_is_kept_when_a_run_ends_and_those_that_wait_are_dropped(sources, tmp_path):
+    editor = Waiting()
 
     async def work() -> None:
-        candidates = Candidates(Painter(batch_size=1), sources, tmp_path, count=1, seed=0)
+        candidates = Candidates(editor, sources, tmp_path, count=1, seed=0)
         async with candidates.open():
-            await asyncio.wait_for(asyncio.gather(*(one_after_another(candidates, start) for start in range(5))), 300)
+            edits = [asyncio.create_task(candidates.make(fp, "red")) for fp in range(6)]
+            edits[-1].add_done_callback(lambda _: editor.may_end.set())
+            await asyncio.to_thread(editor.has_begun.wait, 300)
+        assert edits[-1].cancelled()
 
     asyncio.run(work())
-
-
-def test_batches_hold_images_of_one_shape(tmp_path):
-    for at in range(8):
-        Image.new("RGB", (64, 48) if at % 2 else (48, 64), (at, 0, 0)).save(tmp_path / f"{at}.png")
-    sources = sources_of(*sorted(tmp_path.glob("*.png")))
-    editor, shapes = Painter(batch_size=4), []
-    paint = editor.edit
-    editor.edit = lambda images, *rest: shapes.append({image.size for image in images}) or paint(images, *rest)
-    make(editor, sources, tmp_path / "c", [(at, "red") for at in range(8)])
-    assert all(len(sizes) == 1 for sizes in shapes)
-    assert sum(map(len, editor.calls)) == 8 and 1 < max(map(len, editor.calls)) <= 4
+    assert len(editor.calls) == len(list(tmp_path.rglob("*.png"))) == 1
 
 
 def test_a_budget_needs_a_price(sources, tmp_path):
@@ -92,37 +102,10 @@ def test_a_file_stands_for_all_that_made_it(change, sources, tmp_path):
 
 
 class Dying(Painter):
-    def edit(self, sources, instructions, seeds):
-        if self.own_process:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def edit(self, source, instruction, seeds):
         raise MemoryError("no memory for this image")
 
 
-@pytest.mark.parametrize(
-    ("own_process", "error", "complaint"), [(False, MemoryError, "no memory"), (True, RunStopped, "process ended")]
-)
-def test_a_broken_editor_ends_the_run(own_process, error, complaint, sources, tmp_path):
-    with pytest.raises(error, match=complaint):
-        make(Dying(own_process=own_process), sources, tmp_path, [(0, "red"), (1, "red")])
-
-
-def test_the_process_ends_with_a_killed_parent(tmp_path):
-    script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os, signal, sys
-        from types import SimpleNamespace
-        from repair_hf.synthesis.editor_queue import start_executor
-
-        if __name__ == "__main__":
-            executor = start_executor(SimpleNamespace(own_process=True))
-            print(executor.submit(os.getpid).result(), flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        """)
-    )
-    parent = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=600)
-    child = Path(f"/proc/{int(parent.stdout)}")
-    deadline = time.monotonic() + 60
-    while child.exists() and "Z" not in (child / "stat").read_text().split()[2] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not child.exists() or "Z" in (child / "stat").read_text().split()[2]
+def test_a_broken_editor_ends_the_run(sources, tmp_path):
+    with pytest.raises(MemoryError, match="no memory"):
+        make(Dying(), sources, tmp_path, [(0, "red"), (1, "red")])

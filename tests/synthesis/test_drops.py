@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from datasets import Dataset
 from scripted import Scripted, synthesize
-from small_world import Editor
 
 from repair_hf.llm.provider import Reply
 from repair_hf.records.dataset import save_records
 from repair_hf.runtime.options import UserError
+from repair_hf.toyworld.editor import WorldEditor
 
 AUDITED = {"gt_reason": "it fits", "gt_valid": True, "fp_reason": "it does not fit", "fp_too_similar": False}
 SOUND = {
@@ -59,9 +59,9 @@ def test_one_sound_candidate_is_enough(world, tmp_path):
     assert records["candidate"] == [1]
 
 
-class Refusing(Editor):
-    def edit(self, sources, instructions, seeds):
-        return [[None] * len(row) for row in seeds]
+class Refusing(WorldEditor):
+    def edit(self, source, instruction, seeds):
+        return [None] * len(seeds)
 
 
 def test_an_editor_that_gives_nothing_costs_the_row(world, tmp_path):

@@ -22,7 +22,7 @@ from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import ProviderError, Retries
 from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.llm.prompts import draw_instruction
+from repair_hf.llm.prompts import Drawing
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
@@ -107,7 +107,7 @@ def test_sends_the_picture_and_the_instruction_and_nothing_else(shape, serve, tm
 @both_shapes
 def test_draws_from_the_caption_alone(shape, serve, sources, tmp_path):
     server = serve(lambda n: png())
-    ((path,),), images = make(server, shape, sources, tmp_path, [(0, draw_instruction("two red cats"))], count=1)
+    ((path,),), images = make(server, shape, sources, tmp_path, [(0, Drawing("two red cats"))], count=1)
     (where, _, body) = server.asked[0]
     said = json.loads(body)
     prompt = said["prompt"] if shape == "openai" else said["contents"][0]["parts"][0]["text"]

@@ -10,7 +10,6 @@ import pytest
 from datasets import Dataset
 from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
-from small_world import Editor
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.failures import FailedRequest, ProviderError
@@ -22,6 +21,7 @@ from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.toyworld import captions as world_captions
 from repair_hf.toyworld import renderer, scenes
+from repair_hf.toyworld.editor import WorldEditor
 
 
 def rows(dataset: Dataset) -> list[dict]:
@@ -175,7 +175,7 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
 
     with Journal(tmp_path / "journal.jsonl") as journal:
         chat = ChatModel("world/oracle", journal=journal, provider=provider)
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, Editor())
+        synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
         synthesizer._share(tasks := [synthesizer.builder.task(row) for row in world.failures.to_list()], tmp_path)
         assert {task.reason for task in tasks} >= {"llm_failed", None}
         before, replayed = (sum(getattr(use, name) for use in chat.usage.values()) for name in ("calls", "replayed"))
@@ -193,7 +193,7 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
 def test_one_chat_model_serves_several_runs(world, assert_same, tmp_path):
     with Journal(tmp_path / "journal.jsonl") as journal:
         chat = ChatModel("world/oracle", journal=journal, provider=Scripted())
-        synthesizer = Synthesizer(world.pairs, world.encoder, chat, Editor())
+        synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
         synthesizer.run(world.failures.select(range(20)), tmp_path / "first")
         assert_same(synthesizer.run(world.failures, tmp_path / "second"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +27,10 @@ def one(words, tmp_path_factory) -> Path:
     return folder
 
 
-def launch(words: list[str]) -> str:
+def launch(words: list[str], program: str = "-m repair_hf") -> str:
     """Run a command in two processes. Its exit code says nothing: gloo's threads sometimes abort on their way out."""
     launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
-    launcher += " --dynamo_backend no --main_process_port 0 -m repair_hf"
+    launcher += f" --dynamo_backend no --main_process_port 0 {program}"
     done = subprocess.run(
         [sys.executable, *launcher.split(), *words],
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
@@ -74,6 +75,32 @@ def test_two_processes_end_what_one_began(words, one, tmp_path):
     assert sum(whole["images"].values()) == sum(later["images"].values())
     calls = [sum(use["calls"] for use in summary["llm"]) for summary in (whole, later)]
     assert calls[1] == calls[0] - CEILING
+
+
+COUNTING = """
+import sys
+from repair_hf.cli.main import main
+from repair_hf.synthesis.images import DiffusersEditor
+
+calls, edit = [], DiffusersEditor.edit
+DiffusersEditor.edit = lambda self, *given: calls.append(given) or edit(self, *given)
+main(sys.argv[1:])
+print("edited", len(calls), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow  # loads torch and diffusers in three processes
+def test_each_process_edits_its_share_with_a_local_pipeline(words, flux_folder, tmp_path):
+    editor = f"--llm world/oracle --editor {flux_folder} --editor-steps 1 --editor-size 64 --candidates 2".split()
+    alone, both, program = tmp_path / "alone", tmp_path / "both", tmp_path / "counting.py"
+    program.write_text(COUNTING)
+    assert main([*words, *editor, "--output", str(alone)]) == 0
+    errors = launch([*words, *editor, "--output", str(both)], str(program))
+    shares = [int(count) for count in re.findall(r"edited (\d+)", errors)]
+    assert len(shares) == 2 and min(shares) > 0, errors
+    made = candidates(both)
+    assert set(made) == set(candidates(alone)) and len(made) == 2 * sum(shares)
+    assert {row["record_id"] for row in saved(both)[0]} == {row["record_id"] for row in saved(alone)[0]}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repair_hf.llm.prompts import draw_instruction, fit_instruction
+from repair_hf.llm.prompts import Drawing, fit_instruction
 from repair_hf.toyworld import captions, mistakes, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.errors import ALIKE
@@ -29,9 +29,8 @@ def cases() -> list[tuple[scenes.Scene, str, scenes.Scene]]:
 
 def edited(cases, id: str, ask=image_instruction) -> list[list]:
     """The candidates of each case, drawn small."""
-    pictures = [renderer.render(source, size=32) for source, _, _ in cases]
-    asked = [ask(query, source) for source, query, _ in cases]
-    return WorldEditor(id).edit(pictures, asked, [list(range(CANDIDATES))] * len(cases))
+    editor, seeds = WorldEditor(id), list(range(CANDIDATES))
+    return [editor.edit(renderer.render(source, size=32), ask(query, source), seeds) for source, query, _ in cases]
 
 
 @pytest.mark.parametrize("ask", [image_instruction, lambda query, _: fit_instruction(query)])
@@ -60,7 +59,7 @@ def one_fact_off(scene, goal, source, id) -> scenes.Scene | None:
 
 def test_pictures_for_captions_are_wrong_as_often_as_edits(cases):
     def wrong(id: str) -> float:
-        rows = edited(cases, id, lambda query, _: draw_instruction(query))
+        rows = edited(cases, id, lambda query, _: Drawing(query))
         return np.mean([not scenes.holds(captions.parse(query), renderer.read_scene(picture))
                         for (_, query, _), row in zip(cases, rows, strict=True) for picture in row])  # fmt: skip
 

@@ -59,8 +59,8 @@ def test_world_editor_makes_the_query_true_and_seeds_differ():
     sources = [scenes.sample(rng) for _ in range(40)]
     queries = [captions.write(scenes.sample(rng), rng) for _ in sources]
     instructions = [image_instruction(query, source) for query, source in zip(queries, sources, strict=True)]
-    edited = WorldEditor().edit([renderer.render(s) for s in sources], instructions, [[0, 1, 2]] * len(sources))
-    for query, source, candidates in zip(queries, sources, edited, strict=True):
+    for query, source, instruction in zip(queries, sources, instructions, strict=True):
+        candidates = WorldEditor().edit(renderer.render(source), instruction, [0, 1, 2])
         assert all(scenes.holds(captions.parse(query), renderer.read_scene(c)) for c in candidates)
         assert all(renderer.read_scene(c).layout == source.layout for c in candidates)
         if not scenes.holds(captions.parse(query), source):

@@ -1,9 +1,8 @@
-"""Fill the prompt templates, one Markdown file per stage and direction, and build chat messages from them.
+"""Build chat messages from prompt templates: one Markdown file per stage and direction, filled by Jinja.
 
-A template holds the system message, a line of dashes, then one line per caption or image of the user message. Rules
-come first, and images before captions, so that a provider can cache the beginning of a request. A line that begins
-with `[strict]`, `[lenient]`, `[always]` or `[null]` is sent with that wording alone. Files of a folder may replace
-ours, and notes on the domain may be added to all of them (`Prompts`).
+A template holds the system message, a line of dashes, and the lines of the user message. Rules come first, and images
+before captions, so that a provider can cache the beginning of a request. The files of a folder may replace ours, and
+notes on the domain may be added to all prompts (`Prompts`).
 
 Captions are untrusted. They enter as JSON string literals on one line each, so that no caption can close its quotation
 marks, start a new line, imitate a label, or hold characters that a model reads and a person does not see.
@@ -18,23 +17,33 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeGuard
+
+from jinja2 import StrictUndefined, Template, TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
-NAMES = ("audit_i2t", "audit_i2t_grouped", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
+GROUPED = "_grouped"  # ending of a prompt that comes from the template without it, rendered with `grouped`
+NAMES = ("audit_i2t", f"audit_i2t{GROUPED}", "audit_t2i", "instruct_i2t", "instruct_t2i", "edit_i2t", "edit_t2i")
 
 DASHES = "\n-----\n"  # between the system message and the lines of the user message
 
 DRAW = "Draw from this text alone:"
 FIT = "Make this true of the image, by as small a change as will do:"
 
-_LINE = re.compile(r"(?P<label>.+:) \{(?P<blank>\w+)\}")
-_MARKED = re.compile(r"^\[(strict|lenient|always|null)\] (.*\n)", re.MULTILINE)
+IMAGE = "_image"  # ending of a field that takes an image
+WORDINGS = {"audit", "always_instruct", "grouped"}  # what a template may depend on beside its fields
+
 # What json.dumps does not escape: other line breaks and control characters, bidirectional marks, invisible tags, and
 # halves of surrogate pairs, which cannot be sent.
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\ud800-\udfff]")
+
+# In a sandbox, because a folder of prompts may come from a stranger.
+_JINJA = ImmutableSandboxedEnvironment(
+    undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Prompts:
         always_instruct: Ask for an instruction in any case; otherwise the LLM may answer that nothing has to change.
 
     Raises:
-        UserError: If a file of the folder lacks a field of ours, holds a line that would not be sent, or is no prompt.
+        UserError: If a file of the folder is no template, lacks a field or a key of ours, or uses an unknown field.
     """
 
     folder: str | Path | None = None
@@ -62,25 +71,69 @@ class Prompts:
 
     @cached_property
     def own(self) -> dict[str, str]:
-        """The files of the folder, by name."""
+        """The templates of the folder, by name."""
         if self.folder is None:
             return {}
-        found = {file.stem: file for file in sorted(Path(self.folder).glob("*.md"))}
-        if not found or (unknown := set(found) - set(_shipped())):
-            got = f"{sorted(unknown)}" if found else "none"
+        paths = {path.stem: path for path in sorted(Path(self.folder).glob("*.md"))}
+        if not paths or (unknown := set(paths) - set(_shipped())):
+            got = f"{sorted(unknown)}" if paths else "none"
             names = ", ".join(f"{name}.md" for name in _shipped())
             raise UserError(f"`prompts` {self.folder} must hold prompts named as ours, got {got}; ours are {names}.")
-        texts = {name: file.read_text(encoding="utf-8") for name, file in found.items()}
-        for name, text in texts.items():
-            if fault := _fault(self._worded(_read(name)), self._worded(text)):
-                raise UserError(f"The prompt {found[name]} {fault}; copy from our {name}.md.")
-            if self.audit == "lenient" and name.startswith("audit_") and "\n[lenient] " not in text:
-                raise UserError(f"The prompt {found[name]} has no [lenient] lines; add some, or leave out `audit`.")
-        return texts
+        templates = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+        for name, template in templates.items():
+            if fault := self._fault_of(name, template):
+                raise UserError(f"The prompt {paths[name]} {fault}; copy from our {name}.md.")
+        return templates
 
     def text(self, name: str) -> str:
-        """The text of a prompt, as it is sent."""
-        text, note = self._worded(self.own.get(name, _read(name))), " ".join((self.notes or "").split())
+        """The text of a prompt as it is sent, with the name of each field in braces."""
+        return self._render(name, _names(name))
+
+    def chat(self, name: str, **fields: str | list[str] | None) -> list[dict]:
+        """Build the messages of one request, in the OpenAI chat format.
+
+        Args:
+            name: Name of the prompt, such as `audit_i2t`.
+            fields: Values of the template's fields. A field that ends in `_image` takes a data URL, or None to leave
+                its line out. Any other takes a text or a list of texts, which are quoted.
+        """
+        urls = {f"{{{field}}}": value for field, value in fields.items() if field.endswith(IMAGE)}
+        values = {field: _quoted(value) for field, value in fields.items() if not field.endswith(IMAGE)}
+        system, user = self._render(name, {url[1:-1]: url for url in urls} | values).split(DASHES)
+        parts: list[dict] = []
+        for line in filter(None, map(str.strip, user.split("\n"))):
+            label, _, end = line.rpartition(" ")
+            if end in urls:  # no caption is taken for an image: the line of a caption ends in a quotation mark
+                if (url := urls[end]) is not None:
+                    parts.append({"type": "text", "text": label})
+                    parts.append({"type": "image_url", "image_url": {"url": url}})
+            elif parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
+                parts[-1]["text"] += f"\n{line}"
+            else:
+                parts.append({"type": "text", "text": line})
+        return [{"role": "system", "content": system.strip()}, {"role": "user", "content": parts}]
+
+    def image(self, edit_instruction: str) -> str:
+        """Return the prompt of an image editing model; for a `Drawing` it is the caption alone."""
+        if draws(edit_instruction):
+            return edit_instruction.caption
+        return self._render("edit_t2i", {"edit_instruction": " ".join(edit_instruction.split())}).strip()
+
+    @property
+    def mark(self) -> str:
+        """What an image editor adds to its id, which names its images, if the prompt of an image is not ours."""
+        return "" if self.text("edit_t2i") == SHIPPED.text("edit_t2i") else f"&prompt={self.digest(['edit_t2i'])}"
+
+    def digest(self, names: Sequence[str] = NAMES) -> str:
+        """Return a digest of some prompts. Each record holds that of all RePair prompts: the wording that made it."""
+        return digest({name: self.text(name) for name in names})
+
+    def _render(self, name: str, fields: dict[str, Any], source: str | None = None) -> str:
+        """Fill a template: ours, the user's of this name, or `source`."""
+        file = name.removesuffix(GROUPED)
+        template = _template(source or self.own.get(file) or _read(file))
+        wording = {"audit": self.audit, "always_instruct": self.always_instruct, "grouped": file != name}
+        text, note = template.render(fields | wording), " ".join((self.notes or "").split())
         if not note:
             return text
         if DASHES not in text:
@@ -88,64 +141,48 @@ class Prompts:
         system, user = text.split(DASHES)
         return f"{system.rstrip()}\n\nAbout this domain: {note}{DASHES}{user}"
 
-    def _worded(self, text: str) -> str:
-        """Return a prompt without the marks, and without the lines that are marked for another wording."""
-        wording = (self.audit, "always" if self.always_instruct else "null")
-        return _MARKED.sub(lambda line: line[2] if line[1] in wording else "", text)
-
-    def chat(self, name: str, **blanks: str | list[str] | None) -> list[dict]:
-        """Build the messages of one request, in the OpenAI chat format.
-
-        Args:
-            name: Name of the template, such as `audit_i2t`.
-            blanks: Values of the template's blanks. A blank that ends in `_image` takes a data URL. Any other takes a
-                text, which is quoted, or a list of texts, whose lines are numbered from 1. A line whose blank is None
-                is left out.
-        """
-        system, lines = _template(self.text(name))
-        parts: list[dict] = []
-        for label, blank in lines:
-            value = blanks[blank]
-            if value is None:
-                continue
-            if blank.endswith("_image"):
-                parts.append({"type": "text", "text": label})
-                parts.append({"type": "image_url", "image_url": {"url": value}})
-            else:
-                text = _lines(label, value)
-                if parts and parts[-1]["type"] == "text":  # some servers join text parts without a line break
-                    parts[-1]["text"] += f"\n{text}"
-                else:
-                    parts.append({"type": "text", "text": text})
-        return [{"role": "system", "content": system}, {"role": "user", "content": parts}]
-
-    def image(self, edit_instruction: str) -> str:
-        """Return the prompt of an image editing model; for a `draw_instruction` it is the caption alone."""
-        if draws(edit_instruction):
-            return json.loads(edit_instruction.removeprefix(DRAW))
-        return self.text("edit_t2i").replace("{edit_instruction}", " ".join(edit_instruction.split())).strip()
-
-    @property
-    def mark(self) -> str:
-        """What an image editor adds to its id, which names its images, if the prompt of an image is not ours."""
-        return "" if self.text("edit_t2i") == _read("edit_t2i") else f"&prompt={self.digest(['edit_t2i'])}"
-
-    def digest(self, names: Sequence[str] = NAMES) -> str:
-        """Return a digest of some prompts. Each record holds that of all RePair prompts: the wording that made it."""
-        return digest({name: self.text(name) for name in names})
+    def _fault_of(self, name: str, source: str) -> str | None:
+        """Say what is wrong with a template of the user's: what it lacks of ours, or why it cannot be filled."""
+        ours = _read(name)
+        if (count := source.count(DASHES)) != ours.count(DASHES):
+            return f"has {count} lines -----, not {ours.count(DASHES)}"
+        try:
+            needed, variables = _variables(ours), _variables(source)
+            texts = [self._render(name + ending, _names(name), source) for ending in ("", GROUPED)]
+        except (TemplateError, TypeError) as error:  # the second one if it includes another file
+            return f"cannot be filled: {' '.join(str(error).split())[:200]}"
+        missing = [f"{{{{ {field} }}}}" for field in sorted(needed - variables - WORDINGS)]
+        keys = dict.fromkeys(re.findall(r'"\w+":', ours)) if count else ()
+        if missing := [*(key for key in keys if key not in source), *missing]:
+            return f"lacks {', '.join(missing)}"
+        for field in sorted(needed):
+            if field.endswith(IMAGE) and not all(re.search(rf" {{{field}}} *$", text, re.MULTILINE) for text in texts):
+                return f"has no line that ends in a space and {{{{ {field} }}}}"
+        if self.audit == "lenient" and "audit" in needed - variables:
+            return 'has no lenient wording; add {% if audit == "lenient" %} or leave out `audit`'
+        return None
 
 
 SHIPPED = Prompts()
 
 
-def draw_instruction(caption: str) -> str:
-    """Return the instruction that draws a new image from a caption, without looking at another image."""
-    return f"{DRAW} {quote(caption)}"
+class Drawing(str):
+    """An instruction to draw a new image of a caption, without looking at another image.
+
+    The type makes it a drawing, not the words: an LLM may write an instruction that begins with the same words.
+    """
+
+    caption: str
+
+    def __new__(cls, caption: str) -> Drawing:
+        drawing = super().__new__(cls, f"{DRAW} {quote(caption)}")
+        drawing.caption = caption
+        return drawing
 
 
-def draws(instruction: str) -> bool:
+def draws(instruction: str) -> TypeGuard[Drawing]:
     """Return whether an instruction asks for a new image, in place of an edit."""
-    return instruction.startswith(DRAW)
+    return isinstance(instruction, Drawing)
 
 
 def fit_instruction(caption: str) -> str:
@@ -158,37 +195,25 @@ def quote(text: str) -> str:
     return _UNSEEN.sub(lambda letter: json.dumps(letter[0])[1:-1], json.dumps(text, ensure_ascii=False))
 
 
-def _lines(label: str, value: str | list[str]) -> str:
-    if isinstance(value, str):
-        return f"{label} {quote(value)}"
-    name = label.removesuffix(":")
-    return "\n".join(f"{name} {number}: {quote(text)}" for number, text in enumerate(value, start=1))
-
-
-def _fault(ours: str, text: str) -> str | None:
-    """Return what a prompt lacks of ours: the keys of its answer, the line of dashes, the blanks."""
-    needed = re.findall(r'"\w+"(?=:)', ours.split(DASHES)[0]) if DASHES in ours else re.findall(r"\{\w+\}", ours)
-    if missing := [each for each in dict.fromkeys(needed) if each not in text]:
-        return f"lacks {', '.join(missing)}"
-    if text.count(DASHES) != (count := ours.count(DASHES)):
-        return f"has {text.count(DASHES)} lines -----, not {count}"
-    if count and (got := _blanks(text)) != (blanks := _blanks(ours)):
-        return f"must end in lines of a label and {', '.join(blanks)}, got {', '.join(got) or 'none'}"
-    return None
-
-
-def _blanks(text: str) -> list[str]:
-    """Return the blanks of the user message, sorted; a line that is no label and blank counts as itself."""
-    lines = [line.strip() for line in text.split(DASHES)[1].splitlines() if line.strip()]
-    return sorted(f"{{{found['blank']}}}" if (found := _LINE.fullmatch(line)) else line for line in lines)
+def _quoted(value: str | list[str] | None) -> str | list[str]:
+    return [quote(text) for text in value] if isinstance(value, list) else quote(value or "")
 
 
 @cache
-def _template(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the system message, and label and blank of each line of the user message."""
-    system, user = text.split(DASHES)
-    lines = [_LINE.fullmatch(line.strip()) for line in user.splitlines()]
-    return system.strip(), [(line["label"], line["blank"]) for line in lines if line]
+def _template(source: str) -> Template:
+    return _JINJA.from_string(source)
+
+
+@cache
+def _variables(source: str) -> set[str]:
+    """Return the names that a template takes."""
+    return meta.find_undeclared_variables(_JINJA.parse(source))
+
+
+def _names(name: str) -> dict[str, Any]:
+    """Return the name of each field of a prompt in braces, as a value of that field; lists have one item."""
+    names = {field: f"{{{field}}}" for field in _variables(_read(name.removesuffix(GROUPED))) - WORDINGS}
+    return {field: [text] if field.endswith("_captions") else text for field, text in names.items()}
 
 
 @cache

@@ -5,30 +5,28 @@ reused; a folder that was made with other options raises an error. The ceilings 
 together.
 
 Several processes make products side by side. Products that ask the same questions are made one after the other, so
-that the later ones take over the answers. A process that has nothing else to do makes images for the others.
+that the later ones take over the answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import filelock
 from datasets import Dataset
 
 from repair_hf.llm.batches import BatchesOpen, open_batches
 from repair_hf.llm.budget import BudgetSpent
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.journal import open_journal, read_entries, shards
-from repair_hf.llm.prompts import SHIPPED, Prompts, draw_instruction, fit_instruction
+from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.context import MakerContext
@@ -38,11 +36,8 @@ from repair_hf.study.methods.samples import DROPPED, SAMPLES
 from repair_hf.study.repair_records import RepairRecords, shares_answers
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product, Purse, paid, products_in
-from repair_hf.synthesis.helpers import HELPERS, help_out
-from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.models import (
     ORACLE,
-    EditorOptions,
     LLMOptions,
     find_editor,
     local_weights,
@@ -53,10 +48,7 @@ from repair_hf.synthesis.models import (
 from repair_hf.synthesis.outcome import NothingRepaired
 from repair_hf.synthesis.reuse import inherit
 
-logger = logging.getLogger(__name__)
-
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
-PATIENCE = 10.0  # seconds to wait for a lock before the editor is loaded to help
 
 
 class Products:
@@ -108,48 +100,28 @@ class Products:
         key = variant.product, variant.select, knobs if variant.rounds > 1 else None
         make = partial(self._repair.make, variant, knobs)
         asks = ["repair"] if shares_answers(variant, self.setting) else []
-        editor = self.setting.editor_of(variant)
-        return self._once(key, variant.product, make, lambda: asks if self.lacks(variant) else [], editor)
+        return self._once(key, variant.product, make, lambda: asks if self.lacks(variant) else [])
 
     def _samples(self, maker: Maker) -> Product:
         asks = sorted(maker.asks)
         make = partial(self._made_samples, maker)
-        return self._once(
-            maker.name, maker.name, make, lambda: asks if self._is_missing(maker.name) else [], self.setting.editor
-        )
+        return self._once(maker.name, maker.name, make, lambda: asks if self._is_missing(maker.name) else [])
 
-    def _once(
-        self, key: Any, name: str, make: Callable[[], Product], asks: Callable[[], list[str]], editor: EditorOptions
-    ) -> Product:
+    def _once(self, key: Any, name: str, make: Callable[[], Product], asks: Callable[[], list[str]]) -> Product:
         """Make a product, as the only process, while no other product with the same questions is being made."""
         if name in self._with_provider:
             raise self._with_provider[name]
         if key not in self._made:
-            with self._lock(f"product--{name}", editor), ExitStack() as stack:
+            lock = self.setting.sharing.lock
+            with lock(f"product--{name}"), ExitStack() as stack:
                 for asked in asks():
-                    stack.enter_context(self._lock(f"asking--{asked}", editor))
+                    stack.enter_context(lock(f"asking--{asked}"))
                 try:
                     self._made[key] = make()
                 except BatchesOpen as stop:
                     self._with_provider[name] = stop
                     raise
         return self._made[key]
-
-    @contextmanager
-    def _lock(self, name: str, editor: EditorOptions) -> Iterator[None]:
-        """Hold a lock. Where nothing but waiting is left to do, make images for other processes meanwhile."""
-        lock = self.setting.sharing.lock(name)
-        if lock.timeout < 0 and not acquire(lock, PATIENCE) and find_editor(editor)[0] != "litellm":
-            images = open_editor(editor, self.setting.llm)
-            assert not isinstance(images, HostedEditor), "its place says so"
-            logger.info("Waiting for %s, and making images for other processes meanwhile.", name)
-            help_out(self.folder / HELPERS, images, until=lambda: acquire(lock, 0))
-        if not lock.is_locked:
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _made_samples(self, maker: Maker) -> Product:
         folder, resolved = self.folder / maker.name, self._resolved(maker)
@@ -232,15 +204,6 @@ async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, An
         return await maker.make(context)
 
 
-def acquire(lock: filelock.BaseFileLock, seconds: float) -> bool:
-    """Try to take a lock; return whether it is held now."""
-    try:
-        lock.acquire(timeout=seconds)
-    except filelock.Timeout:
-        return False
-    return True
-
-
 def asking_alike(maker: Maker) -> list[str]:
     """Return the makers that share a prompt with this one, so that common requests are paid once."""
     others = load_makers().items()
@@ -256,5 +219,5 @@ def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
 def wording_digest(maker: Maker, prompts: Prompts = SHIPPED) -> str:
     """Digest the prompts for texts and images of a maker."""
     images = [prompts.image(fit_instruction(""))] if maker.edits else []
-    images += [draw_instruction("")] if maker.draws else []
+    images += [Drawing("")] if maker.draws else []
     return digest([prompts.digest(tuple(maker.asks)), images])

@@ -19,11 +19,9 @@ from repair_hf.llm.journal import RESERVE, Entry, Journal, open_journal, request
 from repair_hf.llm.provider import Reply
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
-from repair_hf.synthesis.edit_jobs import refusal_file, save_candidate
-from repair_hf.synthesis.editor_queue import EditorQueue
-from repair_hf.synthesis.helpers import helpers_of
 from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.local_edits import EditorThread, refusal_file, save_candidate
 from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages
 
@@ -85,8 +83,7 @@ class Candidates:
         self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
         self._budget, self._journal = budget or Budget(), journal
         self._hosted = editor if isinstance(editor, HostedEditor) else None
-        helpers = helpers_of(folder.parent)
-        self._queue = None if isinstance(editor, HostedEditor) else EditorQueue(editor, helpers)
+        self._local = None if isinstance(editor, HostedEditor) else EditorThread(editor)
         if self._hosted is not None and self._budget.max_usd is not None and not self._hosted.price_bound:
             raise UserError(
                 f"`max_usd` cannot be enforced: no list price is known for the editor {self._hosted.model!r}. Leave "
@@ -100,7 +97,7 @@ class Candidates:
     async def open(self) -> AsyncIterator[None]:
         """Accept edits while open. On closing, wait for the images in progress, then stop the editor."""
         try:
-            async with nullcontext() if self._queue is None else self._queue.open():
+            async with nullcontext() if self._local is None else self._local.open():
                 yield
         finally:
             self.stop()
@@ -146,8 +143,8 @@ class Candidates:
         missing = [path for path in paths if not path.is_file() and not refusal_file(path).is_file()]
         if missing:
             file = self.sources.file(fp)
-            if self._queue is not None:
-                await self._queue.edit(file, instruction, missing)
+            if self._local is not None:
+                await self._local.edit(file, instruction, missing)
             elif self._hosted is not None:
                 await _all(self._buy(self._hosted, file, path, made_from) for path in missing)
         given = [path if path.is_file() else None for path in paths]

@@ -87,7 +87,7 @@ class HostedEditor:
     async def edit(
         self, source: bytes, instruction: str, budget: Budget, journal: Journal | None = None
     ) -> Reply | None:
-        """Ask for one edited image, or for a new one (`draw_instruction`).
+        """Ask for one edited image, or for a new one (`Drawing`).
 
         The journal records images that may be billed though they did not arrive.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Protocol
 
 from PIL import Image
 
@@ -19,15 +19,14 @@ from repair_hf.runtime.hub_access import settle_hub
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped, name_with_digest
-from repair_hf.synthesis.options import SMALLEST_EDIT
+from repair_hf.synthesis.options import SMALLEST_EDIT, Dtype, Offload
 
 logger = logging.getLogger(__name__)
 
 WIDEST = 8  # FLUX.2 rejects images whose sides differ by a larger factor
+# Pipelines that take an image for each result; others read a list of images as one scene seen several times.
+IMAGE_PER_RESULT = {"StableDiffusionInstructPix2PixPipeline"}
 GRID = 16  # pipelines crop sides to a multiple of this; we scale to a multiple instead
-
-Dtype = Literal["auto", "float32", "float16", "bfloat16"]
-Offload = Literal["none", "model", "sequential"]
 
 
 class ImageEditor(Protocol):
@@ -35,19 +34,12 @@ class ImageEditor(Protocol):
 
     id: str
     """Names the model and every setting that changes its images; part of records and of candidate file names."""
-    batch_size: int
-    """How many images to give to one call of `edit`."""
-    own_process: bool
-    """True if the editor can be pickled and keeps a CPU core busy; it runs in its own process, others in a thread."""
 
-    def edit(
-        self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
-    ) -> Iterable[list[Image.Image | None]]:
-        """Edit a batch.
+    def edit(self, source: Image.Image, instruction: str, seeds: list[int]) -> list[Image.Image | None]:
+        """Edit an image.
 
         Returns:
-            One list per source, in order and as soon as it is there, with one image per seed: the same for the same
-            arguments in every run. None where the editor gave no image.
+            One image per seed: the same for the same arguments in every run. None where the editor gave no image.
         """
         ...
 
@@ -55,11 +47,10 @@ class ImageEditor(Protocol):
 def load_editor(
     id: str,
     *,
-    steps: int = 8,
-    size: int = 512,
-    batch_size: int = 1,
-    dtype: Dtype = "auto",
-    offload: Offload = "none",
+    steps: int,
+    size: int,
+    dtype: Dtype,
+    offload: Offload,
     device: str | None = None,
     prompts: Prompts = SHIPPED,
 ) -> ImageEditor:
@@ -72,15 +63,18 @@ def load_editor(
     Raises:
         UserError: If there is no such pipeline, it cannot edit images, or it cannot be offloaded here.
     """
-    import torch  # here and below: the process of a light editor imports this module too
+    import torch  # here and below: other editors need this module, too, but not torch
+    from diffusers import DiffusionPipeline
 
     name = check_pipeline(id, offload=offload, device=device)
     place = torch.device(device) if device else processes().device
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
-    pipeline = _load_pipeline(name, dtype, is_batched=batch_size > 1)
-    name = f"{name_with_digest(name)}?dtype={dtype}"
-    editor = DiffusersEditor(pipeline, name, steps=steps, size=size, batch_size=batch_size, prompts=prompts)
+    with _explained(name):
+        pipeline = DiffusionPipeline.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
+    editor = DiffusersEditor(
+        pipeline, f"{name_with_digest(name)}?dtype={dtype}", steps=steps, size=size, prompts=prompts
+    )
     if offload == "model":
         pipeline.enable_model_cpu_offload(device=place)
     elif offload == "sequential":
@@ -90,7 +84,7 @@ def load_editor(
     return editor
 
 
-def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = None, from_text: bool = False) -> str:
+def check_pipeline(id: str, *, offload: Offload, device: str | None = None, from_text: bool = False) -> str:
     """Check what can be checked without the weights, and return the pipeline's id or folder.
 
     Raises:
@@ -115,19 +109,6 @@ def check_pipeline(id: str, *, offload: Offload = "none", device: str | None = N
     return name
 
 
-def _load_pipeline(name: str, dtype: Dtype, *, is_batched: bool) -> Any:
-    import torch
-    from diffusers import DiffusionPipeline
-
-    with _explained(name):
-        pipeline = DiffusionPipeline.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
-    if not is_batched or type(pipeline).__name__ != "Flux2KleinPipeline":
-        return pipeline
-    from repair_hf.synthesis.flux_klein import BatchedFlux2Klein
-
-    return BatchedFlux2Klein(**pipeline.components, is_distilled=pipeline.config.is_distilled)
-
-
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
     try:
@@ -142,26 +123,11 @@ def _explained(name: str) -> Iterator[None]:
 class DiffusersEditor:
     """A `diffusers` pipeline as image editor.
 
-    All candidates of an image come from one call, each with its own random generator, so a candidate depends only on
-    its seed. Several images share a call only if they have one size and the pipeline pairs images with prompts. Most
-    pipelines treat a list of images as one scene seen several times, and others scale all to the size of the first.
+    All candidates of an image come from one call, if the pipeline can make several images. Each has its own random
+    generator, so a candidate depends only on its seed.
     """
 
-    own_process = False
-    # With num_images_per_prompt these repeat images and prompts in different orders, so we repeat both ourselves.
-    PAIRS_REPEATED: ClassVar = {"StableDiffusionInstructPix2PixPipeline"}
-    PAIRS: ClassVar = {"BatchedFlux2Klein"}
-
-    def __init__(
-        self,
-        pipeline: Any,
-        name: str,
-        *,
-        steps: int = 8,
-        size: int = 512,
-        batch_size: int = 1,
-        prompts: Prompts = SHIPPED,
-    ) -> None:
+    def __init__(self, pipeline: Any, name: str, *, steps: int, size: int, prompts: Prompts = SHIPPED) -> None:
         self.parameters = inspect.signature(type(pipeline).__call__).parameters
         if missing := {"image", "prompt", "generator"} - set(self.parameters):
             raise UserError(
@@ -171,89 +137,47 @@ class DiffusersEditor:
         pipeline.set_progress_bar_config(disable=True)
         self.pipeline, self.steps, self.size, self.prompts = pipeline, steps, size, prompts
         self.id = f"{name}{'&' if '?' in name else '?'}steps={steps}&size={size}{prompts.mark}"
-        self._kind = type(pipeline).__name__
-        self._can_pair = self._kind in self.PAIRS_REPEATED | self.PAIRS
-        self.batch_size = batch_size if self._can_pair else 1
-        if batch_size > self.batch_size:
-            logger.warning("A %s edits one image at a time; `editor_batch_size` has no effect.", self._kind)
 
-    def edit(
-        self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
-    ) -> Iterator[list[Image.Image | None]]:
-        """Edit each source alone, or in groups of one size. Blacked-out and very narrow images give None.
-
-        An instruction that draws takes the size of its source alone.
-        """
-        asked = zip(sources, instructions, seeds, strict=True)
-        kinds = [(_size(source, self.size), draws(instruction), len(row)) for source, instruction, row in asked]
-        edited: dict[int, list[Image.Image | None]] = {}
-        for place, (size, is_drawn, count) in enumerate(kinds):
-            if size is None:
-                logger.warning("An image of %d x %d is too narrow to edit; it is left out.", *sources[place].size)
-                edited[place] = [None] * count
-            elif place not in edited:
-                alike = [at for at, kind in enumerate(kinds) if kind == (size, is_drawn, count)]
-                group = alike if self._can_pair else [place]
-                images = [sources[at].resize(size, Image.Resampling.LANCZOS) for at in group]
-                rows = self._edit_alike(images, [instructions[at] for at in group], [seeds[at] for at in group])
-                edited |= dict(zip(group, rows, strict=True))
-            yield edited.pop(place)
-
-    def _edit_alike(
-        self, images: list[Image.Image], instructions: list[str], seeds: list[list[int]]
-    ) -> list[list[Image.Image | None]]:
-        """Edit images of one size with as many seeds each, in one call if the pipeline can make several images."""
+    def edit(self, source: Image.Image, instruction: str, seeds: list[int]) -> list[Image.Image | None]:
+        """Edit an image. Blacked-out and very narrow images give None. A `Drawing` takes the size of its source."""
         import torch
 
-        if len(seeds[0]) > 1 and "num_images_per_prompt" not in self.parameters:
-            return [[self._edit_alike(images, instructions, [[seed]])[0][0] for seed in seeds[0]]]
-
-        prompts, count = [self.prompts.image(instruction) for instruction in instructions], len(seeds[0])
+        if max(source.size) > WIDEST * min(source.size):
+            logger.warning("An image of %d x %d is too narrow to edit; it is left out.", *source.size)
+            return [None] * len(seeds)
+        if len(seeds) > 1 and "num_images_per_prompt" not in self.parameters:
+            return [self.edit(source, instruction, [seed])[0] for seed in seeds]
+        size = fit(source.size, self.size)
+        settings = self._settings(size, len(seeds)) | {"prompt": self.prompts.image(instruction)}
+        if not draws(instruction):
+            image = source.resize(size, Image.Resampling.LANCZOS)
+            settings["image"] = [image] * len(seeds) if type(self.pipeline).__name__ in IMAGE_PER_RESULT else image
         # on the CPU, so that the draws are the same on any device
-        generators = [torch.Generator("cpu").manual_seed(seed) for row in seeds for seed in row]
-        pairs = self._pairs(images, prompts, count)
-        if draws(instructions[0]):
-            del pairs["image"]
+        generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
         try:
-            output = self.pipeline(**pairs, **self._settings(images[0].size), generator=generators)
+            output = self.pipeline(**settings, generator=generators)
         except torch.OutOfMemoryError as error:
             raise RunStopped(
-                f"The image editor ran out of memory ({len(generators)} images of {images[0].size} at once). "
-                "Continue with a smaller --editor-batch-size, or with --editor-offload model."
+                f"The image editor ran out of memory ({len(seeds)} images of {size} at once). Continue with "
+                "--editor-offload model."
             ) from error
-        hidden = output.get("nsfw_content_detected") or [False] * len(generators)
-        made = [
+        hidden = output.get("nsfw_content_detected") or [False] * len(seeds)
+        return [
             None if is_hidden or not image.getbbox() else image
             for image, is_hidden in zip(output.images, hidden, strict=True)
         ]
-        return [made[start : start + count] for start in range(0, len(made), count)]
 
-    def _pairs(self, images: list[Image.Image], prompts: list[str], count: int) -> dict[str, Any]:
-        """Arrange images and prompts so that the output comes image by image."""
-        if self._kind in self.PAIRS_REPEATED:
-            return {
-                "image": [image for image in images for _ in range(count)],
-                "prompt": [prompt for prompt in prompts for _ in range(count)],
-            }
-        if self._kind in self.PAIRS:
-            return {"image": images, "prompt": prompts, "num_images_per_prompt": count}
-        one = {"image": images[0], "prompt": prompts[0]}
-        return one if count == 1 else one | {"num_images_per_prompt": count}
-
-    def _settings(self, size: tuple[int, int]) -> dict[str, Any]:
+    def _settings(self, size: tuple[int, int], count: int) -> dict[str, Any]:
         width, height = size
-        settings: dict[str, Any] = {"num_inference_steps": self.steps, "width": width, "height": height}
-        settings |= {"max_area": width * height, "_auto_resize": False}  # else FLUX Kontext works at a megapixel
+        settings: dict[str, Any] = {"num_inference_steps": self.steps, "num_images_per_prompt": count}
+        settings |= {"width": width, "height": height}
+        # Without these FLUX Kontext works at a megapixel. diffusers documents both, the second despite its name.
+        settings |= {"max_area": width * height, "_auto_resize": False}
         if self.pipeline.config.get("is_distilled"):
             settings["guidance_scale"] = 1.0  # a distilled model has no guidance, and warns if asked for it
         if "true_cfg_scale" in self.parameters and self.parameters["true_cfg_scale"].default > 1:
             settings["negative_prompt"] = " "  # without one, Qwen-Image-Edit applies no guidance
         return {name: value for name, value in settings.items() if name in self.parameters}
-
-
-def _size(image: Image.Image, side: int) -> tuple[int, int] | None:
-    """The size at which an image is edited; None if it is too narrow."""
-    return None if max(image.size) > WIDEST * min(image.size) else fit(image.size, side)
 
 
 def fit(size: tuple[int, int], side: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.processes import processes
-from repair_hf.synthesis.options import SMALLEST_EDIT
+from repair_hf.synthesis.options import SMALLEST_EDIT, Dtype, Offload
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
@@ -87,11 +87,10 @@ class EditorOptions(Bounded):
     editor_size: int = opt(
         512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
     )
-    editor_batch_size: int = opt(1, "diffusers: failures to edit at once, if the pipeline supports it.", least=1)
-    editor_dtype: Literal["auto", "float32", "float16", "bfloat16"] = opt(
+    editor_dtype: Dtype = opt(
         "auto", "diffusers: dtype of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
     )
-    editor_offload: Literal["none", "model", "sequential"] = opt(
+    editor_offload: Offload = opt(
         "none", "diffusers: keep unused weights in CPU memory, by whole models or layer by layer."
     )
 
@@ -228,7 +227,6 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
         name,
         steps=options.editor_steps,
         size=options.editor_size,
-        batch_size=options.editor_batch_size,
         dtype=options.editor_dtype,
         offload=options.editor_offload,
         prompts=prompts_of(llm),

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypedDict
 from repair_hf.runtime.options import Bounded, opt
 
 Select = Literal["nearest", "first"]
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+Offload = Literal["none", "model", "sequential"]
 
 # Sides in pixels.
 SMALLEST_SIDE = 32  # no model can say what a smaller image shows

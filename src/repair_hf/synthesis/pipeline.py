@@ -94,8 +94,8 @@ class Synthesizer:
 
         Raises:
             UserError: If the failures were mined from other pairs.
-            RunStopped: If a provider, the budget or the editor's process failed, or answers will come with a batch.
-                The same call continues from there.
+            RunStopped: If a provider, the budget or the editor failed, or answers will come with a batch. The same
+                call continues from there.
         """
         self.builder.check(failures)
         folder = Path(folder)

@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.records.columns import DIRECTIONS
-from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import audit, audit_group
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import edit_caption
@@ -30,11 +29,7 @@ GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops
 
 
 class RepairWorkers:
-    """Audit, instruct and edit many failures at once; `watch` is called with every failure that is finished.
-
-    Raises:
-        UserError: If captions would be audited with a prompt of the user's in groups and with one of ours alone.
-    """
+    """Audit, instruct and edit many failures at once; `watch` is called with every failure that is finished."""
 
     def __init__(
         self,
@@ -50,11 +45,6 @@ class RepairWorkers:
         self.bar, self.watch = bar, watch
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0  # failures that wait for answers of a batch
-        own = [name for name in ("audit_i2t", "audit_i2t_grouped") if name in chat.prompts.own]
-        if options.is_grouped("i2t") and len(own) == 1:
-            raise UserError(
-                f"`grouped_audit` needs audit_i2t.md and audit_i2t_grouped.md in `prompts` or neither, got {own}."
-            )
 
     async def run(self, tasks: Iterable[RepairTask]) -> None:
         """Finish all tasks.

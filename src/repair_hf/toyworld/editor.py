@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from PIL import Image, ImageChops, ImageFilter
 
-from repair_hf.llm.prompts import DRAW, FIT, draws
+from repair_hf.llm.prompts import FIT, Drawing, draws
 from repair_hf.toyworld import captions, mistakes, renderer, variations
 from repair_hf.toyworld.errors import ALIKE, EDITORS, errors_of, name_of
 from repair_hf.toyworld.instructions import apply_image_instruction
@@ -24,36 +24,33 @@ SOFTNESS, GRAIN = 2.0, 4.0  # blur and grain of a smear, in 128ths of the pictur
 NOISE = 0.4  # share of noise in a smear of strength 1
 CHANGED = 40  # difference of pixels, of 255, that is an edit
 
+Box = tuple[int, int, int, int]  # left, top, right and bottom edge
+
 
 class WorldEditor:
     """Edits pictures of the toy world: exactly, or with the errors of its id."""
 
-    batch_size = 8
-    own_process = True  # drawing keeps a core busy
-
     def __init__(self, id: str = "world") -> None:
         self.errors, self.id = errors_of(id, EDITORS), name_of(id, EDITORS)
 
-    def edit(
-        self, sources: list[Image.Image], instructions: list[str], seeds: list[list[int]]
-    ) -> list[list[Image.Image | None]]:
-        """Edit each source with each of its seeds; pictures keep the source's size."""
-        return [
-            [self._draw(picture, instruction, seed) for seed in row]
-            for picture, instruction, row in zip(sources, instructions, seeds, strict=True)
-        ]
-
-    def _draw(self, picture: Image.Image, instruction: str, seed: int) -> Image.Image:
+    def edit(self, source: Image.Image, instruction: str, seeds: list[int]) -> list[Image.Image | None]:
+        """Edit a picture with each seed; the results keep its size."""
         if draws(instruction):
-            return self._imagine(picture, instruction, seed)
-        before = renderer.read_scene(picture)
+            return [self._imagine(source, instruction, seed) for seed in seeds]
+        before = renderer.read_scene(source)
         if instruction.startswith(FIT):
             goal = satisfy(captions.parse(json.loads(instruction.removeprefix(FIT))), before)
         else:
             goal = apply_image_instruction(before, instruction)
         if goal == before:
-            return picture.copy()  # nothing was understood; the no-op rule drops it
+            return [source.copy() for _ in seeds]  # nothing was understood; the no-op rule drops it
+        place = self._place(source, goal)
         edit = f"{before.to_json()}/{instruction}"
+        return [self._candidate(source, before, goal, place, edit, seed) for seed in seeds]
+
+    def _candidate(
+        self, picture: Image.Image, before: Scene, goal: Scene, place: Box | None, edit: str, seed: int
+    ) -> Image.Image:
         rng, scene = random.Random(f"{edit}/{seed}"), goal
         drifts = _errs(self.errors.drift, "drift", edit, rng.random())
         jitter = rng.randrange(1, 2**31)
@@ -63,24 +60,27 @@ class WorldEditor:
         if drifts:
             scene = mistakes.slip(scene, mistakes.unchanged(before, goal), rng)
             scene = replace(scene, layout=rng.randrange(2**31))
-        return self._smeared(renderer.render(scene, size=picture.width, jitter=jitter), picture, goal, rng)
+        return self._smeared(renderer.render(scene, size=picture.width, jitter=jitter), place, rng)
 
-    def _imagine(self, canvas: Image.Image, instruction: str, seed: int) -> Image.Image:
+    def _imagine(self, canvas: Image.Image, instruction: Drawing, seed: int) -> Image.Image:
         """Draw a picture for a caption. Errors are as frequent as in edits: a stated fact is wrong, or any fact."""
-        caption, rng = json.loads(instruction.removeprefix(DRAW)), random.Random(f"{instruction}/{seed}")
+        caption, rng = instruction.caption, random.Random(f"{instruction}/{seed}")
         scene = variations.imagine(caption, rng)
         if _errs(self.errors.missed, "missed", instruction, rng.random()):
             scene = mistakes.slip(scene, mistakes.true_facts(captions.parse(caption), scene), rng)
         if _errs(self.errors.drift, "drift", instruction, rng.random()):
             scene = mistakes.slip(scene, mistakes.facts_of(scene), rng)
-        return self._smeared(renderer.render(scene, size=canvas.width), canvas, scene, rng)
+        return self._smeared(renderer.render(scene, size=canvas.width), self._place(canvas, scene), rng)
 
-    def _smeared(self, drawn: Image.Image, source: Image.Image, goal: Scene, rng: random.Random) -> Image.Image:
+    def _place(self, source: Image.Image, goal: Scene) -> Box | None:
+        """Return where an edit changes a picture, which shows if edits leave a smear."""
+        return _changed(source, renderer.render(goal, size=source.width)) if self.errors.smear else None
+
+    def _smeared(self, drawn: Image.Image, place: Box | None, rng: random.Random) -> Image.Image:
         """Blur and roughen the place of the edit, where a missed change should be, too. `info` stays."""
-        if self.errors.smear == 0:
+        if place is None:
             return drawn
-        asked = renderer.render(goal, size=source.width)
-        box = _within(_changed(source, asked), source.width, rng)
+        box = _within(place, drawn.width, rng)
         part, unit = drawn.crop(box), drawn.width / renderer.SIDE
         size = [max(round(side / (GRAIN * unit)), 1) for side in part.size]
         grain = Image.frombytes("RGB", (size[0], size[1]), rng.randbytes(3 * size[0] * size[1])).resize(part.size)
@@ -97,14 +97,14 @@ def _errs(rate: float, kind: str, edit: str, own: float) -> bool:
     return own < (rate - alike) / (1 - alike)
 
 
-def _changed(before: Image.Image, after: Image.Image) -> tuple[int, int, int, int]:
+def _changed(before: Image.Image, after: Image.Image) -> Box:
     """Return the bounding box of what differs clearly between two pictures; all of them if nothing does."""
     channels = ImageChops.difference(before.convert("RGB"), after.convert("RGB")).split()
     largest = ImageChops.lighter(ImageChops.lighter(channels[0], channels[1]), channels[2])
     return largest.point(lambda value: 255 * (value > CHANGED)).getbbox() or (0, 0, *before.size)
 
 
-def _within(box: tuple[int, int, int, int], side: int, rng: random.Random) -> tuple[int, int, int, int]:
+def _within(box: Box, side: int, rng: random.Random) -> Box:
     """Return the box, or a random patch in it where it is larger than a patch."""
     most = round(PATCH * side)
     left, top = (start + rng.randint(0, max(end - start - most, 0)) for start, end in (box[::2], box[1::2]))

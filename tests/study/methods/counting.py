@@ -12,17 +12,13 @@ from repair_hf.training.step import Step, step_of
 class CountedEditor(WorldEditor):
     """The world's editor in this process, counted. With `gives`, it makes that of each source instead."""
 
-    own_process = False
-
     def __init__(self, gives=None) -> None:
         super().__init__()
         self.made, self.gives = 0, gives
 
-    def edit(self, sources, instructions, seeds):
-        self.made += sum(map(len, seeds))
-        if self.gives is None:
-            return super().edit(sources, instructions, seeds)
-        return [[self.gives(source) for _ in row] for source, row in zip(sources, seeds, strict=True)]
+    def edit(self, source, instruction, seeds):
+        self.made += len(seeds)
+        return super().edit(source, instruction, seeds) if self.gives is None else [self.gives(source)] * len(seeds)
 
 
 def unit(n: int, seed: int = 0) -> torch.Tensor:

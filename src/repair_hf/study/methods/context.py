@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.journal import Journal
-from repair_hf.llm.prompts import draw_instruction
+from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
 from repair_hf.synthesis.candidates import Candidates, open_image_journal
@@ -187,7 +187,7 @@ class MakerContext:
         """Let the editor draw a caption, without another image. If it gives none, raise NoSample."""
         assert self._canvas is not None, "open(draws=True) comes first"
         self.asked.images += 1
-        path = (await self._canvas.make(0, draw_instruction(caption)))[0]
+        path = (await self._canvas.make(0, Drawing(caption)))[0]
         if path is None:
             raise NoSample("editor_failed", "the editor gave no image")
         return path

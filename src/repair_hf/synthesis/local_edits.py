@@ -1,0 +1,66 @@
+"""Make the candidate images of an edit with an editor on this machine, and write each to its file."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.synthesis.images import ImageEditor
+from repair_hf.synthesis.sources import open_picture
+
+
+class EditorThread:
+    """Run an editor in a thread of its own, one edit after the other, beside the event loop."""
+
+    def __init__(self, editor: ImageEditor) -> None:
+        self.editor = editor
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-editor")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Accept edits while open. On closing, finish the edit in progress and drop those that wait."""
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    async def edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
+        """Edit an image file once per path, and write the results there. The name of a path gives the seed.
+
+        Raises:
+            UnreadableImage: If the file cannot be opened.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._edit, source, instruction, paths)
+
+    def _edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
+        seeds = [int(path.stem[:8], 16) for path in paths]
+        for path, image in zip(paths, self.editor.edit(open_picture(source), instruction, seeds), strict=True):
+            save_candidate(path, image, "the editor gave no image")
+
+
+def save_candidate(path: Path, image: Image.Image | None, why_not: str) -> None:
+    """Write a candidate as a lossless PNG, or a file that says why there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if image is None:
+        write_atomically(refusal_file(path), why_not + "\n")
+        return
+    notes = PngInfo()
+    for key, value in image.info.items():
+        if isinstance(value, str):
+            notes.add_itxt(str(key), value)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
+    write_atomically(path, buffer.getvalue())
+
+
+def refusal_file(path: Path) -> Path:
+    """The file that stands for a candidate that the editor did not make."""
+    return path.with_suffix(".none")
