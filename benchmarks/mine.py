@@ -17,8 +17,8 @@ import torch
 from common import GPU_HEADS, GPU_NOTE, PAPER, SMALL, Timing, Vectors, measure, parser, print_notes, print_table
 from datasets import Dataset
 
-from repair_hf.mining.positives import Positives
 from repair_hf.mining.ranking import rank_both_ways
+from repair_hf.pairs.truth import Truth
 
 NOTES = {
     "product": "the bare blocked float32 product, the limit of any exact method",
@@ -91,17 +91,17 @@ def _product(vectors: Vectors, k: int, device: str) -> None:
 
 
 def _mine(vectors: Vectors, k: int, device: str) -> None:
-    positives = Positives.of(vectors.image_of, len(vectors.images))
+    positives = Truth.annotated(vectors.image_of, len(vectors.images))
     rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=k, fps_of_caption=k, device=device)
 
 
 def _mine_default(vectors: Vectors, k: int, device: str) -> None:
-    positives = Positives.of(vectors.image_of, len(vectors.images))
+    positives = Truth.annotated(vectors.image_of, len(vectors.images))
     rank_both_ways(vectors.images, vectors.texts, positives, fps_of_image=5, fps_of_caption=1, device=device)
 
 
 def _evaluate(vectors: Vectors, k: int, device: str) -> None:
-    positives = Positives.of(vectors.image_of, len(vectors.images))
+    positives = Truth.annotated(vectors.image_of, len(vectors.images))
     rank_both_ways(vectors.images, vectors.texts, positives, device=device)
 
 

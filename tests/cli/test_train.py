@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -194,7 +195,8 @@ def test_declared_near_duplicates_are_masked(clip_folder, tmp_path, capsys):
     """The first loss is that of a matrix without the four cells in which two copies of a photograph stand."""
     folder = tmp_path / "photos"
     folder.mkdir()
-    pictures = [Image.effect_noise((40, 30), 90).convert("RGB") for _ in range(5)]
+    noise = np.random.default_rng(0).integers(256, size=(5, 30, 40, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(values) for values in noise]
     pictures.append(pictures[0].copy())
     pictures[5].putpixel((20, 15), (0, 0, 0))  # the first again, but for a pixel
     for number, picture in enumerate(pictures):

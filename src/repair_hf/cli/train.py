@@ -87,7 +87,8 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what would be trained on."""
-    from repair_hf.runtime.run_folder import finish_stage, finished
+    from repair_hf.runtime.run_folder import check_stage, finish_stage, finished
+    from repair_hf.training.checkpoints import find_checkpoint
 
     is_first = config.process_index == 0
     if is_first:
@@ -100,6 +101,9 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         check_login(config.repository)
     trainer = _trainer(pairs_options, stage, options, config)
     if stage.dry_run:
+        wanted, options_now = config.resume_from_checkpoint or None, trainer.options
+        checkpoint = find_checkpoint(wanted, stage.output, trainer.run, logs=is_first)
+        check_stage(stage.output, command="train", options=options_now, is_bound=wanted == "last" and bool(checkpoint))
         return _print_pairs(trainer.fill.report()) if is_first else None
     summary = finished(stage.output, trainer.options, needs=("fill", "steps", "seconds", "seconds_per_step", "loss"))
     is_done, repo = summary is not None, _repository(config) if pushes and is_first else None

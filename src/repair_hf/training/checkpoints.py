@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import read_json
+from repair_hf.runtime.own_files import intact, read_json
 from repair_hf.runtime.run_folder import differences, write_atomically
 from repair_hf.training.collation import count_distinct
 from repair_hf.training.config import RepairConfig
@@ -95,7 +95,8 @@ def seal(folder: Path, run: Mapping[str, Any]) -> None:
 def fault(folder: Path) -> str | None:
     """Return what is wrong with a checkpoint, as a short clause; None if it is whole."""
     try:
-        files = read_json(folder / SEAL, needs=["run", "files"])["files"]
+        with intact(folder / SEAL):
+            files = dict(read_json(folder / SEAL, needs=["run", "files"])["files"])
     except FileNotFoundError:
         return f"{SEAL} is missing, so it was not written to its end"
     except UserError as error:
@@ -108,8 +109,8 @@ def fault(folder: Path) -> str | None:
     return None
 
 
-def find_checkpoint(wanted: str | None, config: RepairConfig, run: Mapping[str, Any]) -> Path | None:
-    """Resolve `resume_from_checkpoint` (a folder, `last` or None) to a folder, or to None to start anew.
+def find_checkpoint(wanted: str | None, output: str, run: Mapping[str, Any], *, logs: bool = True) -> Path | None:
+    """Resolve `resume_from_checkpoint` (a folder, `last` of those in `output`, or None) to a folder; None starts anew.
 
     Raises:
         UserError: If a named folder is not a whole checkpoint, or the last checkpoint is of another run.
@@ -123,8 +124,8 @@ def find_checkpoint(wanted: str | None, config: RepairConfig, run: Mapping[str, 
                 "Give a `checkpoint-...` folder, or `last`."
             )
         return Path(wanted)
-    newest, aside = newest_checkpoint(str(config.output_dir))
-    if aside and config.process_index == 0:
+    newest, aside = newest_checkpoint(output)
+    if aside and logs:
         faults = ", ".join(f"{path} ({why})" for path, why in aside.items())
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
         logger.warning("Left aside: %s; %s.", faults, instead)

@@ -124,8 +124,8 @@ class RepairTrainer(Trainer):
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
         stored = partial(pixels_of, preprocessor=encoder.preprocessor, cache_images=args.cache_images)
         self._validation = eval_dataset, eval_dataset and stored(eval_dataset.images, "image")
-        self.run = self._identity(peft_config, objective)
-        self.options = {"output": str(args.output_dir), "pairs": IN_MEMORY, **self.run, "model_digest": base_digest}
+        self.run = self._identity(peft_config, objective) | {"model_digest": base_digest}
+        self.options = {"output": str(args.output_dir), "pairs": IN_MEMORY, **self.run}
         self.options |= _named_records(records)
         self._has_trained = False
         self._terms: dict[str, list[Tensor]] = {}  # since the last log
@@ -148,9 +148,10 @@ class RepairTrainer(Trainer):
         folder, wanted = str(self.args.output_dir), resume_from_checkpoint
         if wanted is None or wanted is True:
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
-        checkpoint = find_checkpoint(wanted or None, self.args, self.run)
+        is_main = self.is_world_process_zero()
+        checkpoint = find_checkpoint(wanted or None, folder, self.run, logs=is_main)
         self._has_trained, self._terms = True, {}
-        if self.is_world_process_zero():
+        if is_main:
             open_stage(folder, command="train", options=self.options, is_bound=wanted == "last" and bool(checkpoint))
         size = space_needed(self.model, self.args)
         check_room(folder, size)
@@ -161,7 +162,7 @@ class RepairTrainer(Trainer):
             self.save_state()
         self.model.eval()
         self.summary = summarize(self, result.global_step)
-        if self.is_world_process_zero():
+        if is_main:
             finish_stage(folder, self.summary)
         return result
 
