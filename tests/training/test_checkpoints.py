@@ -110,8 +110,8 @@ def test_a_damaged_checkpoint_is_left_aside(folder, name, spoil):
     assert name in aside[folder / "checkpoint-10"] or (name, spoil) == (SEAL, flip)  # then a digest is another
 
 
-def test_a_resume_names_what_it_leaves_aside(folder, config, caplog):
-    settings = config(folder=".")
+def test_a_resume_names_what_it_leaves_aside(folder, caplog):
+    settings = str(folder)
     (folder / "checkpoint-10" / "optimizer.pt").unlink()
     cut(folder / "checkpoint-9" / "model.safetensors")
     assert find_checkpoint("last", settings, RUN) == folder / "checkpoint-2"

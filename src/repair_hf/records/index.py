@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
@@ -86,20 +87,19 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
     if missing := sorted(set(COLUMNS) - set(records.column_names)):
         raise UserError(f"The records lack {missing}; they have {records.column_names}. See `load_records`.")
     arrow = records.select_columns(COLUMNS).with_format("arrow")
-    table = arrow.select_columns(COLUMNS[:5])[:].to_pandas()
+    table = arrow.select_columns(COLUMNS[:5])[:]
+    frame = table.select(["record_id", "direction", "fp_score"]).to_pandas()
     sides, sizes = [], {"image": len(pairs.images), "caption": len(pairs.captions)}
     for direction, query, negative in (("i2t", "image", "caption"), ("t2i", "caption", "image")):
         has_edit = [part for block in arrow.iter(1024) for part in block[EDIT[direction]].is_valid().to_pylist()]
-        found = table.assign(q=_rows(table["q_id"], pairs, query), fp=_rows(table["fp_id"], pairs, negative))
-        found = found.assign(has_edit=has_edit)[
-            (table["direction"] == direction) & (found["q"] >= 0) & (found["fp"] >= 0)
-        ]
-        sides.append(Failures(found, sizes[query], sizes[negative]))
+        q, fp = _rows(table["q_id"], pairs, query), _rows(table["fp_id"], pairs, negative)
+        ours = (frame["direction"] == direction) & (q >= 0) & (fp >= 0)
+        sides.append(Failures(frame.assign(q=q, fp=fp, has_edit=has_edit)[ours], sizes[query], sizes[negative]))
     return sides[0], sides[1]
 
 
-def _rows(ids: pd.Series, pairs: Pairs, kind: str) -> np.ndarray:
+def _rows(ids: pa.ChunkedArray, pairs: Pairs, kind: str) -> np.ndarray:
     """Map ids to rows of the pairs' images or captions; -1 for others."""
     items = (pairs.images if kind == "image" else pairs.captions).with_format("arrow")
-    known = items[f"{kind}_id"][:]
-    return pc.index_in(ids.to_numpy(), value_set=known).fill_null(-1).to_numpy().astype(np.int64)
+    known = items[f"{kind}_id"][:].cast(pa.large_string())
+    return pc.index_in(ids.cast(pa.large_string()), value_set=known).fill_null(-1).to_numpy().astype(np.int64)
