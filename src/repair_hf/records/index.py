@@ -102,4 +102,5 @@ def _rows(ids: pa.ChunkedArray, pairs: Pairs, kind: str) -> np.ndarray:
     """Map ids to rows of the pairs' images or captions; -1 for others."""
     items = (pairs.images if kind == "image" else pairs.captions).with_format("arrow")
     known = items[f"{kind}_id"][:].cast(pa.large_string())
-    return pc.index_in(ids.cast(pa.large_string()), value_set=known).fill_null(-1).to_numpy().astype(np.int64)
+    whole = ids.cast(pa.large_string()).combine_chunks()  # a lookup hashes what is known once for each chunk
+    return pc.index_in(whole, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
