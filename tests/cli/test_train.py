@@ -130,7 +130,7 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
     names = ("step", "loss", "loss_global", "loss_grid", "logit_scale", "grad_norm", "learning_rate")
     for one, other in zip(whole[:-1], resumed[:-1], strict=True):  # the last line says how long it took
         assert [other[name] for name in names] == pytest.approx([one[name] for name in names], rel=1e-5, abs=1e-5)
-    assert [line["step"] for line in whole[:4]] == [5, 7, 10, 14]
+    assert {5, 7, 10, 14} <= {line["step"] for line in whole}
     weights = [AutoModel.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "out")]
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)

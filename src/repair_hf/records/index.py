@@ -101,6 +101,6 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
 def _rows(ids: pa.ChunkedArray, pairs: Pairs, kind: str) -> np.ndarray:
     """Map ids to rows of the pairs' images or captions; -1 for others."""
     items = (pairs.images if kind == "image" else pairs.captions).with_format("arrow")
-    known = items[f"{kind}_id"][:].cast(pa.large_string())
-    whole = ids.cast(pa.large_string()).combine_chunks()  # a lookup hashes what is known once for each chunk
-    return pc.index_in(whole, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    # in one piece each: a cast copies the offsets before a chunk, and a lookup hashes what is known for each chunk
+    known, wanted = (each.combine_chunks().cast(pa.large_string()) for each in (items[f"{kind}_id"][:], ids))
+    return pc.index_in(wanted, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
