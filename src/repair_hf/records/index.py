@@ -87,7 +87,7 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
     if missing := sorted(set(COLUMNS) - set(records.column_names)):
         raise UserError(f"The records lack {missing}; they have {records.column_names}. See `load_records`.")
     arrow = records.select_columns(COLUMNS).with_format("arrow")
-    table = arrow.select_columns(COLUMNS[:5])[:]
+    table = arrow.select_columns(COLUMNS[:5])[:].combine_chunks()  # casts copy the offsets before each chunk
     frame = table.select(["record_id", "direction", "fp_score"]).to_pandas()
     sides, sizes = [], {"image": len(pairs.images), "caption": len(pairs.captions)}
     for direction, query, negative in (("i2t", "image", "caption"), ("t2i", "caption", "image")):
@@ -101,6 +101,6 @@ def index_failures(records: Dataset, pairs: Pairs) -> tuple[Failures, Failures]:
 def _rows(ids: pa.ChunkedArray, pairs: Pairs, kind: str) -> np.ndarray:
     """Map ids to rows of the pairs' images or captions; -1 for others."""
     items = (pairs.images if kind == "image" else pairs.captions).with_format("arrow")
-    # in one piece each: a cast copies the offsets before a chunk, and a lookup hashes what is known for each chunk
+    # in one piece each: a lookup hashes what is known once for each chunk
     known, wanted = (each.combine_chunks().cast(pa.large_string()) for each in (items[f"{kind}_id"][:], ids))
     return pc.index_in(wanted, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
