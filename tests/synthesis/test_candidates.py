@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ledgers import ledger_in
 from PIL import Image
 from small_world import sources_of
 
-from repair_hf.llm.budget import Budget
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
@@ -41,9 +41,11 @@ def test_nobody_is_forgotten_between_two_batches(sources, tmp_path):
             assert None not in await candidates.make((start + step) % 12, f"#{start:02x}00{step:02x}")
 
     async def work() -> None:
-        candidates = Candidates(Painter(batch_size=1), sources, tmp_path, count=1, seed=0)
-        async with candidates.open():
-            await asyncio.wait_for(asyncio.gather(*(one_after_another(candidates, start) for start in range(5))), 300)
+        with ledger_in(tmp_path) as ledger:
+            candidates = Candidates(Painter(batch_size=1), sources, ledger, count=1, seed=0)
+            async with candidates.open():
+                work = (one_after_another(candidates, start) for start in range(5))
+                await asyncio.wait_for(asyncio.gather(*work), 300)
 
     asyncio.run(work())
 
@@ -62,8 +64,11 @@ def test_batches_hold_images_of_one_shape(tmp_path):
 
 def test_a_budget_needs_a_price(sources, tmp_path):
     editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
-    with pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"):
-        Candidates(editor, sources, tmp_path, count=1, seed=0, budget=Budget(max_usd=1))
+    with (
+        ledger_in(tmp_path, max_usd=1) as ledger,
+        pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"),
+    ):
+        Candidates(editor, sources, ledger, count=1, seed=0)
 
 
 def test_makes_only_what_is_missing(sources, tmp_path):

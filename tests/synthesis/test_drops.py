@@ -7,7 +7,7 @@ from datasets import Dataset
 from scripted import Scripted, synthesize
 from small_world import Editor
 
-from repair_hf.llm.provider import Reply
+from repair_hf.llm.ledger import Reply
 from repair_hf.records.dataset import save_records
 from repair_hf.runtime.options import UserError
 
