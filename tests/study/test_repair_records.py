@@ -133,12 +133,12 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
 
 
 def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
-    """Of six images, two were bought here at a dollar each; some of the answers were paid by another product."""
+    """Some of the answers and images were paid by another product."""
     use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25, "dollars_saved": 0.125, "stage": "audit"}
     asked = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
     bought = use | {"stage": "edit", "direction": "t2i", "calls": 2, "dollars": 2.0}
     paid = [use | {"direction": "i2t", "dollars": 40.0}, bought]  # includes inherited answers
-    summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1}}
+    summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1, "dollars": 6.0}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert cost_of([tmp_path], {}) == (12, 6, 0.75 + 6.0)
     assert cost_of([tmp_path], {"i2t": 0.0, "t2i": 0.5}) == (4, 3, 0.1875 + 3.0)

@@ -178,7 +178,8 @@ class Ledger:
         try:
             yield
         except BaseException:
-            self.database.execute("ROLLBACK")
+            if self.database.in_transaction:  # on a full disk SQLite has rolled back already
+                self.database.execute("ROLLBACK")
             raise
         self.database.execute("COMMIT")
 

@@ -169,7 +169,8 @@ def _dollars(summary: Mapping[str, Any], shares: Mapping[str, float]) -> float |
     if any(use["unpriced"] for use in summary["paid"]):
         return None
     texts = sum((use["dollars"] + use["dollars_saved"]) * shares.get(use["direction"], 1.0) for use in summary["llm"])
-    return texts + summary["images"]["dollars"] * shares.get("t2i", 1.0)
+    images = summary["images"].get("dollars")  # earlier versions did not write it
+    return None if images is None else texts + images * shares.get("t2i", 1.0)
 
 
 def _shares(some: Dataset, all_of_them: Dataset) -> dict[str, float]:
