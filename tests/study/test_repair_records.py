@@ -47,7 +47,7 @@ def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(mon
         type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
-    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm))
+    records = RepairRecords(setting, tmp_path)
     variant = METHODS["repair-2-rounds"]
     one, other = (records.make_rounds(variant, Knobs(rate, 1.0, 1.0))[1] for rate in (1e-4, 3e-4))
     assert one[0] == other[0] and one[1] != other[1]
@@ -119,9 +119,7 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     mined = [row | ranked | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
     (tmp_path / "repair-i2t-t2i-failures").mkdir()
     pd.DataFrame(mined).to_parquet(tmp_path / "repair-i2t-t2i-failures" / "failures.parquet")
-    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm)).make_rounds(
-        METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0)
-    )[0]
+    records = RepairRecords(setting, tmp_path).make_rounds(METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0))[0]
     assert records["direction"][:] == ["i2t"] * 4 + ["t2i"] * 4 and len(set(records["record_id"][:])) == 8
     assert has_edit(records).tolist() == [True] * 4 + [False] * 4
     assert [words[0] for words in typed] == ["mine", "synthesize", "mine"]  # the failures alone are made

@@ -140,6 +140,7 @@ def check_key(model: str, base_url: str | None) -> None:
     missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
     named = sorted(name for name in missing if name.endswith("_API_KEY"))
     found = key_names(model)
+    use_keys(found)
     if named == sorted(missing) and named and not found and litellm.api_key is None:
         raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
     if found and not any(os.environ[name].isprintable() and os.environ[name].strip() for name in found):
