@@ -130,6 +130,11 @@ class _FromRecords(Anchors):
     def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
         return {"i2t": len(texts), "t2i": len(images)}
 
+    def _share_of(self, by_image: Groups, by_caption: Groups) -> float:
+        """Return the share of anchors whose image or whose caption has a record in these."""
+        has_record = (by_image.count[self.pairs.caption_image] > 0) | (by_caption.count[:-1] > 0)
+        return float(has_record.mean())
+
     def _with_edits(self, truth: Truth) -> Truth:
         """Add what the edits were made for: an image's caption, and a caption's image."""
         i2t, t2i = self.i2t.n_edits, self.t2i.n_edits
@@ -156,8 +161,7 @@ class Edits(_FromRecords):
 
     @property
     def share(self) -> float:
-        of_image = self.t2i.edits_by_negative.count[self.pairs.caption_image]
-        return float(((of_image > 0) | (self.i2t.edits_by_negative.count[:-1] > 0)).mean())
+        return self._share_of(self.t2i.edits_by_negative, self.i2t.edits_by_negative)
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images, chance = self.pairs.caption_image[anchors], self.chance(epochs, anchors)
@@ -186,8 +190,7 @@ class PaperGrid(_FromRecords):
 
     @property
     def share(self) -> float:
-        of_image = self.i2t.by_query.count[self.pairs.caption_image]
-        return float(((of_image > 0) | (self.t2i.by_query.count[:-1] > 0)).mean())
+        return self._share_of(self.i2t.by_query, self.t2i.by_query)
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images, chance = self.pairs.caption_image[anchors], self.chance(epochs, anchors)
