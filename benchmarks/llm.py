@@ -1,4 +1,4 @@
-"""Time the LLM client beside a bare loop of LiteLLM calls: what do the journal, the limits and the validation cost?
+"""Time the LLM client beside a bare loop of LiteLLM calls: what do the ledger, the limits and the validation cost?
 
     python benchmarks/llm.py
     python benchmarks/llm.py --requests 1000 --image-bytes 200000
@@ -28,7 +28,7 @@ from statistics import median
 from common import parser, print_table
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.prompts import SHIPPED
@@ -88,9 +88,9 @@ async def _rounds(args) -> list[dict[str, Rate]]:
     found = []
     with _server(args.latency) as base_url:
         for number in range(args.repeat + 1):
-            with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
+            with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.sqlite") as ledger:
                 options = RequestOptions(timeout=TIMEOUT, limits=Limits(args.concurrency))
-                chat = ChatModel(MODEL, journal=journal, base_url=base_url, options=options)
+                chat = ChatModel(MODEL, ledger=ledger, base_url=base_url, options=options)
                 ways, rates = {"bare": _bare(base_url), "client": _client(chat)}, {}
                 for way in reversed(ways) if number % 2 else ways:
                     questions = [_question(next(numbers), image) for _ in range(args.requests)]
@@ -101,7 +101,7 @@ async def _rounds(args) -> list[dict[str, Rate]]:
 
 
 def _question(number: int, image: str) -> list[dict]:
-    """Return the messages of an audit; the number makes them unique, so the journal answers none of them."""
+    """Return the messages of an audit; the number makes them unique, so the ledger answers none of them."""
     return SHIPPED.chat(
         "audit_i2t",
         query_image=image,

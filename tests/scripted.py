@@ -10,10 +10,9 @@ from datasets import Dataset
 from small_world import World
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.failures import ProviderError
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.errors import ProviderError
+from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.provider import Reply
 from repair_hf.llm.sending import RequestOptions
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.pipeline import Synthesizer
@@ -76,9 +75,9 @@ def synthesize(
     **options,
 ) -> tuple[Dataset, Dataset, Synthesizer]:
     """Run a synthesis: records, dropped failures, and the synthesizer."""
-    with Journal(folder / "journal.jsonl") as journal:
+    with Ledger(folder / "ledger.sqlite") as ledger:
         request = RequestOptions(limits=Limits(concurrency))
-        chat = ChatModel(oracle.MODEL, journal=journal, provider=provider or Scripted(), options=request)
+        chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider or Scripted(), options=request)
         synthesizer = Synthesizer(world.pairs, world.encoder, chat, editor or WorldEditor(), **options)
         records, dropped = synthesizer.run(world.failures if failures is None else failures, folder)
     return records, dropped, synthesizer

@@ -10,6 +10,7 @@ import pytest
 from datasets import Dataset
 from desk import blocks, lines
 from huggingface_hub.constants import HF_HUB_CACHE
+from ledgers import pay
 from recipe_data import Photographs, cache_models, karpathy, make_records
 
 from repair_hf.cli.main import main
@@ -57,7 +58,7 @@ def earlier_results(clip: Path) -> None:
         shutil.copytree(clip, Path(folder) / "retriever")
     for records in ("runs/coco30k/records", "runs/coco30k-study/products/repair-records"):
         make_records(pairs, Path(records))
-    Path(records, "journal.jsonl").touch()
+    pay(Path(records), "key")
 
 
 def commands(page: str) -> list[tuple[str, ...]]:

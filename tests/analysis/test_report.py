@@ -5,6 +5,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import ledgers
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +18,6 @@ from repair_hf.analysis.world_truth import measure
 from repair_hf.cli.main import main
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Entry, open_journal
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
@@ -178,7 +178,7 @@ def test_the_numbers_of_the_report_are_those_of_the_records(report, judged):
     hubs, wrong = pd.read_csv(report / "hubs.csv"), material.kept[material.kept["direction"] == "t2i"]["fp_id"]
     assert hubs[hubs["kind"] == "image"]["queries"].max() == wrong.value_counts().max()
     costs = pd.read_csv(report / "costs.csv")
-    answers = len((judged / "records" / "journal.jsonl").read_text().splitlines())
+    answers = len(ledgers.rows(judged / "records"))
     assert costs[costs["direction"] == "both"]["answers"].item() == answers
     assert costs[costs["stage"] == "label"]["answers"].item() > 0
 
@@ -197,11 +197,11 @@ def test_labels_of_images_agree_with_what_the_instruction_changes(report, judged
 def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, tmp_path, monkeypatch, capsys):
     """Of each folder alone the answers cost next to nothing; the images bring the run up to the ceiling."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    image = Entry("image", "a.png", "stop", 1, 1, 6.0 / len(places), "edit", "t2i", "some/editor", "some/editor")
     for place in places:
         shutil.copytree(toy_run / "records", tmp_path / "run" / place)
-        with open_journal(tmp_path / "run" / place, "images") as journal:
-            journal.put(image)
+        (tmp_path / "run" / place / "ledger.sqlite").unlink()
+        image = {"dollars": 6.0 / len(places), "stage": "edit", "direction": "t2i", "run": place}
+        ledgers.pay(tmp_path / "run", place, **image)
     log = tmp_path / "requests.jsonl"
     with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
         words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
@@ -214,8 +214,8 @@ def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, 
 def test_labelling_again_asks_nothing(report, judged):
     folder, rows = judged / "records", [row for row in load_records(judged / "records") if row["direction"] == "t2i"]
     before = (folder / "error_types.jsonl").read_bytes()
-    with open_journal(folder) as journal:
-        chat = ChatModel(oracle.MODEL, journal=journal, provider=oracle.provider())
+    with ledgers.ledger_in(folder) as ledger:
+        chat = ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider())
         assert label_images(chat, rows, folder / "error_types.jsonl") == 0
     assert chat.usage["label", "t2i"].calls == 0 and chat.usage["label", "t2i"].replayed == len(rows) > 0
     assert (folder / "error_types.jsonl").read_bytes() == before

@@ -24,7 +24,7 @@ def demo(tmp_path_factory):
         with redirect_stdout(StringIO()) as shown:
             assert main(words) == 0
         outputs.append(shown.getvalue())
-        made = [*folder.rglob("*.safetensors"), *folder.rglob("journal.jsonl"), *folder.rglob("*.parquet")]
+        made = [*folder.rglob("*.safetensors"), *folder.rglob("ledger.sqlite"), *folder.rglob("*.parquet")]
         stamps.append({path: path.stat().st_mtime_ns for path in made})
     return folder, outputs, stamps
 

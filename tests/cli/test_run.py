@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ledgers import pay, rows
 
 from repair_hf.cli.main import main
-from repair_hf.llm.journal import Entry, open_journal
+from repair_hf.llm.ledger_file import paid_by
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.synthesis.rounds import mean_gain, paid_by, records_of_rounds, remaining_ceilings, round_rows
+from repair_hf.synthesis.rounds import mean_gain, records_of_rounds, round_rows
 
 NOISY = "world/oracle?keeps_bad=0.3&rejects_good=0.3"
 
@@ -49,7 +50,7 @@ def done(words, recipe) -> tuple[Path, dict[Path, int]]:
     """The folder of a run that was killed in its second round and resumed; the times of round 1 when it was killed."""
     out = recipe.parent / "out"
     with subprocess.Popen([sys.executable, "-m", "repair_hf", *words], stdout=subprocess.DEVNULL) as process:
-        while not (out / "round-2" / "records" / "journal.jsonl").exists():
+        while not answers(out / "round-2"):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -120,32 +121,28 @@ def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recip
     (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": most}))
     assert main(words) == 1
     shown = capsys.readouterr()
-    assert sum(map(answers, out.glob("round-*"))) == most and "--max-usd 1.5 --max-calls 5 --output" in shown.out
+    assert sum(map(answers, out.glob("round-*"))) == most and f"--ledger {out}" in shown.out
     assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.0000 are paid" in shown.err
     (tight / "synthesize.yaml").write_text(yaml.safe_dump(options | {"max_calls": 2 * most}))
     assert main(words) == 0 and answers(out / "round-2") > 5
 
 
 def answers(folder: Path) -> int:
-    return len((folder / "records" / "journal.jsonl").read_text().splitlines())
+    return sum(row["calls"] for row in rows(folder / "records"))
 
 
-def test_what_other_rounds_leave_of_ceilings(tmp_path):
-    """Images count as dollars and not as answers of the LLM; a ceiling that is passed already leaves nothing."""
+def test_all_rounds_count_in_their_order(tmp_path):
     rounds = [tmp_path / f"round-{number}" / "records" for number in (2, 10)]
     for number, folder in enumerate(rounds, 1):
-        with open_journal(folder) as journal, open_journal(folder, "images") as images:
-            for n in range(3):
-                paid = Entry(f"{n}", "text", "stop", 1, 1, 0.5 * number, "audit", "t2i", "some/model", "model")
-                journal.put(paid)
-                images.put(paid._replace(stage="edit", dollars=2.0))
+        run = folder.relative_to(tmp_path).as_posix()
+        folder.mkdir(parents=True)
+        for n in range(3):
+            pay(tmp_path, f"{run} {n}", 0.5 * number, run=run)
+            pay(tmp_path, f"{run} image {n}", 2.0, run=run, stage="edit", direction="t2i")
     for other in ("round-1-old", "round-"):  # somebody's copy
         (tmp_path / other / "records").mkdir(parents=True)
     assert records_of_rounds(tmp_path) == rounds
     assert paid_by(rounds) == (4.5 + 12.0, 6)
-    assert remaining_ceilings(20.0, 10, rounds[:1]) == {"max_usd": 20.0 - 7.5, "max_calls": 7}
-    assert remaining_ceilings(5.0, 2, rounds[:1]) == {"max_usd": 0, "max_calls": 0}
-    assert remaining_ceilings(20.0, None, []) == {"max_usd": 20.0} and remaining_ceilings(None, None, rounds) == {}
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from ledgers import ledger_in, rows
 from study_runs import stamps, study
 
 from repair_hf.cli.main import main
-from repair_hf.study.products import paid
+from repair_hf.llm.ledger_file import paid_by
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 
@@ -50,9 +51,10 @@ def test_two_processes_share_a_folder_and_pay_nothing_twice(tmp_path):
     ]
     shown = [process.communicate(timeout=1800)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], shown
-    journals = list(tmp_path.glob("products/*-records/journal.jsonl"))
-    keys = [json.loads(line)["key"] for journal in journals for line in journal.open()]
-    assert len(keys) == len(set(keys)) > 100
+    with ledger_in(tmp_path) as ledger:
+        assert (
+            ledger.total[1] > 100 and not ledger.database.execute("SELECT 1 FROM call WHERE state = 'lost'").fetchone()
+        )
     assert len(list(tmp_path.glob("products/*-records/summary.json"))) == 2
     tables = [text.partition("The regime")[2] for text in shown]
     assert tables[0] == tables[1] != ""
@@ -76,11 +78,11 @@ def test_a_killed_study_goes_on_and_loses_one_cell_at_most(tmp_path):
     whole = [path.parent for path in out.rglob("summary.json")]
     assert len(whole) >= 3 and not (out / "study.md").exists()
     before = {path: when for path, when in stamps(out).items() if path.parent in whole}
-    journal = (out / "products" / "sugarcrepe" / "journal.jsonl").read_text()
+    paid = rows(out / "products" / "sugarcrepe")
     study(*words[1:])
     after = stamps(out)
     assert {path: after[path] for path in before} == before
-    assert (out / "products" / "sugarcrepe" / "journal.jsonl").read_text() == journal
+    assert rows(out / "products" / "sugarcrepe") == paid
 
 
 @pytest.mark.slow
@@ -94,11 +96,11 @@ def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp
         assert main([*words, "0.02"]) == 1
         says = capsys.readouterr().err
         assert "The study's limit is reached at `sugarcrepe`" in says and "`max_usd`" in says
-        first, answers = paid([*(out / "products").iterdir()])
+        first, answers = paid_by([*(out / "products").iterdir()])
         assert 0.01 < first <= 0.02 and f"{answers:,} LLM answers" in says
         assert main([*words, "1"]) == 0
     table = pd.read_csv(out / "overhead.csv").set_index("method")
-    whole, answers = paid([*(out / "products").iterdir()])
+    whole, answers = paid_by([*(out / "products").iterdir()])
     # equal captions are asked about once, and count each time
     assert table.loc["laclip", "llm_calls"] == 160 and table.loc["sugarcrepe", "llm_calls"] == 480
     assert 600 < answers < 640 and whole < table["dollars"].sum() < 1.1 * whole

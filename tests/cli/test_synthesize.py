@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from ledgers import answers, pay, rows
 from provider_server import ImageServer, png
 from scripted import shown_in
 
 from repair_hf.cli.main import main
-from repair_hf.llm.journal import Journal, bills, lost, read_entries
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMS, errors_of
@@ -38,7 +38,7 @@ def test_leaves_a_folder_that_explains_itself(output):
     assert {way: found["mined"] for way, found in summary["directions"].items()} == {"t2i": 4, "i2t": 16}
     assert len(load_records(output)) == sum(found["kept"] for found in summary["directions"].values())
     for part in ("llm", "paid"):  # by this run; by all runs in the folder
-        assert sum(use["calls"] for use in summary[part]) == len((output / "journal.jsonl").read_text().splitlines())
+        assert sum(use["calls"] for use in summary[part]) == answers(output)
     assert summary["images"]["made"] == len(list((output / "candidates").rglob("*.png")))
     assert {"config.yaml", "command.txt", "versions.json", "README.md"} <= {path.name for path in output.iterdir()}
 
@@ -78,17 +78,17 @@ def test_ceilings_do_not_count_what_other_folders_have_paid(inputs, tmp_path, ca
         words = ["--output", str(folder), "--max-calls", "6", "--max-usd", "20", *more]
         assert synthesize(*inputs, *WORLD, *words) == 1
         assert "--max-calls 6 is reached: 6 answers are paid" in capsys.readouterr().err
-        assert len((folder / "journal.jsonl").read_text().splitlines()) == 6
-        with Journal(one / "journal.jsonl") as journal:
-            journal.put(lost("audit", "i2t", "m", 30.0)) if folder == one else None
+        assert len([row for row in rows(folder) if not row["inherited"]]) == 6
+        if folder == one:
+            pay(one, "dear", 30.0)
 
 
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output), "--dry-run") == 0
     shown = capsys.readouterr().out
-    answers = len((output / "journal.jsonl").read_text().splitlines())
-    assert "measured in this folder" in shown and f"already holds {answers} answers, for $0.00" in shown
+    count = answers(output)
+    assert "measured in this folder" in shown and f"already holds {count} answers, for $0.00" in shown
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
@@ -104,9 +104,9 @@ def test_a_local_model_runs_through_the_whole_command(inputs, vlm_folder, tmp_pa
     summary = json.loads((output / "summary.json").read_text())
     for direction, count in (("t2i", 4), ("i2t", 16)):
         assert summary["directions"][direction]["dropped"] == {"llm_unparsed": count}
-    answers = [json.loads(line) for line in (output / "journal.jsonl").read_text().splitlines()]
-    assert len(answers) == sum(use["calls"] for use in summary["paid"]) == 40  # each was asked twice
-    assert {answer["model"].partition("@")[0] for answer in answers} == {"vlm"}
+    paid = rows(output)
+    assert len(paid) == sum(use["calls"] for use in summary["paid"]) == 40  # each was asked twice
+    assert {row["model"].partition("@")[0] for row in paid} == {"vlm"}
     shown = capsys.readouterr().out
     assert "llm unparsed" in shown and "$0.00" in shown
     (model / "generation_config.json").write_text(json.dumps(settings, indent=1))
@@ -190,14 +190,13 @@ def test_unusable_answers_are_asked_for_again_by_the_next_run_and_not_for_ever(
         (_, two, _), (code, one, told), (last, none, _) = (run("b", useless) for _ in range(3))
         assert two == first and code == last == 1 and none == 0 and "Raise --answer-attempts" in told[-1]
         assert 2 * one == two or useless is _deep  # each question a third time; there, only edits
-    keys = [json.loads(line)["key"] for line in (tmp_path / "b" / "journal.jsonl").read_text().splitlines()]
-    assert len(keys) == len(set(keys)) == two + one
+    assert answers(tmp_path / "b") == two + one
 
 
 def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(inputs, tmp_path, monkeypatch, capsys):
     """While the LLM is down for captions, and the editor for two images of four; a third one is refused."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr("repair_hf.llm.failures._wait", lambda *_: 0.0)
+    monkeypatch.setattr("repair_hf.llm.sending.Retries.wait_after", lambda *_: 0.0)
     Dataset.from_parquet(f"{inputs[3]}/failures.parquet").select(range(6)).to_parquet(tmp_path / "failures.parquet")
     down, is_down = (500, {"error": {"message": "boom"}}, {}), True
 
@@ -221,8 +220,7 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
     first, second, third = found
     assert first[0] == {"editor_failed": 3, "llm_failed": 2} and told == [True, False, False]
     assert second[0]["editor_failed"] == 1 and not second[0]["llm_failed"] and third == second
-    keys = [entry.key for entry in read_entries(bills(tmp_path / "r"))]
-    assert len(keys) == len(set(keys)) and second[2] == first[2] + 2 == 1 + 1 + 2 * 8 + 2
+    assert second[2] == first[2] + 2 == 1 + 1 + 2 * 8 + 2
 
 
 def lines(path: Path) -> int:

@@ -15,6 +15,7 @@ from repair_hf.hub import record_card
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.runtime.redaction import use_keys
 
 
 def card_of(folder: Path, records: Dataset, dropped: Dataset, **more):
@@ -109,6 +110,7 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
 
 def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "a-very-secret-value")
+    use_keys(["GEMINI_API_KEY"])
     monkeypatch.setenv("HF_TOKEN", "another-secret-value")
     command = "repair-hf synthesize --note a-very-secret-value --url http://ann:pass@host/x\n"
     (synthesis / "command.txt").write_text(command)

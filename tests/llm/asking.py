@@ -3,7 +3,7 @@
 from provider_server import Wire, said
 from pydantic import BaseModel, ConfigDict
 
-from repair_hf.llm.failures import Retries
+from repair_hf.llm.sending import Retries
 
 QUESTION = [{"role": "user", "content": "Does the caption fit? Reply with one JSON object."}]
 GOOD = '{"valid": true, "reason": "it fits"}'

@@ -2,42 +2,43 @@
 
 import asyncio
 import base64
+from math import ceil
 
 import pytest
+from ledgers import ledger_in
 from provider_server import ProviderServer, png
 
 from repair_hf.llm.batches import Batches
-from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel, Deferred
 from repair_hf.llm.cost import paid_in
-from repair_hf.llm.journal import Journal
-from repair_hf.llm.tokens import count_tokens, guess_tokens
+from repair_hf.llm.ledger import BudgetSpent, Topic
+from repair_hf.llm.tokens import count_tokens
 from repair_hf.runtime.run_folder import RunStopped
 from tests.llm.asking import IN, OUT, billed, texts
 from tests.llm.asking import PRICED as MODEL
 
-GUESS = len("question 0") // 3 + 16  # tokens that a question is taken for
-BOUND = (GUESS * IN + 200 * OUT) / 2  # of one request, at half the price
+COUNT = count_tokens(MODEL, texts(0, 1)[0])
+BOUND = (ceil(1.1 * COUNT) * IN + 200 * OUT) / 2  # of one request, at half the price
 
 
 @pytest.fixture
 def run(tmp_path):
     """Runs once: collects what came, asks its questions and hands them in.
 
-    Returns how many requests are with the provider, what the journal has paid, and what came of each question.
+    Returns how many requests are with the provider, what is paid or set aside, and what came of each question.
     """
 
-    async def main(base_url: str, questions: list[list[dict]], budget: Budget) -> tuple[int, float, list]:
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            batches = Batches(MODEL, tmp_path / "batches", base_url=base_url)
-            chat = ChatModel(MODEL, journal=journal, budget=budget, batches=batches)
+    async def main(base_url: str, questions: list[list[dict]], **ceilings) -> tuple[int, float, list]:
+        with ledger_in(tmp_path, **ceilings) as ledger:
+            batches = Batches(MODEL, ledger, base_url=base_url)
+            chat = ChatModel(MODEL, ledger=ledger, batches=batches)
             await chat.collect()
             asked = (chat.ask(messages, stage="audit", direction="t2i", max_tokens=200) for messages in questions)
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             await batches.submit()
-            return batches.waiting, journal.dollars, outcomes
+            return batches.waiting, ledger.total[0], outcomes
 
-    return lambda server, questions, budget: asyncio.run(main(server.base_url(), questions, budget))
+    return lambda server, questions, **ceilings: asyncio.run(main(server.base_url(), questions, **ceilings))
 
 
 def kinds(outcomes: list) -> set[type]:
@@ -45,32 +46,31 @@ def kinds(outcomes: list) -> set[type]:
 
 
 @pytest.mark.parametrize(("room", "taken", "outcome"), [(5.5, 5, Deferred), (0.5, 0, BudgetSpent)])
-def test_batches_take_what_the_budget_has_room_for(run, room, taken, outcome):
+def test_batches_take_what_the_ceiling_has_room_for(run, room, taken, outcome):
     with ProviderServer(lambda question: "yes") as server:
         server.batches.delay = 3600
-        waiting, _, outcomes = run(server, texts(0, 8) * 2, Budget(max_usd=room * BOUND))  # each twice
+        waiting, _, outcomes = run(server, texts(0, 8) * 2, max_usd=room * BOUND)  # each twice
     assert waiting == taken and kinds(outcomes) == {outcome}
 
 
-def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run):
-    """Images, for one, are paid from the same budget."""
+def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run, tmp_path):
+    """Images, for one, are paid from the same ledger."""
     with ProviderServer(lambda question: "yes") as server:
         server.batches.delay = 3600
-        _, _, outcomes = run(server, texts(0, 1), Budget(max_usd=1.0, max_calls=1))
+        _, _, outcomes = run(server, texts(0, 1), max_usd=1.0, max_calls=1)
         assert kinds(outcomes) == {Deferred}
-        budget = Budget(max_usd=1.0, max_calls=1)
-        run(server, [], budget)
-    with pytest.raises(BudgetSpent, match="max-calls 1 is reached"):
-        budget.commit(0.0)
-    with pytest.raises(BudgetSpent, match="max-usd 1 is reached"):
-        budget.commit(1.0, calls=0)
+    with ledger_in(tmp_path, max_usd=1.0, max_calls=1) as ledger:
+        with pytest.raises(BudgetSpent, match="max-calls 1 is reached"), ledger.transaction():
+            ledger.add("key", 0.0, Topic("audit", "i2t", MODEL), "reserved")
+        with pytest.raises(BudgetSpent, match="max-usd 1 is reached"), ledger.transaction():
+            ledger.add("key", 1.0, Topic("edit", "t2i", MODEL, calls=0), "reserved")
 
 
 def test_circuit_stops_a_run_whose_batches_bring_nothing_of_use(run):
     with ProviderServer(lambda question: "") as server:
-        waiting, _, outcomes = run(server, texts(0, 80), Budget())
+        waiting, _, outcomes = run(server, texts(0, 80))
         assert waiting == 80 and kinds(outcomes) == {Deferred}
-        waiting, _, outcomes = run(server, texts(0, 80), Budget())
+        waiting, _, outcomes = run(server, texts(0, 80))
     stops = [outcome for outcome in outcomes if isinstance(outcome, RunStopped)]
     assert waiting == 49 and len(stops) == 31  # the second attempts of those before the circuit broke
     assert "--max-error-rate" in str(stops[0])
@@ -81,23 +81,14 @@ def test_batches_hold_to_the_ceiling_though_pictures_are_dear(run):
     picture = {"type": "image_url", "image_url": {"url": url}}
     questions = [[*text, {"role": "user", "content": [picture, picture]}] for text in texts(0, 30)]
     tokens = count_tokens(MODEL, questions[0])
-    assert tokens > 10 * guess_tokens(questions[0])
-    bound = (tokens * IN + 200 * OUT) / 2
+    bound = (ceil(1.1 * tokens) * IN + 200 * OUT) / 2
     with ProviderServer(lambda question: billed(prompt_tokens=tokens)) as server:
-        assert run(server, questions, Budget(max_usd=5.5 * bound))[0] == 5
-        assert 4 * bound < run(server, [], Budget(max_usd=5.5 * bound))[1] <= 5 * bound
-
-
-def test_the_bills_of_a_batch_correct_the_bounds_of_the_next(run):
-    tokens = 50_000  # for what is taken for 19
-    paid, bound = 4 * (tokens * IN + 100 * OUT) / 2, (tokens * IN + 200 * OUT) / 2
-    with ProviderServer(lambda question: billed(prompt_tokens=tokens)) as server:
-        assert run(server, texts(0, 4), Budget(max_usd=1.0))[:2] == (4, 0.0)
-        assert run(server, texts(4, 24), Budget(max_usd=paid + 3.5 * bound))[:2] == (3, pytest.approx(paid))
+        assert run(server, questions, max_usd=5.5 * bound)[0] == 5
+        assert 3.5 * bound < run(server, [], max_usd=5.5 * bound)[1] <= 5 * bound
 
 
 def test_an_answer_in_a_batch_without_its_tokens_counts_as_the_most_it_may_cost(run, tmp_path):
     with ProviderServer(lambda question: billed()) as server:
-        assert run(server, texts(0, 8), Budget(max_usd=5.5 * BOUND))[:2] == (5, 0.0)
-        assert run(server, texts(0, 8), Budget(max_usd=5.5 * BOUND))[:2] == (0, pytest.approx(5 * BOUND))
+        assert run(server, texts(0, 8), max_usd=5.5 * BOUND)[:2] == (5, pytest.approx(5 * BOUND))
+        assert run(server, texts(0, 8), max_usd=5.5 * BOUND)[:2] == (0, pytest.approx(5 * BOUND))
     assert paid_in(tmp_path)["audit", "t2i"].unpriced == 5

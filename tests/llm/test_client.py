@@ -9,7 +9,7 @@ import time
 import pytest
 from provider_server import KEY, Script, Wire, error, said
 
-from repair_hf.llm.client import ProviderError, RefusedAnswer, UnparsedAnswer
+from repair_hf.llm.client import AnswerError, ProviderError, RefusedAnswer, UnparsedAnswer
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.provider import THINKING_TOKENS
 from tests.llm.asking import GOOD, QUESTION, Verdict, texts
@@ -94,25 +94,63 @@ def test_broken_unicode_is_survived(ask):
 
 
 @pytest.mark.parametrize("said", [KEY, f"\\u0070{KEY[1:]}"])  # as it is, and with a letter that JSON escapes
-def test_a_key_in_an_answer_is_hidden_in_journal_and_result(said, ask, tmp_path):
-    answer, _ = ask(Script(f'{{"valid": true, "reason": "by {said}"}}'))
-    assert answer.reason == "by <hidden>" and KEY not in (tmp_path / "journal.jsonl").read_text()
-    assert ask(Script(f"a {KEY}"), schema=None)[0] == "a <hidden>"
-    assert KEY not in (tmp_path / "journal.jsonl").read_text()
+def test_an_answer_that_holds_a_key_is_dropped_and_not_kept(said, ask, tmp_path):
+    with pytest.raises(RefusedAnswer, match="held an API key"):
+        ask(Script(f'{{"valid": true, "reason": "by {said}"}}'))
+    assert KEY.encode() not in (tmp_path / "ledger.sqlite").read_bytes()
+
+
+def test_short_keys_and_other_values_of_the_environment_change_no_answer(ask, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "something")
+    monkeypatch.setenv("MAP_TOKEN", "a man who holds an umbrella")
+    assert ask(Script("a man who holds an umbrella and something"), schema=None)[0].endswith("and something")
 
 
 # What the provider does
 
 
-def test_a_rejected_request_is_its_own_fault_only_where_others_were_answered(ask):
-    script = Script(Wire(400, error("openai", 400, "Unsupported image")))
+def test_a_first_request_that_is_rejected_stops_the_run(ask):
     ask(Script(GOOD), model="openai/another-model")  # says nothing of this model
     with pytest.raises(ProviderError, match="Unsupported image"):
-        ask(script)
-    ask(Script(GOOD), seed=1)
-    for answer in (script, Script(GOOD)):  # it is remembered, as in a batch
-        with pytest.raises(RefusedAnswer, match="Unsupported image"):
-            ask(answer)
+        ask(Script(Wire(400, error("openai", 400, "Unsupported image"))))
+
+
+def test_a_rejection_is_final_if_others_are_accepted_before_it_is_repeated(with_chat):
+    def answer(question) -> str | Wire:
+        asked.append(question.body["messages"][0]["content"])
+        return Wire(400, error("openai", 400, "Unsupported image")) if asked[-1] == "question 1" else "yes"
+
+    async def work(chat):
+        said = []
+        for question in texts(0, 2) + texts(1, 2) + texts(2, 3) + texts(1, 2) * 2:
+            try:
+                said.append(await chat.ask(question, stage="a", direction="i2t"))
+            except AnswerError as fault:
+                said.append(fault.drop_reason)
+        return said
+
+    asked: list[str] = []
+    said = with_chat(answer, work)
+    assert said == ["yes", "llm_failed", "llm_failed", "yes", "llm_refused", "llm_refused"]
+    assert asked == [f"question {number}" for number in (0, 1, 1, 2, 1)]
+
+
+def test_a_provider_that_rejects_everything_for_a_while_loses_nothing(with_chat):
+    def answer(question) -> str | Wire:
+        came.append(question)
+        return Wire(400, error("openai", 400, "API key expired")) if 10 < len(came) <= limit else "yes"
+
+    async def work(chat):
+        asked = (chat.ask(m, stage="a", direction="i2t") for m in texts(0, 200))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    came: list[object] = []
+    limit = 10_000
+    said = with_chat(answer, work, limits=Limits(4))
+    stop = next(each for each in said if type(each) is ProviderError)
+    assert "rejected 21 requests in a row, at last with" in str(stop) and "API key expired" in str(stop)
+    limit = 0
+    assert with_chat(answer, work, limits=Limits(4)) == ["yes"] * 200
 
 
 # What is paid
@@ -143,7 +181,7 @@ def test_samples_differ(ask):
 def test_equal_questions_are_asked_once(with_chat):
     async def work(chat):
         asked = (chat.ask(QUESTION, stage="audit", direction="t2i", schema=Verdict) for _ in range(5))
-        return await asyncio.gather(*asked), chat.usage["audit", "t2i"], chat.journal.calls
+        return await asyncio.gather(*asked), chat.usage["audit", "t2i"], chat.ledger.total[1]
 
     script = Script(lambda: time.sleep(0.1) or GOOD)
     answers, usage, kept = with_chat(script, work)
@@ -173,7 +211,7 @@ def test_drain_keeps_what_is_being_paid_and_gives_up_the_rest(with_chat, model, 
         await asyncio.sleep(0.05)
         end_of_thinking.set()
         await draining
-        kept = chat.journal.calls
+        kept = chat.ledger.total[1]
         await asyncio.wait(tasks)  # nothing may be sent any more
         return kept
 

@@ -1,4 +1,8 @@
+import asyncio
+from contextlib import suppress
+
 import pytest
+from ledgers import ledger_in, pay
 
 from repair_hf.llm.cost import (
     PAPER_TOKENS,
@@ -9,7 +13,8 @@ from repair_hf.llm.cost import (
     price_per_token,
     token_price,
 )
-from repair_hf.llm.journal import Entry, open_journal
+from repair_hf.llm.ledger import Reply, Topic
+from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 
 FLASH = "gemini/gemini-2.5-flash"
@@ -84,18 +89,21 @@ def test_unknown_price_and_impossible_counts():
 
 def test_usage_keeps_paid_and_replayed_apart():
     usage = Usage()
-    priced, unpriced = (Entry("k", "", "stop", 100, 10, dollars, "audit", "i2t", "m", "m") for dollars in (0.25, None))
-    for entry in (priced, unpriced):
-        usage.add(entry, replayed=False)
-        usage.add(entry, replayed=True)
+    priced, unpriced = (Reply("", "stop", 100, 10, dollars, "m") for dollars in (0.25, None))
+    for reply in (priced, unpriced):
+        usage.add(reply, replayed=False)
+        usage.add(reply, replayed=True)
     assert usage == Usage(
         calls=2, replayed=2, prompt_tokens=200, completion_tokens=20, dollars=0.25, unpriced=1, dollars_saved=0.25
     )
 
 
-def test_batches_cost_half():
+def test_batches_cost_what_the_model_lists_or_half(monkeypatch):
     full, half = price_per_token(FLASH), price_per_token(FLASH, batch=True)
     assert half == pytest.approx((full[0] / 2, full[1] / 2))
+    listed = load_litellm().model_cost
+    monkeypatch.setitem(listed, "openai/listed", listed["gpt-4o-mini"] | {"input_cost_per_token_batches": 4e-8})
+    assert price_per_token("openai/listed", batch=True)[0] == 4e-8
     assert price_per_token("openai/my-local-model", batch=True) is None
 
 
@@ -108,16 +116,21 @@ def test_price_of_an_image(model, dollars):
 
 
 def test_all_runs_of_a_folder_are_paid_for(tmp_path):
-    """One process, then two, and a hosted image editor; a line that was cut off does not count."""
-    places = [("journal", 0, 1), ("journal", 0, 2), ("journal", 1, 2), ("images", 0, 1)]
-    for number, (name, process, processes) in enumerate(places):
-        where = ("edit", "t2i") if name == "images" else ("audit", "i2t")
-        with open_journal(tmp_path, name, process=process, processes=processes) as journal:
-            journal.put(Entry(f"key{number}", "", "stop", 100, 10, 0.25, *where, "m", "m"))
-    with (tmp_path / "journal.jsonl").open("a") as file:
-        file.write('{"key": "cut o')
+    """Answers, an image, a lost one and one that is on its way; another run of the ledger does not count."""
+    for key, direction in (("a", "i2t"), ("b", "i2t")):
+        pay(tmp_path, key, 0.25, direction=direction)
+    pay(tmp_path, "c", 0.25, stage="edit", direction="t2i")
+    pay(tmp_path, "d", run="another")
+    with ledger_in(tmp_path) as ledger, suppress(TimeoutError):
+        asyncio.run(lose(ledger))
     assert paid_in(tmp_path) == {
-        ("audit", "i2t"): Usage(3, 0, 300, 30, 0.75),
-        ("edit", "t2i"): Usage(1, 0, 100, 10, 0.25),
+        ("audit", "i2t"): Usage(2, 0, 20, 4, 1.0),
+        ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25),
     }
+    assert paid_in(tmp_path / "another")["audit", "i2t"].calls == 1
     assert paid_in(tmp_path / "nowhere") == {}
+
+
+async def lose(ledger) -> None:
+    async with ledger.pay("e", lambda: 0.5, Topic("audit", "i2t", "m")):
+        raise TimeoutError

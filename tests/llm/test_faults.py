@@ -1,14 +1,13 @@
 """What the client makes of every fault, in the shape of OpenAI's protocol and of Gemini's, over HTTP on loopback."""
 
 import asyncio
-import json
 
 import pytest
+from ledgers import ledger_in, rows
 from provider_faults import FAULTS, LASTING, NOT_BILLED, PASSING, REFUSED, UNUSABLE
 from provider_server import KEYS, MODELS, ProviderServer, Script, Wire
 
 from repair_hf.llm.client import ChatModel, ProviderError, RefusedAnswer, UnparsedAnswer
-from repair_hf.llm.journal import LOST, Journal
 from repair_hf.llm.provider import LiteLLM
 from repair_hf.llm.sending import RequestOptions
 from tests.llm.asking import GOOD, QUESTION, QUICK, Verdict
@@ -33,12 +32,6 @@ def ask(ask, monkeypatch):
     return run
 
 
-def kept(tmp_path, *, lost: bool = False) -> list[dict]:
-    """The answers in the journal, or what it says of those that were lost."""
-    entries = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    return [entry for entry in entries if (entry["finish"] == LOST) == lost]
-
-
 @both_shapes
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_asked_again_and_counts_if_it_may_be_billed(name, shape, ask, tmp_path):
@@ -46,15 +39,14 @@ def test_what_passes_is_asked_again_and_counts_if_it_may_be_billed(name, shape, 
     assert ask(shape, script) == Verdict(valid=True, reason="it fits")
     first, second = script.questions
     assert first.body == second.body
-    lost, (answer,) = kept(tmp_path, lost=True), kept(tmp_path)
+    lost, (answer,) = rows(tmp_path, "lost"), rows(tmp_path)
     assert len(lost) == (name not in NOT_BILLED)
-    for entry in lost:
-        assert (entry["stage"], entry["direction"], entry["model"]) == ("audit", "i2t", MODELS[shape])
-        priced = shape == "gemini"  # OpenAI's is a model of our own
-        assert entry["dollars"] > answer["dollars"] > 0 if priced else entry["dollars"] is None
-    with Journal(tmp_path / "journal.jsonl") as journal:  # as a rerun counts
-        assert journal.calls == 1 + len(lost)
-        assert journal.dollars == pytest.approx(sum(entry["dollars"] or 0.0 for entry in [answer, *lost]))
+    for row in lost:
+        assert (row["stage"], row["direction"], row["model"]) == ("audit", "i2t", MODELS[shape])
+        assert row["worst"] > 200e-6 if shape == "gemini" else row["worst"] == 0  # OpenAI's is a model of our own
+    with ledger_in(tmp_path) as ledger:  # as a rerun counts
+        spent = (answer["dollars"] or 0.0) + sum(row["worst"] for row in lost)
+        assert ledger.total == (pytest.approx(spent), 1 + len(lost))
 
 
 @both_shapes
@@ -63,8 +55,8 @@ def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
     script = Script(FAULTS[name](shape, GOOD))
     with pytest.raises(ProviderError, match="failed 3 times in a row.*run the same command again") as caught:
         ask(shape, script)
-    assert len(script.questions) == 3 and not kept(tmp_path)
-    assert len(kept(tmp_path, lost=True)) == (0 if name in NOT_BILLED else 3)
+    assert len(script.questions) == 3 and not rows(tmp_path)
+    assert len(rows(tmp_path, "lost")) == (0 if name in NOT_BILLED else 3)
     body = FAULTS[name](shape, GOOD).body
     message = body["error"]["message"] if isinstance(body, dict) and "error" in body else ""
     assert message in str(caught.value) and "Exception" not in str(caught.value)
@@ -75,11 +67,11 @@ def test_what_does_not_pass_after_all_stops_the_run(name, shape, ask, tmp_path):
 def test_what_is_of_no_use_is_asked_once_more(name, shape, ask, tmp_path):
     script = Script(FAULTS[name](shape, GOOD), GOOD)
     assert ask(shape, script).valid
-    assert len(script.questions) == 2 == len(kept(tmp_path))  # both were paid for
+    assert len(script.questions) == 2 == len(rows(tmp_path))  # both were paid for
     script = Script(FAULTS[name](shape, GOOD))
     with pytest.raises(UnparsedAnswer):
         ask(shape, script, seed=1)
-    assert len(script.questions) == 2 == len(kept(tmp_path)) - 2
+    assert len(script.questions) == 2 == len(rows(tmp_path)) - 2
 
 
 @both_shapes
@@ -89,7 +81,7 @@ def test_a_refusal_ends_the_row_at_once_and_is_remembered(name, shape, ask, tmp_
     for _ in range(2):
         with pytest.raises(RefusedAnswer) as caught:
             ask(shape, script)
-    assert len(script.questions) == 1 == len(kept(tmp_path))
+    assert len(script.questions) == 1 == len(rows(tmp_path))
     words = {
         ("refusal", "openai"): "I cannot help with that.",
         ("refusal", "gemini"): "PROHIBITED_CONTENT: I cannot help with that.",
@@ -108,7 +100,7 @@ def test_what_lasts_stops_the_run_at_once(name, shape, ask, tmp_path):
     script = Script(fault)
     with pytest.raises(ProviderError) as caught:
         ask(shape, script)
-    assert len(script.questions) == 1 and not kept(tmp_path)
+    assert len(script.questions) == 1 and not rows(tmp_path)
     assert MODELS[shape] in str(caught.value) and fault.body["error"]["message"] in str(caught.value)
 
 
@@ -117,8 +109,8 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew(shape,
     script = Script(GOOD)
 
     async def main(base_url: str):
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = ChatModel(MODELS[shape], journal=journal, base_url=base_url, options=RequestOptions(retries=QUICK))
+        with ledger_in(tmp_path) as ledger:
+            chat = ChatModel(MODELS[shape], ledger=ledger, base_url=base_url, options=RequestOptions(retries=QUICK))
             for sample in range(2):
                 await chat.ask(QUESTION, stage="audit", direction="i2t", schema=Verdict, sample=sample)
                 assert server.hangups.acquire(timeout=60)  # blocks the loop: the client cannot see the hang-up
@@ -133,7 +125,7 @@ def test_a_server_that_is_not_there(shape, tmp_path, ask, provider_and_loop, mon
     monkeypatch.setattr(provider_and_loop[0], "base_url", lambda shape: "http://127.0.0.1:9/v1")
     with pytest.raises(ProviderError, match=r"failed 3 times in a row.*Cannot connect to host 127\.0\.0\.1:9"):
         ask(shape, Script(GOOD))
-    assert not kept(tmp_path, lost=True)  # nothing went out
+    assert not rows(tmp_path, "lost")  # nothing went out
 
 
 @both_shapes

@@ -5,11 +5,11 @@ import pytest
 from fake_clock import FakeClock
 
 from repair_hf.llm import limits as limits_module
-from repair_hf.llm.failures import PassingFailure
+from repair_hf.llm.errors import PassingError
 from repair_hf.llm.limits import Circuit, Limits, _Pace
 from repair_hf.runtime.run_folder import RunStopped
 
-TOO_MANY = PassingFailure("slow down", is_rate_limit=True)
+TOO_MANY = PassingError("slow down", is_rate_limit=True)
 CLOCK = FakeClock()
 
 
@@ -36,7 +36,7 @@ def take(limits: Limits, requests: int, *, seconds: float = 0.0, tokens: int = 0
     return admitted
 
 
-async def send(limits: Limits, failure: PassingFailure | None = None) -> None:
+async def send(limits: Limits, failure: PassingError | None = None) -> None:
     async with limits.slot(0):
         if failure is not None:
             raise failure
@@ -128,12 +128,12 @@ def test_more_tokens_than_expected_are_made_up_for():
 
 
 def test_429_halves_and_answers_bring_back_slowly():
-    async def main(limits: Limits, outcomes: list[PassingFailure | None]) -> None:
+    async def main(limits: Limits, outcomes: list[PassingError | None]) -> None:
         for outcome in outcomes:
             await asyncio.gather(send(limits, outcome), return_exceptions=True)
 
     limits = Limits(16)
-    wait_for_nothing = PassingFailure("slow down", 0.0, is_rate_limit=True)
+    wait_for_nothing = PassingError("slow down", 0.0, is_rate_limit=True)
     CLOCK.run(main(limits, [wait_for_nothing]))
     assert at_once(limits) == 8
     CLOCK.run(main(limits, [wait_for_nothing] * 5))
@@ -152,7 +152,7 @@ def test_429s_that_were_under_way_together_are_one_warning(is_rate_limit, left):
         async def one() -> None:
             async with limits.slot(0):
                 await ready.wait()
-                raise PassingFailure("slow down", 0.0, is_rate_limit=is_rate_limit)
+                raise PassingError("slow down", 0.0, is_rate_limit=is_rate_limit)
 
         await asyncio.gather(*(one() for _ in range(16)), return_exceptions=True)
 
@@ -164,7 +164,7 @@ def test_429s_that_were_under_way_together_are_one_warning(is_rate_limit, left):
 @pytest.mark.parametrize(
     ("failures", "pause"),
     [
-        ([PassingFailure("slow down", 0.4, is_rate_limit=True)], 0.4),
+        ([PassingError("slow down", 0.4, is_rate_limit=True)], 0.4),
         ([TOO_MANY], limits_module.FIRST_PAUSE),
         ([TOO_MANY, TOO_MANY], limits_module.FIRST_PAUSE * 2),
     ],

@@ -12,7 +12,7 @@ from provider_server import png
 from tiny_models import SMALL, byte_tokenizer
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.local import LocalModel, _Draws
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
@@ -120,11 +120,11 @@ def test_babble_is_an_unparsed_answer(model, tmp_path):
         messages = request("Judge.", "red")["messages"]
         await chat.ask(messages, stage="audit", direction="i2t", schema=Verdict, max_tokens=8)
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel(model.id, journal=journal, provider=model)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        chat = ChatModel(model.id, ledger=ledger, provider=model)
         with pytest.raises(UnparsedAnswer):
             asyncio.run(work(chat))
-        assert journal.calls == 2
+        assert ledger.total == (0.0, 2)
 
 
 def test_a_batch_that_nobody_waits_for_is_given_up(model, monkeypatch):

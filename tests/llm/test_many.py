@@ -73,6 +73,6 @@ def test_many_of_a_provider_that_does_not_serve(ask_many, together):
 def test_a_server_that_knows_no_n_is_asked_one_by_one(ask_many):
     ask_many(Script("a"), together=False)  # it has served before
     unknown = Wire(400, error("openai", 400, "n is not supported"))
-    script = Script(unknown, "never, for these are in the journal")
-    for _ in range(2):
-        assert ask_many(script)[0] == ["a", "a", "a"] and numbers_asked(script) == [3]
+    script = Script(unknown, unknown, "never, for these are in the ledger")
+    for times in (1, 2):  # another run may find the server changed
+        assert ask_many(script)[0] == ["a", "a", "a"] and numbers_asked(script) == [3] * times

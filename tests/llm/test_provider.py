@@ -1,6 +1,7 @@
 """One request over LiteLLM, sent once: what goes over the wire, and what comes back of it."""
 
 import logging
+import os
 import time
 import traceback
 from contextlib import nullcontext
@@ -15,15 +16,16 @@ from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.provider import (
     THINKING_TOKENS,
     LiteLLM,
-    PassingFailure,
+    PassingError,
     ProviderError,
     RejectedRequest,
     check_key,
+    key_names,
     thinking_room,
 )
 from repair_hf.llm.tokens import content_parts
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import without_secrets
+from repair_hf.runtime.redaction import use_keys, without_secrets
 from tests.llm.asking import Verdict
 
 MESSAGES = [{"role": "user", "content": "Does it fit? Reply with one JSON object."}]
@@ -213,7 +215,7 @@ def test_a_403_is_no_complaint_about_the_key(send):
 @both_shapes
 def test_too_much_at_once_is_distinguished_from_other_failures(shape, send):
     for status in (429, 503):
-        with pytest.raises(PassingFailure, match=r"^Slow down\.$") as caught:
+        with pytest.raises(PassingError, match=r"^Slow down\.$") as caught:
             send(shape, Wire(status, error(shape, status, "Slow down."), {"Retry-After": "7"}))
         assert (caught.value.named_wait, caught.value.is_rate_limit) == (7.0, status == 429)
 
@@ -225,13 +227,13 @@ def test_a_wait_may_stand_in_the_body_or_be_a_date(send):
         ("gemini", FAULTS["429 with a wait in the body"]("gemini", ""), 0.3),
         ("openai", dated, pytest.approx(86400, abs=300)),
     ):
-        with pytest.raises(PassingFailure) as caught:
+        with pytest.raises(PassingError) as caught:
             send(shape, wire)
         assert caught.value.named_wait == seconds
 
 
 def test_a_long_reason_is_cut(send):
-    with pytest.raises(PassingFailure) as caught:
+    with pytest.raises(PassingError) as caught:
         send("openai", Wire(500, error("openai", 500, "word " * 200)))
     assert len(str(caught.value)) == 300 and str(caught.value).endswith("...")
 
@@ -242,7 +244,7 @@ def test_a_long_reason_is_cut(send):
 @both_shapes
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
 def test_a_key_that_the_provider_repeats_is_in_no_traceback(shape, status, send):
-    with pytest.raises((ProviderError, PassingFailure)) as caught:
+    with pytest.raises((ProviderError, PassingError)) as caught:
         send(shape, Wire(status, error(shape, status, f"Incorrect API key provided: {KEY}.")))
     shown = "".join(traceback.format_exception(caught.value))
     assert "Incorrect API key provided: <hidden>." in shown and KEY not in shown
@@ -254,11 +256,20 @@ def test_a_key_that_a_filter_repeats_is_not_in_the_reply(code, send):
     assert send("openai", blocked)[0].text == "Blocked for <hidden>."
 
 
-def test_secrets_are_recognized_by_where_they_come_from_and_by_how_they_look(monkeypatch):
-    monkeypatch.setenv("MY_OWN_TOKEN", "open-sesame\n")
+def test_only_the_keys_in_use_are_hidden_and_what_looks_like_one(monkeypatch):
+    monkeypatch.setenv("MY_OWN_TOKEN", "a man who holds an umbrella")
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # a stand-in, and a word of the language
-    for name in ("AWS_BEARER_TOKEN_BEDROCK", "WATSONX_APIKEY", "WATSONX_ZENAPIKEY"):
+    for name, model in {"AWS_BEARER_TOKEN_BEDROCK": "bedrock/x", "WATSONX_APIKEY": "watsonx/x"}.items():
         monkeypatch.setenv(name, f"the-value-of-{name}")
+        use_keys(key_names(model))
         assert without_secrets(f"Key the-value-of-{name}.") == "Key <hidden>."
-    text = "open-sesame opens none; sk-0123456789abcdef and https://me:word@host/ are hidden"
-    assert without_secrets(text) == "<hidden> opens none; <hidden> and https://<hidden>@host/ are hidden"
+    text = "a man who holds an umbrella and none; sk-0123456789abcdef and https://me:word@host/ are hidden"
+    shown = "a man who holds an umbrella and none; <hidden> and https://<hidden>@host/ are hidden"
+    assert without_secrets(text) == shown
+
+
+def test_hugging_face_takes_the_token_of_the_hub(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("HUGGING")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_TOKEN", KEY)
+    check_key("huggingface/me/model", None)

@@ -4,13 +4,9 @@ import pytest
 
 from repair_hf.llm import prompts
 from repair_hf.study.methods.registry import load_makers
-from repair_hf.study.products import asking_alike, name_of_samples, wording_digest
+from repair_hf.study.products import name_of_samples, wording_digest
 
 MAKERS = load_makers()
-
-
-def test_makers_that_share_a_prompt_ask_alike():
-    assert asking_alike(MAKERS["sugarcrepe"]) == ["tripletclip"] and asking_alike(MAKERS["laclip"]) == []
 
 
 @pytest.mark.parametrize(

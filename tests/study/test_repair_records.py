@@ -47,7 +47,7 @@ def test_later_rounds_belong_to_the_hyperparameters_of_the_retriever_between(mon
         type_command=lambda *words: typed.append(words), has_records=lambda variant: False, records=(),
     )  # fmt: skip
     monkeypatch.setattr(repair_records, "load_records", lambda folders: None)
-    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm))
+    records = RepairRecords(setting, tmp_path)
     variant = METHODS["repair-2-rounds"]
     one, other = (records.make_rounds(variant, Knobs(rate, 1.0, 1.0))[1] for rate in (1e-4, 3e-4))
     assert one[0] == other[0] and one[1] != other[1]
@@ -119,9 +119,7 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
     mined = [row | ranked | {"direction": "t2i", "q_id": f"c{k}", "fp_id": f"i{k}"} for k in range(2, 6)]
     (tmp_path / "repair-i2t-t2i-failures").mkdir()
     pd.DataFrame(mined).to_parquet(tmp_path / "repair-i2t-t2i-failures" / "failures.parquet")
-    records = RepairRecords(setting, tmp_path, lambda llm, folder, make: make(llm)).make_rounds(
-        METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0)
-    )[0]
+    records = RepairRecords(setting, tmp_path).make_rounds(METHODS["repair-i2t"], Knobs(1e-4, 1.0, 1.0))[0]
     assert records["direction"][:] == ["i2t"] * 4 + ["t2i"] * 4 and len(set(records["record_id"][:])) == 8
     assert has_edit(records).tolist() == [True] * 4 + [False] * 4
     assert [words[0] for words in typed] == ["mine", "synthesize", "mine"]  # the failures alone are made
@@ -133,12 +131,12 @@ def test_failures_of_the_direction_that_is_not_repaired_become_records_without_a
 
 
 def test_records_cost_what_they_asked_for_and_not_what_they_inherited(tmp_path):
-    """Of six images, two were bought here at a dollar each; some of the answers were paid by another product."""
+    """Some of the answers and images were paid by another product."""
     use = {"calls": 3, "replayed": 1, "unpriced": 0, "dollars": 0.25, "dollars_saved": 0.125, "stage": "audit"}
     asked = [use | {"direction": "i2t"}, use | {"direction": "t2i", "calls": 7}]
     bought = use | {"stage": "edit", "direction": "t2i", "calls": 2, "dollars": 2.0}
     paid = [use | {"direction": "i2t", "dollars": 40.0}, bought]  # includes inherited answers
-    summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1}}
+    summary = {"llm": asked, "paid": paid, "images": {"made": 5, "found": 1, "dollars": 6.0}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert cost_of([tmp_path], {}) == (12, 6, 0.75 + 6.0)
     assert cost_of([tmp_path], {"i2t": 0.0, "t2i": 0.5}) == (4, 3, 0.1875 + 3.0)

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from ledgers import answers
 from provider_server import KEY
 
 from repair_hf.cli.main import main
-from repair_hf.study.spending import paid, products_in
+from repair_hf.llm.ledger_file import paid_by
+from repair_hf.study.spending import products_in
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 
@@ -115,7 +117,7 @@ def test_two_processes_pay_for_different_products_under_one_ceiling(start, serve
     ceiling = by_one.total() // 2
     for process in [start(both, url, *methods, "--max-calls", str(ceiling)) for _ in range(2)]:
         assert "The study's limit is reached" in process.communicate(timeout=600)[1]
-    assert answer.answered.total() == paid(products_in(both / "products"))[1] == ceiling
+    assert answer.answered.total() == paid_by(products_in(both / "products"))[1] == ceiling
     for process in [start(both, url, *methods) for _ in range(2)]:
         assert process.wait(600) == 0, process.communicate()[1]
     assert answer.answered == by_one and max(by_one.values()) == 1
@@ -138,7 +140,7 @@ def test_what_a_killed_process_was_making_another_ends(start, served, tmp_path):
     assert reached.wait(400)
     first.kill()
     first.wait()
-    kept = len((tmp_path / "products" / "tripletclip" / "journal.jsonl").read_text().splitlines())
+    kept = answers(tmp_path / "products" / "tripletclip")
     assert kept > 0
     known = +answer.answered
     answer.before = lambda kind, number: None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
-from provider_server import KEY, KEYS
+from provider_server import KEY, KEYS, ImageServer
 from small_world import World, sources_of
 
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -40,3 +42,10 @@ def world(encoder, tmp_path_factory) -> World:
 def words(world, clip_folder) -> list[str]:
     """The words of `repair-hf synthesize` for this world, without LLM, editor and output."""
     return world.command(clip_folder)
+
+
+@pytest.fixture
+def serve():
+    """Starts a server that edits images by a script."""
+    with ExitStack() as servers:
+        yield lambda script: servers.enter_context(ImageServer(script))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ledgers import ledger_in
 from PIL import Image
 
 from repair_hf.synthesis.candidates import Candidates
@@ -30,9 +31,10 @@ class Painter:
 
 def make(editor, sources, folder: Path, jobs: list[tuple[int, str]], count: int = 3, seed: int = 0) -> list:
     async def work():
-        candidates = Candidates(editor, sources, folder, count=count, seed=seed)
-        async with candidates.open():
-            made = await asyncio.gather(*(candidates.make(fp, word) for fp, word in jobs))
-        return made, candidates.made, candidates.found
+        with ledger_in(folder) as ledger:
+            candidates = Candidates(editor, sources, ledger, count=count, seed=seed)
+            async with candidates.open():
+                made = await asyncio.gather(*(candidates.make(fp, word) for fp, word in jobs))
+            return made, candidates.made, candidates.found
 
     return asyncio.run(work())

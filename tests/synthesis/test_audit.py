@@ -11,9 +11,8 @@ import pytest
 
 from repair_hf.llm.answers import response_format
 from repair_hf.llm.client import ChatModel, RefusedAnswer, UnparsedAnswer
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.llm.provider import Reply
 from repair_hf.synthesis.audit import Verdict, audit, audit_group, group_verdict
 from repair_hf.toyworld import captions, oracle, renderer, scenes
 from repair_hf.toyworld.errors import LLMErrors
@@ -48,8 +47,8 @@ def ask(tmp_path):
             return await oracle.provider()(request) if texts is None else Reply(next(replies), finish, 1, 1, 0.0, "m")
 
         async def main():
-            with Journal(tmp_path / f"{random.random()}.jsonl") as journal:
-                return await stage(ChatModel(oracle.MODEL, journal=journal, provider=provider), *args, **kwargs)
+            with Ledger(tmp_path / f"{random.random()}.sqlite") as ledger:
+                return await stage(ChatModel(oracle.MODEL, ledger=ledger, provider=provider), *args, **kwargs)
 
         return asyncio.run(main())
 

@@ -7,20 +7,21 @@ import json
 import re
 
 import pytest
+from ledgers import ledger_in
 from provider_server import KEY
 
 from repair_hf.llm import batches as batches_module
-from repair_hf.llm.batch_api import batch_route
-from repair_hf.llm.batches import Batches, Question, refuse_if_waiting
-from repair_hf.llm.client import ChatModel, ProviderError
+from repair_hf.llm.batch_api import BatchAPI, batch_route
+from repair_hf.llm.batches import Batches, refuse_if_waiting
 from repair_hf.llm.cost import price_per_token, token_price
-from repair_hf.llm.failures import PassingFailure, Retries
-from repair_hf.llm.journal import Journal
-from repair_hf.llm.provider import Reply
+from repair_hf.llm.errors import PassingError, ProviderError, RejectedRequest
+from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.retirement import retirement_date
+from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.server import ChatServer, Response
 
+MODEL = "openai/gpt-4o"
 QUICK = Retries(attempts=3, first_wait=0.01)
 
 
@@ -29,27 +30,33 @@ def request(number: int = 0) -> dict:
     return {"model": "openai/gpt-4o", "messages": messages, "temperature": 0.0, "max_tokens": 50, "seed": number}
 
 
-def deferred(folder, base_url: str | None = None, *, model: str = "openai/gpt-4o", requests: int = 1) -> Batches:
+def deferred(ledger: Ledger, base_url: str | None = None, *, model: str = MODEL, requests: int = 1) -> Batches:
     """Batches with questions that are not handed in yet."""
-    batches = Batches(model, folder, base_url=base_url, retries=QUICK)
+    batches = Batches(model, ledger, base_url=base_url, retries=QUICK)
     for number in range(requests):
-        batches.defer(Question(f"key-{number}", request(number), "audit", "i2t", 0.25))
+        batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", model), 0.25)
     return batches
 
 
-def one_by_one(folder, reply, *, requests: int = 1):
-    """Hand in questions and collect: what was kept, and the batches."""
-    kept: list[tuple[Question, Reply]] = []
+def one_by_one(folder, reply, *, requests: int = 1) -> tuple[dict[str, Reply], Ledger]:
+    """Hand in questions and collect: the replies, and the ledger, which is closed."""
 
-    async def main(base_url: str) -> Batches:
-        await deferred(folder, base_url, requests=requests).submit()
-        later = Batches("openai/gpt-4o", folder, base_url=base_url, retries=QUICK)
-        assert (later.waiting, later.promised) == (requests, 0.25 * requests) and later.holds("key-0")
-        await later.collect(lambda *answer: kept.append(answer))
-        return later
+    async def main(base_url: str) -> None:
+        with ledger_in(folder) as ledger:
+            await deferred(ledger, base_url, requests=requests).submit()
+        with ledger_in(folder) as ledger:
+            later = Batches(MODEL, ledger, base_url=base_url, retries=QUICK)
+            assert (later.waiting, ledger.total) == (requests, (0.25 * requests, requests))
+            keys = await later.collect()
+            replies.update({key: ledger.find(key).reply for key in keys})
+            assert later.waiting == 0
+            sums.append(ledger.total)
 
+    replies: dict[str, Reply] = {}
+    sums: list[tuple[float, int]] = []
     with ChatServer(reply) as server:
-        return kept, asyncio.run(main(server.base_url))
+        asyncio.run(main(server.base_url))
+    return replies, sums[0]
 
 
 def test_an_answer_costs_half_and_keeps_its_accounts(tmp_path):
@@ -59,18 +66,19 @@ def test_an_answer_costs_half_and_keeps_its_accounts(tmp_path):
         seen.append(body)
         return ["one", "two and three"]
 
-    kept, batches = one_by_one(tmp_path, reply)
-    ((question, answered),) = kept
-    assert question == Question("key-0", {}, "audit", "i2t", 0.25)
+    replies, paid = one_by_one(tmp_path, reply)
+    answered = replies["key-0"]
     assert (answered.text, answered.others) == ("one", (("two and three", "stop"),))
     full_price = token_price("openai/gpt-4o", answered.prompt_tokens, answered.completion_tokens)
     assert answered.dollars == pytest.approx(full_price / 2) and full_price > 0
-    assert batches.waiting == 0
+    assert paid == (pytest.approx(answered.dollars), 1)
     assert seen == [request() | {"model": "gpt-4o"}]
 
 
 def test_what_a_model_calls_otherwise_is_sent_as_it_likes(tmp_path):
-    line = Batches("openai/gpt-5-mini", tmp_path)._api.line("k", request() | {"model": "openai/gpt-5-mini", "n": 2})
+    line = BatchAPI("openai/gpt-5-mini", base_url=None, retries=QUICK).line(
+        "k", request() | {"model": "openai/gpt-5-mini", "n": 2}
+    )
     body = json.loads(line)["body"]
     assert body["model"] == "gpt-5-mini" and body["max_completion_tokens"] == 50 and body["n"] == 2
     assert "max_tokens" not in body and "temperature" not in body and "extra_body" not in body
@@ -86,12 +94,13 @@ def test_failures_of_single_requests(tmp_path):
         }
         return said.get(body["seed"], "fine")
 
-    kept, batches = one_by_one(tmp_path, reply, requests=6)
-    told = {question.key: (answered.finish, answered.text) for question, answered in kept}
-    assert set(told) == {"key-0", "key-2", "key-3", "key-5"}  # the others are asked again
-    assert told["key-0"] == ("stop", "fine") and told["key-3"] == ("content_filter", "blocked")
-    assert told["key-2"][0] == "rejected" and "the image is too large" in told["key-2"][1]
-    assert not batches.holds("key-1") and not batches.holds("key-4")
+    replies, (_, calls) = one_by_one(tmp_path, reply, requests=6)
+    said = {key: (answered.finish, answered.text) for key, answered in replies.items()}
+    assert set(said) == {"key-0", "key-3", "key-5"} and calls == 3
+    assert said["key-0"] == ("stop", "fine") and said["key-3"] == ("content_filter", "blocked")
+    with ledger_in(tmp_path) as ledger:
+        assert "the image is too large" in ledger.find("key-2").reply.text
+        assert ledger.find("key-1") is None is ledger.find("key-4")  # they are asked again
 
 
 @pytest.mark.parametrize(
@@ -106,67 +115,73 @@ def test_failures_of_single_requests(tmp_path):
         ("Internal error after 480 ms", "again"),
     ],
 )
-def test_a_row_that_vertex_does_not_accept_is_not_handed_in_for_ever(status, outcome, tmp_path):
+def test_a_row_that_vertex_does_not_accept_is_not_handed_in_for_ever(status, outcome):
     """LiteLLM makes of it a row without a status."""
     from litellm.llms.vertex_ai.files.transformation import VertexAIFilesConfig
 
     request = {"contents": [{"role": "user"}], "labels": {"litellm_custom_id": "k"}}
     row = {"status": f"Bad Request: {status}", "processed_time": "now", "request": request, "response": {}}
     content = VertexAIFilesConfig()._try_transform_vertex_batch_output_to_openai(json.dumps(row).encode()).decode()
-    ((_, answered),) = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api._read(content)
+    ((_, answered),) = BatchAPI("vertex_ai/gemini-2.5-flash", base_url=None, retries=QUICK)._read(content)
     if outcome == "again":
-        assert isinstance(answered, PassingFailure)
+        assert isinstance(answered, PassingError)
     else:
-        assert answered.finish == "rejected" and "The picture's too large" in answered.text
-
-
-def test_a_batch_that_an_earlier_version_handed_in_is_collected(tmp_path):
-    with ChatServer(lambda body: "fine") as server:
-        asyncio.run(deferred(tmp_path / "batches", server.base_url).submit())
-        (state,) = (tmp_path / "batches").iterdir()
-        told = json.loads(state.read_text())
-        assert told["questions"]["key-0"].pop() == 0  # the size of its prompt, which was not told then
-        del told["model"]  # nor was this
-        state.write_text(json.dumps(told))
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            later = Batches("openai/gpt-4o", tmp_path / "batches", base_url=server.base_url, retries=QUICK)
-            assert later.promised == 0.25
-            chat = ChatModel("openai/gpt-4o", journal=journal, base_url=server.base_url, batches=later)
-            asyncio.run(chat.collect())
-            assert journal.get("key-0").text == "fine"
+        assert isinstance(answered, RejectedRequest) and "The picture's too large" in str(answered)
 
 
 def test_what_stops_a_run_of_batches(tmp_path, monkeypatch):
     denied = Response(401, {"error": {"message": "Incorrect API key provided."}})
     with pytest.raises(ProviderError, match="Incorrect API key"):
         one_by_one(tmp_path / "denied", lambda body: denied, requests=3)
-    with ChatServer(lambda body: "fine") as server:
-        asyncio.run(deferred(tmp_path / "others", server.base_url).submit())
+    with ChatServer(lambda body: "fine") as server, ledger_in(tmp_path / "others") as ledger:
+        asyncio.run(deferred(ledger, server.base_url).submit())
         with pytest.raises(UserError, match="submitted batches of openai/gpt-4o.*Give --llm openai/gpt-4o"):
-            Batches("openai/gpt-4o-mini", tmp_path / "others", base_url=server.base_url)
-    with pytest.raises(ProviderError, match="failed 3 times in a row"):  # nobody is there any more
-        asyncio.run(deferred(tmp_path / "alone", server.base_url).submit())
-    again = Batches("openai/gpt-4o", tmp_path / "alone", base_url=server.base_url, retries=QUICK)
-    assert again.waiting == 1  # whether the provider has it is not known until it can be asked
+            Batches("openai/gpt-4o-mini", ledger, base_url=server.base_url)
+    with ledger_in(tmp_path / "alone") as ledger:
+        with pytest.raises(ProviderError, match="failed 3 times in a row"):  # nobody is there any more
+            asyncio.run(deferred(ledger, server.base_url).submit())
+        assert ledger.total == (0.25, 1)
+    with ledger_in(tmp_path / "alone") as ledger:  # the provider never had it
+        assert ledger.total == (0.0, 0) and ledger.find("key-0") is None
     monkeypatch.setattr("repair_hf.llm.batch_api.ENDPOINT", "/v1/embeddings")
     with pytest.raises(ProviderError, match="did not accept a batch: Not a request"):
         one_by_one(tmp_path / "refused", lambda body: "fine")
-    assert Batches("openai/gpt-4o", tmp_path / "refused").waiting == 0
+    with ledger_in(tmp_path / "refused") as ledger:
+        assert Batches(MODEL, ledger).waiting == 0
 
 
-def test_signs_that_break_lines_elsewhere_may_stand_in_an_answer(tmp_path):
+def test_a_mass_of_rejections_is_not_final(tmp_path):
+    """An earlier batch was answered; then the key expired."""
+    assert len(one_by_one(tmp_path, lambda body: "fine", requests=2)[0]) == 2
+    expired = Response(400, {"error": {"message": "API key expired"}})
+
+    async def main(base_url: str) -> None:
+        with ledger_in(tmp_path) as ledger:
+            batches = Batches(MODEL, ledger, base_url=base_url, retries=QUICK)
+            for number in range(2, 40):
+                batches.defer(f"key-{number}", request(number), Topic("audit", "i2t", MODEL), 0.25)
+            await batches.submit()
+            with pytest.raises(ProviderError, match="API key expired.*38 such faults"):
+                await batches.collect()
+            assert ledger.find("key-5") is None and ledger.total[1] == 2
+
+    with ChatServer(lambda body: expired) as server:
+        asyncio.run(main(server.base_url))
+
+
+def test_signs_that_break_lines_elsewhere_may_stand_in_an_answer():
     said = "a dog\u2028by the\x85sea"
     message = {"role": "assistant", "content": said}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
     line = json.dumps({"custom_id": "k", "response": {"status_code": 200, "body": body}}, ensure_ascii=False)
-    api = Batches("openai/gpt-4o", tmp_path)._api
+    api = BatchAPI(MODEL, base_url=None, retries=QUICK)
     ((key, reply),) = api._read(f"{line}\n\n")
     assert (key, reply.text) == ("k", said)
 
 
-def test_a_batch_at_vertex_is_found_by_its_file(tmp_path, monkeypatch):
+def test_a_batch_at_vertex_is_found_by_its_file(monkeypatch):
     """LiteLLM's lists of Vertex AI are dicts, whose pages have tokens, and whose batches have no name of ours."""
     from litellm.llms.vertex_ai.batches.transformation import VertexAIBatchTransformation
 
@@ -185,39 +200,36 @@ def test_a_batch_at_vertex_is_found_by_its_file(tmp_path, monkeypatch):
     async def send(self, name, *, after, limit):
         return to_openai(pages[after])
 
-    monkeypatch.setattr(batches_module.BatchAPI, "_send", send)
-    api = Batches("vertex_ai/gemini-2.5-flash", tmp_path)._api
+    monkeypatch.setattr(BatchAPI, "_send", send)
+    api = BatchAPI("vertex_ai/gemini-2.5-flash", base_url=None, retries=QUICK)
     assert [asyncio.run(api.find(f"gs://bucket/file-{number}")) for number in (1, 3, 4)] == ["1", "3", None]
 
 
 def test_large_batches_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(batches_module, "MOST_REQUESTS", 4)
-    kept, _ = one_by_one(tmp_path, lambda body: "fine", requests=10)
-    assert sorted(question.key for question, _ in kept) == [f"key-{number}" for number in range(10)]
+    replies, _ = one_by_one(tmp_path, lambda body: "fine", requests=10)
+    assert sorted(replies) == [f"key-{number}" for number in range(10)]
     monkeypatch.setattr(batches_module, "MOST_BYTES", 500)
-    batches = deferred(tmp_path / "other", requests=10)
-    drafts = [len(path.read_bytes()) for path in (tmp_path / "other").glob("*.jsonl")]
-    assert len(drafts) == 5 and batches.waiting == 10
+    with ledger_in(tmp_path / "other") as ledger:
+        batches = deferred(ledger, requests=10)
+        assert batches.waiting == 10
+        assert len({row for row in ledger.database.execute("SELECT batch_id FROM call")}) == 5
 
 
 @pytest.mark.parametrize("model", ["gemini/gemini-2.5-flash", "anthropic/claude-sonnet-4-5"])
-def test_a_provider_without_batches_is_named(model, tmp_path):
+def test_a_provider_without_batches_is_named(model):
     with pytest.raises(UserError, match=re.escape(f"--batch: LiteLLM supports no batch API for {model}")) as raised:
-        Batches(model, tmp_path)
+        BatchAPI(model, base_url=None, retries=QUICK)
     advised = re.search(r"vertex_ai/gemini[\w.-]+", str(raised.value))[0]
     assert batch_route(advised)[1] == "vertex_ai" and price_per_token(advised, batch=True)
     assert retirement_date(advised).year > 2026
 
 
 def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key(tmp_path):
-    refuse_if_waiting(tmp_path)
-    with ChatServer(lambda body: "fine") as server:
+    with ChatServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
+        refuse_if_waiting(ledger)
         server.batches.delay = 3600
-        batches = deferred(tmp_path, server.base_url)
-        refuse_if_waiting(tmp_path)
-        assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
-        asyncio.run(batches.submit())
-    with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
-        refuse_if_waiting(tmp_path)
-    (file,) = tmp_path.iterdir()
-    assert KEY.encode() not in file.read_bytes()
+        asyncio.run(deferred(ledger, server.base_url).submit())
+        with pytest.raises(UserError, match="1 submitted batches .* Give --batch"):
+            refuse_if_waiting(ledger)
+    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())

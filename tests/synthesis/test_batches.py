@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from ledgers import answers, rows
 from small_world import World, saved
 
 from repair_hf.cli.main import main
 from repair_hf.llm import batches as batches_module
 from repair_hf.llm.batches import Batches
 from repair_hf.llm.client import ChatModel, ProviderError
-from repair_hf.llm.failures import Retries
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
+from repair_hf.llm.sending import Retries
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
@@ -32,9 +33,9 @@ def world(encoder, tmp_path_factory) -> World:
 
 def synthesize(world: World, folder: Path, base_url: str, *, batch: bool = True, **options):
     """One run of the command, as far as it comes."""
-    with Journal(folder / "journal.jsonl") as journal:
-        batches = Batches("openai/world", folder / "batches", base_url=base_url, retries=QUICK) if batch else None
-        chat = ChatModel("openai/world", journal=journal, base_url=base_url, batches=batches)
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        batches = Batches("openai/world", ledger, base_url=base_url, retries=QUICK) if batch else None
+        chat = ChatModel("openai/world", ledger=ledger, base_url=base_url, batches=batches)
         return world.synthesize(chat, folder, **options)
 
 
@@ -88,7 +89,7 @@ def test_submit_leave_collect(world, whole, options, tmp_path):
         assert (records, dropped) == whole
     else:
         assert len(records) + len(dropped) == len(whole[0]) + len(whole[1])
-    assert list((tmp_path / "out" / "batches").iterdir()) == []
+    assert not rows(tmp_path / "out", "submitted")
 
 
 def test_the_command_hands_in_and_collects(world, whole, clip_folder, tmp_path, capsys):
@@ -107,7 +108,7 @@ class Killed(BaseException):
 
 def die_after(moment: str, patch: pytest.MonkeyPatch) -> None:
     """Die when the provider has got a request, before its answer is written down; or between two collected answers."""
-    unharmed, keep, collected = batches_module.BatchAPI._send, ChatModel._keep_collected, []
+    unharmed, keep, collected = batches_module.BatchAPI._send, Ledger.answer, []
 
     async def send(self, name, *args, **kwargs):
         result = await unharmed(self, name, *args, **kwargs)
@@ -115,14 +116,15 @@ def die_after(moment: str, patch: pytest.MonkeyPatch) -> None:
             raise Killed
         return result
 
-    def keep_some(self, question, reply):
-        collected.append(question)
+    def keep_some(self, key, reply):
+        collected.append(key)
         if moment == "fourth answer" and len(collected) == 4:
             raise Killed
-        keep(self, question, reply)
+        keep(self, key, reply)
 
     patch.setattr(batches_module.BatchAPI, "_send", send)
-    patch.setattr(ChatModel, "_keep_collected", keep_some)
+    patch.setattr(Ledger, "answer", keep_some)
+    patch.setattr(Ledger, "_settle", lambda ledger, owner: None)  # a killed process closes nothing
 
 
 @pytest.mark.parametrize("moment", ["create_file", "create_batch", "retrieve_batch", "file_content", "fourth answer"])
@@ -133,7 +135,7 @@ def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
             die_after(moment, patch)
             until_done(world, folder, server.base_url)
         if moment == "fourth answer":
-            assert (folder / "journal.jsonl").read_text().count("\n") == 3
+            assert answers(folder) == 3
         assert until_done(world, folder, server.base_url)[:2] == whole
     assert len(asked(log)) == len(set(asked(log)))  # every request reached the provider once
 
@@ -150,7 +152,7 @@ def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path
             synthesize(world, tmp_path, server.base_url)
         with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*submits the rest again"):
             synthesize(world, tmp_path, server.base_url)
-        assert (tmp_path / "journal.jsonl").read_text() == ""
+        assert not answers(tmp_path)
         is_sorry = True
         assert until_done(world, tmp_path, server.base_url)[:2] == whole
 

@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 import pytest
+from ledgers import ledger_in
 from PIL import Image
 from small_world import sources_of
 
-from repair_hf.llm.budget import Budget
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
@@ -59,12 +59,13 @@ def test_the_edit_in_progress_is_kept_when_a_run_ends_and_those_that_wait_are_dr
     editor = Waiting()
 
     async def work() -> None:
-        candidates = Candidates(editor, sources, tmp_path, count=1, seed=0)
-        async with candidates.open():
-            edits = [asyncio.create_task(candidates.make(fp, "red")) for fp in range(6)]
-            edits[-1].add_done_callback(lambda _: editor.may_end.set())
-            await asyncio.to_thread(editor.has_begun.wait, 300)
-        assert edits[-1].cancelled()
+        with ledger_in(tmp_path) as ledger:
+            candidates = Candidates(editor, sources, ledger, count=1, seed=0)
+            async with candidates.open():
+                edits = [asyncio.create_task(candidates.make(fp, "red")) for fp in range(6)]
+                edits[-1].add_done_callback(lambda _: editor.may_end.set())
+                await asyncio.to_thread(editor.has_begun.wait, 300)
+            assert edits[-1].cancelled()
 
     asyncio.run(work())
     assert len(editor.calls) == len(list(tmp_path.rglob("*.png"))) == 1
@@ -72,8 +73,11 @@ def test_the_edit_in_progress_is_kept_when_a_run_ends_and_those_that_wait_are_dr
 
 def test_a_budget_needs_a_price(sources, tmp_path):
     editor = HostedEditor("openai/mine", base_url="http://127.0.0.1:1")
-    with pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"):
-        Candidates(editor, sources, tmp_path, count=1, seed=0, budget=Budget(max_usd=1))
+    with (
+        ledger_in(tmp_path, max_usd=1) as ledger,
+        pytest.raises(UserError, match="no list price is known for the editor 'openai/mine'"),
+    ):
+        Candidates(editor, sources, ledger, count=1, seed=0)
 
 
 def test_makes_only_what_is_missing(sources, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 from scripted import Scripted, synthesize
 
-from repair_hf.llm.provider import Reply
+from repair_hf.llm.ledger import Reply
 from repair_hf.records.dataset import save_records
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.editor import WorldEditor

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from ledgers import ledger_in
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import open_journal
+from repair_hf.llm.ledger import Reply
 from repair_hf.llm.prompts import NAMES
-from repair_hf.llm.provider import Reply
 from repair_hf.synthesis.error_labels import ask_about, label_images
 from repair_hf.synthesis.instruct import ERROR_TYPES
 from repair_hf.toyworld import instructions
@@ -24,7 +24,7 @@ def chat(folder, *texts: str) -> ChatModel:
     async def provider(request) -> Reply:
         return Reply(next(said), "stop", 10, 5, 0.0, "model")
 
-    return ChatModel("model", journal=open_journal(folder), provider=provider)
+    return ChatModel("model", ledger=ledger_in(folder), provider=provider)
 
 
 def test_what_is_asked():

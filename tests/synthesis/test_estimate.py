@@ -7,7 +7,7 @@ from small_world import World
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.synthesis.estimate import estimate_run
 from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import oracle
@@ -67,8 +67,8 @@ def test_what_is_not_audited_is_not_counted_as_audited(grouped, world):
 
 def test_tokens_come_near_to_what_a_run_is_billed(world, tmp_path):
     found = estimated(world)
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel(MODEL, journal=journal, provider=oracle.provider())
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        chat = ChatModel(MODEL, ledger=ledger, provider=oracle.provider())
         world.synthesize(chat, tmp_path, world.of("i2t"))
     for place, use in chat.usage.items():  # the oracle counts four letters as a token
         per_call = found[place].prompt_tokens / found[place].llm_calls

@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 from datasets import concatenate_datasets
+from ledgers import answers, ledger_in
 from provider_faults import PASSING, REFUSED, UNUSABLE, USABLE
 from provider_server import MODELS, ProviderServer, Question, Wire
 from small_world import World
 
 from repair_hf.llm import limits
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.failures import Retries
-from repair_hf.llm.journal import Journal, read_entries
 from repair_hf.llm.limits import Limits
-from repair_hf.llm.sending import RequestOptions
+from repair_hf.llm.sending import RequestOptions, Retries
 from repair_hf.toyworld import oracle
 
 FAULT_RATE = 0.1
@@ -81,9 +80,9 @@ ALL = PASSING | UNUSABLE | USABLE | REFUSED
 
 def synthesize(world: World, folder: Path, model: str, *, timeout: float = 300.0, **chat) -> list[list[dict]]:
     """Records and dropped failures, without images."""
-    with Journal(folder / "journal.jsonl") as journal:
+    with ledger_in(folder) as ledger:
         options = RequestOptions(timeout=timeout, limits=Limits(CONCURRENCY), retries=Retries(first_wait=0.01))
-        chat = ChatModel(model, journal=journal, options=options, **chat)
+        chat = ChatModel(model, ledger=ledger, options=options, **chat)
         saved = world.synthesize(chat, folder)
     return [[{k: v for k, v in row.items() if not k.endswith("_image")} for row in rows] for rows in saved]
 
@@ -129,8 +128,7 @@ def test_records_are_as_without_faults(shape, failures, tmp_path, encoder, monke
     assert Counter(questions.values()) == Counter(provider.dropped.values())
     assert all(row["detail"] for row in lost.values())
     assert set(provider.answered.values()) == {1}  # nothing is paid for twice
-    answers = [entry for entry in read_entries([tmp_path / "disturbed" / "journal.jsonl"]) if entry.has_come]
-    assert len(answers) == len(provider.answered)  # nothing that was paid for is lost
+    assert answers(tmp_path / "disturbed") == len(provider.answered)  # nothing that was paid for is lost
     assert provider.faults.total() - provider.faults["none"] > 0.05 * provider.faults.total()
     if failures == 2000:
         assert set(provider.faults) == {"none", *ALL}

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from scripted import Scripted
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.prompts import Prompts
 from repair_hf.synthesis.instruct import CaptionInstruction, ImageInstruction, instruct
 from repair_hf.synthesis.pipeline import _run
@@ -31,8 +31,8 @@ def test_an_answer_says_by_its_fields_what_is_wrong(direction, answer, expected,
     async def ask():
         return await instruct(chat, direction, q="data:image/png;base64,AAAA", fp="data:image/png;base64,AAAA")
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel("m", journal=journal, provider=Scripted(lambda *_: answer))
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        chat = ChatModel("m", ledger=ledger, provider=Scripted(lambda *_: answer))
         found = []
         _run(_into(found, ask()))
     assert found == [(answer["edit_instruction"], expected)]
@@ -46,9 +46,9 @@ def test_where_an_instruction_is_required_none_is_asked_again(direction, types, 
     async def ask():
         return await instruct(chat, direction, q="data:image/png;base64,AAAA", fp="data:image/png;base64,AAAA")
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
         provider = Scripted(lambda *_: said | {"edit_instruction": next(answers)})
-        chat = ChatModel("m", journal=journal, provider=provider, prompts=Prompts(always_instruct=True))
+        chat = ChatModel("m", ledger=ledger, provider=provider, prompts=Prompts(always_instruct=True))
         found = []
         _run(_into(found, ask()))
     assert found == [("Replace 'one' with 'two'.", types)]

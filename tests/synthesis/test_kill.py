@@ -5,7 +5,6 @@ The real command over real HTTP: the toy world's oracle behind an OpenAI-compati
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -21,22 +20,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ledgers import answers
 from small_world import saved
 
 from repair_hf.cli.main import main
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
 from repair_hf.toyworld.server import ChatServer
+from tests.synthesis.killing import kill_family, start
 
 CONCURRENCY = 8  # of the first run
 MODELS = ("--llm", "openai/world", "--editor", "world")
-LAUNCH = """
-import sys
-from repair_hf.cli.main import main
-
-if __name__ == "__main__":  # the editor has a process of its own, which reads this file too
-    sys.exit(main(sys.argv[1:]))
-"""
 
 
 def served(log: Path, before: Callable[[], None] = lambda: None) -> ChatServer:
@@ -55,11 +49,6 @@ def lines(path: Path) -> int:
 
 def requests(log: Path) -> list[str]:
     return [json.loads(line)["digest"] for line in log.read_text().splitlines()]
-
-
-def answers(folder: Path) -> int:
-    """In all journals: each process has one of its own."""
-    return sum(lines(path) for path in folder.glob("journal*.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -101,16 +90,8 @@ def test_kill_and_go_on(kills, words, tmp_path, capsys):
 
 
 def kill_at(words: list[str], processes: int, folder: Path, count: int) -> None:
-    """Start the command in processes of its own and kill them once so many answers are in the journals."""
-    alone = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process: sums in another order would round differently
-    command = [sys.executable, "-m", "repair_hf", *words]
-    if processes > 1:
-        (folder.parent / "launch.py").write_text(LAUNCH)
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-        command = [sys.executable, *torchrun, str(folder.parent / "launch.py"), *words]
-    process = subprocess.Popen(
-        command, env=alone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    """Start the command in processes of its own and kill them once so many answers are in the ledger."""
+    process = start(words, processes, folder.parent)
     deadline = time.monotonic() + 600
     while answers(folder) < count:
         assert process.poll() is None, f"ended before it could be killed:\n{process.communicate()[1]}"
@@ -152,16 +133,6 @@ def settle(server: ChatServer, others: set[threading.Thread]) -> None:
             assert not thread.is_alive()
 
 
-def kill_family(leader: int) -> None:
-    """Kill the processes of a session at once; those that `torchrun` starts lead sessions of their own."""
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(leader)], capture_output=True, text=True
-    ).stdout.split()
-    for pid in [leader, *map(int, children)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL) if os.getpgid(pid) == pid else os.kill(pid, signal.SIGKILL)
-
-
 def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
     # a job that a shell started in the background ignores it, and so would this test
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -173,8 +144,8 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
         if next(came) > 30:
             is_interrupted.wait(60)
 
-    def interrupt_at(answers: int) -> None:
-        while lines(out / "journal.jsonl") < answers:
+    def interrupt_at(count: int) -> None:
+        while answers(out) < count:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
         is_interrupted.set()
@@ -185,4 +156,4 @@ def test_ctrl_c_keeps_what_was_paid_for(words, tmp_path, request):
         limit = ["--concurrency", str(CONCURRENCY)]
         code = main([*words, *MODELS, *limit, "--llm-base-url", server.base_url, "--output", str(out)])
     assert code == 130
-    assert 30 <= lines(out / "journal.jsonl") == lines(log) < 60
+    assert 30 <= answers(out) == lines(log) < 60

@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 import pytest
 
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.hosted import HostedEditor
@@ -68,8 +68,8 @@ def test_an_oracle_that_errs_has_answers_of_its_own(tmp_path):
     shown = {role: url_of(scene) for role, scene in {"gt": two, "fp": three}.items()}
 
     async def ask(query: str) -> tuple[str, str | None]:
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = open_chat(LLMOptions(llm=f"world/oracle{query}"), journal)
+        with Ledger(tmp_path / "ledger.sqlite") as ledger:
+            chat = open_chat(LLMOptions(llm=f"world/oracle{query}"), ledger)
             return chat.model, (await audit(chat, "t2i", q="Two red circles by day", **shown)).drop_reason
 
     told = [asyncio.run(ask(query)) for query in ("", "?rejects_good=1.0", "")]
@@ -108,7 +108,7 @@ def test_options_reach_the_editor():
     )
     editor = open_editor(options, LLMOptions(llm="world/oracle", timeout=3.0))
     assert isinstance(editor, HostedEditor)
-    assert (editor.size, editor.timeout, editor.base_url) == (256, 3.0, "http://127.0.0.1:1")
+    assert (editor.size, editor.options.timeout, editor.base_url) == (256, 3.0, "http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_options_reach_the_editor():
     ],
 )
 def test_what_cannot_be_opened_is_a_users_mistake(options, complaint, tmp_path):
-    with Journal(tmp_path / "journal.jsonl") as journal, pytest.raises(UserError, match=complaint):
-        open_chat(LLMOptions(**options), journal)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger, pytest.raises(UserError, match=complaint):
+        open_chat(LLMOptions(**options), ledger)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.failures import FailedRequest, ProviderError
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.errors import FailedRequest, ProviderError
+from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED
-from repair_hf.llm.provider import Reply
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.pipeline import Synthesizer
@@ -102,7 +101,7 @@ def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, t
     assert_same(again)
 
 
-@pytest.mark.parametrize("options", [{"workers": 1, "concurrency": 1}, {"workers": 200, "concurrency": 64}])
+@pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 256}])
 def test_concurrency_changes_nothing(options, world, assert_same, tmp_path):
     assert_same(synthesize(world, tmp_path, **options))
 
@@ -131,7 +130,7 @@ def test_without_audit_every_failure_is_repaired(world, whole, tmp_path):
 
 
 def test_the_first_candidate_instead_of_the_nearest(world, whole, tmp_path):
-    (tmp_path / "journal.jsonl").write_bytes((whole[3] / "journal.jsonl").read_bytes())
+    (tmp_path / "ledger.sqlite").write_bytes((whole[3] / "ledger.sqlite").read_bytes())
     asked = Scripted()
     records, _, _ = synthesize(world, tmp_path, asked, select="first")
     assert not asked.requests  # the candidates are the same
@@ -173,16 +172,16 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
             raise FailedRequest("no answer")
         return await asked(request)
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel("world/oracle", journal=journal, provider=provider)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        chat = ChatModel("world/oracle", ledger=ledger, provider=provider)
         synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
-        synthesizer._share(tasks := [synthesizer.builder.task(row) for row in world.failures.to_list()], tmp_path)
+        synthesizer._share(tasks := [synthesizer.builder.task(row) for row in world.failures.to_list()])
         assert {task.reason for task in tasks} >= {"llm_failed", None}
         before, replayed = (sum(getattr(use, name) for use in chat.usage.values()) for name in ("calls", "replayed"))
         made, is_down = synthesizer.images_made, False
-        synthesizer._take_over(tasks, tmp_path)
+        synthesizer._take_over(tasks)
         synthesizer._build(tasks, tmp_path)
-        assert sum(use.calls for use in chat.usage.values()) == journal.calls == len(asked.requests) > before
+        assert sum(use.calls for use in chat.usage.values()) == ledger.total[1] == len(asked.requests) > before
         assert sum(use.replayed for use in chat.usage.values()) == replayed
     drawn = len(list((tmp_path / "candidates").rglob("*.png")))
     assert synthesizer.images_made == drawn == len(list((whole[3] / "candidates").rglob("*.png"))) > made
@@ -191,8 +190,8 @@ def test_what_failed_with_another_process_is_asked_once_more(world, whole, tmp_p
 
 
 def test_one_chat_model_serves_several_runs(world, assert_same, tmp_path):
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        chat = ChatModel("world/oracle", journal=journal, provider=Scripted())
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        chat = ChatModel("world/oracle", ledger=ledger, provider=Scripted())
         synthesizer = Synthesizer(world.pairs, world.encoder, chat, WorldEditor())
         synthesizer.run(world.failures.select(range(20)), tmp_path / "first")
         assert_same(synthesizer.run(world.failures, tmp_path / "second"))

@@ -148,7 +148,7 @@ def test_a_key_is_nowhere(shape, tmp_path, encoder, clip_folder, capsys, caplog)
     seen += map(str, saved(out))
     assert "your key <hidden>" in seen[-1]
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert {"journal.jsonl", "config.yaml", "command.txt", "summary.json", "README.md"} <= {
+    assert {"ledger.sqlite", "config.yaml", "command.txt", "summary.json", "README.md"} <= {
         path.name for path in files
     }
     assert not any(KEY in text for text in seen)

@@ -13,7 +13,7 @@ from scripted import shown_in, stage_of
 from small_world import World
 
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 
@@ -49,8 +49,8 @@ def synthesize(world: World, folder: Path, script=lambda shown: None, failures: 
         requests.append((place, oracle.count_tokens(body["messages"])))
         return script(shown) or oracle.choices(oracle.answer, body)
 
-    with ChatServer(answer) as server, Journal(folder / "journal.jsonl") as journal:
-        chat = ChatModel("openai/world", journal=journal, base_url=server.base_url)
+    with ChatServer(answer) as server, Ledger(folder / "ledger.sqlite") as ledger:
+        chat = ChatModel("openai/world", ledger=ledger, base_url=server.base_url)
         saved = world.synthesize(chat, folder, failures, **options)
     tokens = Counter()
     for place, count in requests:

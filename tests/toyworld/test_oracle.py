@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from repair_hf.llm.client import ChatModel, ProviderError
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.prompts import SHIPPED
 from repair_hf.synthesis.audit import Verdict, audit
 from repair_hf.synthesis.captions import edit_caption
@@ -41,8 +41,8 @@ def ask(tmp_path):
 
     def run(stage, *args, **kwargs):
         async def main():
-            with Journal(tmp_path / "journal.jsonl") as journal:
-                chat = ChatModel(oracle.MODEL, journal=journal, provider=oracle.provider())
+            with Ledger(tmp_path / "ledger.sqlite") as ledger:
+                chat = ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider())
                 return await stage(chat, *args, **kwargs)
 
         return asyncio.run(main())

@@ -58,7 +58,7 @@ def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
 def told(paid: Mapping[tuple[str, str], Usage]) -> str:
     """Describe what was paid in all."""
     if not paid:
-        return "Unknown: there is no journal of answers beside these records."
+        return "Unknown: there is no ledger of payments beside these records."
     uses = list(paid.values())
     answers, unpriced = sum(use.calls for use in uses), sum(use.unpriced for use in uses)
     tokens = _thousands(sum(use.prompt_tokens + use.completion_tokens for use in uses))

@@ -46,7 +46,7 @@ class RunData:
 
     @cached_property
     def paid(self) -> dict[tuple[str, str], Usage]:
-        """What all rounds have paid, see `paid_in`. Journals of a large run take long to read."""
+        """What all rounds have paid, see `paid_in`."""
         return paid_in(*self.folders)
 
     def pairs(self) -> Pairs:
@@ -97,7 +97,7 @@ def read_labels(folders: Sequence[Path]) -> dict[str, list[str]]:
     """Read the error types of labelled image instructions from folders of records, by record_id."""
     found = {}
     for path in (folder / LABELS for folder in folders):
-        remedy = "Delete it, and label the instructions again with --llm: the answers are in the journal"
+        remedy = "Delete it, and label the instructions again with --llm: the answers are in the ledger"
         for row in read_lines(path, needs=("record_id", "error_types"), remedy=remedy) if path.is_file() else ():
             found[row["record_id"]] = row["error_types"]
     return found

@@ -38,7 +38,7 @@ def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
 def _costs(data: RunData) -> Finding:
     paid, title = data.paid, "What it cost"
     if not paid:
-        return Finding("costs", title, "There is no journal of answers beside these records.")
+        return Finding("costs", title, "There is no ledger of payments beside these records.")
     text = (
         "Thousands of tokens, as counted by the provider, over all runs in the folder. Dollars are list prices at the "
         "time. Rejected failures are paid for too."

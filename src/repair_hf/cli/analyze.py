@@ -1,12 +1,13 @@
 """`repair-hf analyze`: write a report on a run, on mined failures, or on a Hub dataset of records.
 
 The report is one self-contained page, `report.html`, with its charts as PNG and their numbers as CSV beside it. With
-`--llm` a language model first labels the image instructions by error type. Its answers go into the journal of the
-run's folder, so they are paid for once and count among the run's costs.
+`--llm` a language model first labels the image instructions by error type. Its answers go into the ledger of the
+run, so they are paid for once and count among the run's costs.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class AnalyzeOptions(Bounded):
     watch: int | None = opt(None, "Rewrite the report every so many seconds, until interrupted.", least=1)
     dry_run: bool = opt(False, "Print how many LLM calls --llm would make and what they would cost, then stop.")
     seed: int = opt(0, "Seed of the sample of records shown.")
+    calls: bool = opt(False, "Print all paid calls of the run's ledger as JSON Lines, then stop.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +68,8 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     from repair_hf.analysis.run_findings import run_findings
     from repair_hf.pairs.dataset import load_wanted
 
+    if options.calls:
+        return _print_calls(options.run)
     if is_mined(options.run):
         return _analyze_mined(options, llm, source)
     if options.dry_run and llm.llm is None:
@@ -97,6 +101,14 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
         suggest("annotate", "edits", options.run if len(material.folders) == 1 else str(material.folders[-1]))
 
 
+def _print_calls(run: str) -> None:
+    from repair_hf.analysis.run_data import synthesis_folders
+    from repair_hf.llm.ledger_file import read_calls
+
+    for call in read_calls(*(synthesis_folders(Path(run)) or [Path(run)])):
+        print(json.dumps(call))
+
+
 def _analyze_mined(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Report on a folder of `repair-hf mine`."""
     from repair_hf.analysis.mined import load_mined, mined_findings, sample_failures
@@ -122,11 +134,9 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.run_data import LABELS
     from repair_hf.llm.cost import known_dollars, price_per_token
-    from repair_hf.llm.journal import open_journal
     from repair_hf.records.dataset import load_kept
     from repair_hf.synthesis.error_labels import ask_about, label_images
-    from repair_hf.synthesis.models import find_llm, open_chat
-    from repair_hf.synthesis.rounds import paid_by
+    from repair_hf.synthesis.models import find_llm, open_chat, open_ledger
 
     if not material.folders:
         raise UserError(f"{material.name} is not a local run, so labels cannot be stored; leave out --llm.")
@@ -147,11 +157,8 @@ def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
                 f"about {dollars(cost)}   {folder}"
             )
             continue
-        dollars_paid, answers_paid = paid_by(material.folders)
-        with open_journal(folder) as journal:
-            chat = open_chat(llm, journal)
-            # the ceilings include images and other rounds, which this journal does not hold
-            chat.budget.count(dollars_paid - journal.dollars, answers_paid - journal.calls)
+        with open_ledger(llm, folder) as ledger:
+            chat = open_chat(llm, ledger)
             missing = label_images(chat, wanted, folder / LABELS)
         use = chat.usage.get(("label", "t2i"))
         asked = (use.calls, use.replayed, dollars(known_dollars([use]))) if use else (0, 0, "$0.00")

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from repair_hf.cli.subcommands import load_command, print_command, print_table, run_command, suggest
-from repair_hf.runtime.command_line import flags, parse
+from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.options import Bounded, UserError, need, opt
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
@@ -80,18 +80,16 @@ def run(options: RunOptions) -> None:
 
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
-    from repair_hf.llm.budget import BudgetSpent
+    from repair_hf.llm.ledger import BudgetSpent
+    from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
     from repair_hf.synthesis.outcome import NothingRepaired
-    from repair_hf.synthesis.reuse import inherit
-    from repair_hf.synthesis.rounds import mean_gain, paid_by, records_of_rounds, round_rows
+    from repair_hf.synthesis.rounds import mean_gain, records_of_rounds, round_rows
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
     done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]
     why = f"after {options.rounds} round{'s' if options.rounds > 1 else ''}, as requested"
-    alone, first = Path(_read(rounds.recipe, "synthesize").output), rounds.place(1) / "records"
-    if inherit([alone], first):  # paid for when the recipe was run by itself
-        print(f"{first} reuses the answers and images of {alone}.")
+    first = rounds.place(1) / "records"
     for number in range(1, options.rounds + 1):
         try:
             rounds.repair(number)
@@ -129,8 +127,14 @@ class _Rounds:
     """The commands of all rounds below a folder; `type` takes the words of each, and runs or prints them."""
 
     def __init__(self, recipe: Path, folder: Path, split: str, type: Callable[..., None]) -> None:
+        from repair_hf.llm.ledger_file import has_payments
+
         self.recipe, self.folder, self.split, self.type = recipe, folder, split, type
         self.base = _read(recipe, "mine").model
+        synthesis = _read(recipe, "synthesize")
+        self._paid_before = list(synthesis.answers_from or ())
+        if has_payments(synthesis.output):  # when the recipe was run by itself
+            self._paid_before.append(synthesis.output)
 
     def place(self, number: int) -> Path:
         return self.folder / f"round-{number}"
@@ -139,9 +143,9 @@ class _Rounds:
         """Mine with the newest checkpoint, and make records of the new failures."""
         here, earlier = self.place(number), self._records(number - 1)
         self._stage("mine", self._newest(number), here / "failures")
-        words = ["--earlier-rounds", *earlier] if earlier else []
-        words += self._ceilings(here / "records")
-        words = ["--failures", str(here / "failures"), *words]
+        words = ["--failures", str(here / "failures"), "--ledger", str(self.folder)]
+        words += ["--earlier-rounds", *earlier] if earlier else []
+        words += ["--answers-from", *self._paid_before] if self._paid_before and number == 1 else []
         if (here / "retriever" / "config.yaml").is_file():  # trained on these records, so they stay
             words += ["--answer-attempts", "1"]
         self._stage("synthesize", self._newest(number), here / "records", *words)
@@ -166,14 +170,6 @@ class _Rounds:
     def _records(self, number: int) -> list[str]:
         """Return the records of all rounds up to this one."""
         return [str(self.place(n) / "records") for n in range(1, number + 1)]
-
-    def _ceilings(self, records: Path) -> list[str]:
-        """Return flags for what other rounds leave of the recipe's ceilings; none before another round has started."""
-        from repair_hf.synthesis.rounds import records_of_rounds, remaining_ceilings
-
-        others = [path for path in records_of_rounds(self.folder) if path != records]
-        recipe = _read(self.recipe, "synthesize")
-        return flags(remaining_ceilings(recipe.max_usd, recipe.max_calls, others)) if others else []
 
     def _stage(self, name: str, model: str, output: Path, *words: str) -> None:
         config = ["--config", str(self.recipe / f"{name}.yaml")]

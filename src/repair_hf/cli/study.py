@@ -149,7 +149,7 @@ def _run_each(
     from repair_hf.analysis.costs import whole_price
     from repair_hf.llm.batches import BatchesOpen
     from repair_hf.study.methods.registry import load_methods
-    from repair_hf.study.multi_dataset import ceilings, words_of_each, write_across
+    from repair_hf.study.multi_dataset import words_of_each, write_across
     from repair_hf.study.setting import settle
 
     output = Path(options.output)
@@ -167,7 +167,7 @@ def _run_each(
     with_provider: dict[Path, Any] = {}
     priced: list[Any] = []
     for name, typed in words.items():
-        typed = [*typed, *ceilings(llm, [output / other for other in words if other != name])]
+        typed += ["--ledger", llm.ledger or str(output)]
         if options.dry_run:
             print()
             print_command("study", *typed)
@@ -203,8 +203,7 @@ def _run(study: Any, setting: Any, options: StudyOptions) -> None:
         if section.name in ("regime", "scores", "gains") and table is not None and len(table):
             _print(section.title, list(table.columns), table.to_numpy().tolist(), section.note)
     print(f"\n-> {setting.output / 'study.md'}")
-    records = setting.output / "products" / "repair-records"
-    if records.is_dir():
+    if (records := setting.output / "products" / "repair-records").is_dir():
         suggest("show", str(records))
 
 
@@ -213,10 +212,11 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
     import tempfile
 
     from repair_hf.analysis.costs import dollars, whole_price
+    from repair_hf.llm.ledger_file import paid_by
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.study import estimates
     from repair_hf.study.plan import HEADS, bill, plan_rows
-    from repair_hf.study.spending import paid, products_in
+    from repair_hf.study.spending import products_in
     from repair_hf.toyworld.corpus import CAPTIONS, build_world
 
     with tempfile.TemporaryDirectory() as folder:
@@ -244,7 +244,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
     _print("Estimated calls and cost", heads, rows, footer)
     if size.world is None:
         _print("Plan for all together", HEADS, plan, _basis(setting, methods, trainings))
-    spent, answers = paid(products_in(setting.output / "products"))
+    spent, answers = paid_by(products_in(setting.output / "products"))
     if answers:
         print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
     print(whole_price(price))

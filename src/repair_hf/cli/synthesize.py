@@ -1,12 +1,13 @@
 """`repair-hf synthesize`: audit mined failures and edit their false positives into records.
 
-Writes a folder with the configs `records` and `dropped`, the LLM's journal, the candidate images and `summary.json`.
+Writes a folder with the configs `records` and `dropped`, the ledger of what was paid, the candidate images and
+`summary.json`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -111,7 +112,6 @@ def _check(
     from repair_hf.runtime.run_folder import check_stage, digest, finished
     from repair_hf.runtime.trackers import check_trackers
     from repair_hf.synthesis.record_builder import RecordBuilder
-    from repair_hf.synthesis.reuse import check_sources
     from repair_hf.synthesis.rounds import EarlierRounds
     from repair_hf.synthesis.sources import SourceImages
     from repair_hf.synthesis.synthesize import NEEDS
@@ -124,7 +124,7 @@ def _check(
     encoder = open_retriever(options.model, **options.how_to_load)
     if not options.any_model:
         check_retriever(encoder, [miner_of(options.failures)], f"The failures of {options.failures}")
-    check_sources(options.answers_from or ())
+    _check_sources(options.answers_from or ())
     earlier = EarlierRounds(options.earlier_rounds or ())
     mined, failures = len(failures), earlier.leave_out(failures)
     if earlier.failures and processes().is_main:
@@ -147,6 +147,18 @@ def _check(
     return _Ready(pairs, kept, LeftOut(failures, left_out), encoder, earlier.next, resolved, summary)
 
 
+def _check_sources(folders: Sequence[str]) -> None:
+    from repair_hf.llm.ledger_file import FILE, has_payments
+    from repair_hf.runtime.options import UserError
+
+    for folder in folders:
+        if not has_payments(folder):
+            raise UserError(
+                f"`answers_from` names {folder}, which holds no paid answers ({FILE}). Give the --output of "
+                "`repair-hf synthesize`."
+            )
+
+
 def _synthesize(
     ready: _Ready, folder: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
 ) -> dict[str, Any]:
@@ -155,17 +167,13 @@ def _synthesize(
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.trackers import tracking
-    from repair_hf.synthesis.reuse import inherit
     from repair_hf.synthesis.synthesize import Work, repair_into
 
     sources = [Path(source) for source in options.answers_from or ()]
-    if any(processes().gather(processes().is_main and inherit(sources, folder))) and processes().is_main:
+    if sources and processes().is_main:
         print(f"{folder} reuses the answers and images of {', '.join(map(str, sources))}.")
         print("The ceilings do not count what these have cost; the table of payments does.")
-
-    work = Work(
-        ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round, counts_own=bool(sources)
-    )
+    work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round, answers_from=sources)
     has_images = options.embed_source_images
     try:
         with tracking(options.report_to if processes().is_main else "none", folder) as log:

@@ -24,7 +24,8 @@ from huggingface_hub.utils import validate_repo_id
 from repair_hf.analysis.people.space import SPACE_FILES, space_files
 from repair_hf.hub.files import Parcel, pack_model, pack_records
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import RunStopped, without_secrets
+from repair_hf.runtime.redaction import without_secrets
+from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.runtime.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)

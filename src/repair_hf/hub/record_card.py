@@ -22,7 +22,7 @@ from repair_hf.analysis.run_data import read_labels
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render, two_columns
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import bills, read_entries
+from repair_hf.llm.ledger_file import read_calls
 from repair_hf.llm.prompts import NAMES, Prompts
 from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.dataset import summarize
@@ -213,7 +213,7 @@ def _made_by(records: Dataset) -> str:
 
 def _answered_by(folder: Path) -> str:
     """The model versions that answered, as the provider reports them: an id such as gpt-4o changes its meaning."""
-    found = Counter((entry.model, entry.answered_by) for entry in read_entries(bills(folder)) if entry.has_come)
+    found = Counter((call["model"], call["answered_by"]) for call in read_calls(folder) if call["state"] == "answered")
     if not found:
         return "The versions of the models that answered are unknown."
     answers = "; ".join(

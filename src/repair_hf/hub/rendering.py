@@ -16,7 +16,8 @@ from jinja2 import Environment, StrictUndefined
 from repair_hf.hub.markdown import code, fenced, table, without_folders
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.runtime.own_files import read_json, read_yaml
-from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, without_secrets
+from repair_hf.runtime.redaction import without_secrets
+from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT
 
 CITATION = """@misc{liu-repair,
   title  = {RePair: Turning Retrieval Failures into Counterfactual Hard Pairs},

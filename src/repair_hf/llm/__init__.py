@@ -1,1 +1,1 @@
-"""Ask a model by id: prompts, journal, prices, limits, batches."""
+"""Ask a model by id: prompts, ledger, prices, limits, batches."""

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from repair_hf.llm.journal import Entry
-from repair_hf.runtime.run_folder import without_secrets
+from repair_hf.llm.ledger import Reply
+from repair_hf.runtime.redaction import holds_key
 from repair_hf.runtime.texts import UnreadableText, end_of_json
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -48,9 +48,13 @@ class RefusedAnswer(AnswerError):
 
 
 class FailedAnswer(AnswerError):
-    """No answer came: every attempt at the request failed."""
+    """No answer came: every attempt at the request failed. The next run asks again."""
 
     drop_reason = "llm_failed"
+
+
+class RejectedAnswer(FailedAnswer):
+    """The provider rejected the request, perhaps not for its own fault: it may be asked again in this run."""
 
 
 @cache
@@ -63,22 +67,23 @@ def response_format(schema: type[BaseModel]) -> dict[str, Any]:
 def read_answer(text: str, finish: str, schema: type[Schema] | None) -> Schema | str:
     """Read the JSON object in an answer, with strict types, or plain text without a schema.
 
-    Secrets that the provider repeats are hidden.
-
     Raises:
         AnswerError: If the answer is unusable.
     """
-    if finish in ("content_filter", "refusal", "rejected"):
+    if finish == "leaked_key":
+        raise RefusedAnswer("the answer held an API key")
+    if finish in ("content_filter", "refusal"):
         raise RefusedAnswer(f"{finish}: {_shortened(text)}" if text else finish)
     if finish == "length":
         raise UnparsedAnswer("the answer was cut off at the limit of its length")
     if not text.strip():
         raise UnparsedAnswer("the answer was empty")
     if schema is None:
-        return without_secrets(text.strip())
+        return text.strip()
     value = _parse(text, schema)
-    told = value.model_dump_json()  # without the escapes that can break up a key
-    return value if told == without_secrets(told) else schema.model_validate_json(without_secrets(told))
+    if holds_key(value.model_dump_json()):  # in the text escapes may have broken it up
+        raise RefusedAnswer("the answer held an API key")
+    return value
 
 
 def request_seed(seed: int, sample: int, *, attempt: int) -> int:
@@ -86,13 +91,13 @@ def request_seed(seed: int, sample: int, *, attempt: int) -> int:
     return zlib.crc32(f"{seed}/{sample}/{attempt}".encode()) >> 1
 
 
-def next_attempt(request: dict[str, Any], entry: Entry, fault: UnparsedAnswer) -> dict[str, Any]:
-    """Return the first request again, with what was wrong with the newest answer to it."""
-    if entry.finish == "length":
-        return request | {"max_tokens": request["max_tokens"] * MORE_ROOM}
-    if not entry.text.strip():
+def next_attempt(request: dict[str, Any], max_tokens: int, reply: Reply, fault: UnparsedAnswer) -> dict[str, Any]:
+    """Return the first request again, with what was wrong with the newest answer, which had so many tokens at most."""
+    if reply.finish == "length":
+        return request | {"max_tokens": max_tokens * MORE_ROOM}
+    if not reply.text.strip():
         return request
-    said = {"role": "assistant", "content": entry.text}
+    said = {"role": "assistant", "content": reply.text}
     wanted = "JSON object" if "response_format" in request else "text"
     complaint = f"This cannot be used: {fault}. Answer again with the {wanted} that was asked for, and nothing else."
     return request | {"messages": [*request["messages"], said, {"role": "user", "content": complaint}]}

@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from repair_hf.llm.failures import (
-    Blocked,
-    PassingFailure,
-    ProviderError,
-    RejectedRequest,
-    Retries,
-    as_failure,
-    insist,
-    reason_of,
-)
-from repair_hf.llm.journal import REJECTED
+from repair_hf.llm.errors import LATER, Blocked, PassingError, ProviderError, as_error, reason_of
+from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import load_litellm
-from repair_hf.llm.provider import LiteLLM, Reply, find_provider, read_reply
+from repair_hf.llm.provider import LiteLLM, find_provider, read_reply
+from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import parse_json
 
@@ -35,7 +27,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 # The key of a request in a finished batch, and its reply or why there is none.
-Answer = tuple[str, Reply | PassingFailure | ProviderError]
+Answer = tuple[str, Reply | PassingError | ProviderError]
 
 
 def batch_route(model: str) -> tuple[str, str]:
@@ -81,7 +73,7 @@ class BatchAPI:
                 return found
             return (await self._send("create_batch", **wanted)).id
 
-        return await insist(create, self._retries, self.model)
+        return await self._insist(create)
 
     async def find(self, file: str) -> str | None:
         """Return the provider's id of the batch that was created from a file, if there is one."""
@@ -125,7 +117,7 @@ class BatchAPI:
             try:
                 reply = self._reply(response.get("status_code"), response.get("body") or {"error": row.get("error")})
                 yield row["custom_id"], reply
-            except (PassingFailure, ProviderError) as fault:
+            except (PassingError, ProviderError) as fault:
                 yield row["custom_id"], fault
 
     def _reply(self, status: int | None, body: Any) -> Reply:
@@ -140,15 +132,27 @@ class BatchAPI:
             usage = response.get("usage") or litellm.Usage()
             return replace(reply, dollars=sum(litellm.cost_calculator.batch_cost_calculator(usage, self.model)))
         quoted = _ROW_STATUS.search(str(body))
-        failure = as_failure(_RowError(status or (int(quoted[1]) if quoted else 500), body), self.model)
-        if isinstance(failure, Blocked):
-            return Reply(str(failure), "content_filter", 0, 0, 0.0, self.model)
-        if isinstance(failure, RejectedRequest):  # without an answer it would be submitted for ever
-            return Reply(str(failure), REJECTED, 0, 0, 0.0, self.model)
-        raise failure
+        error = as_error(_RowError(status or (int(quoted[1]) if quoted else 500), body), self.model)
+        if isinstance(error, Blocked):
+            return Reply(str(error), "content_filter", 0, 0, 0.0, self.model)
+        raise error
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return await insist(lambda: self._send(name, *args, **kwargs), self._retries, self.model)
+        return await self._insist(lambda: self._send(name, *args, **kwargs))
+
+    async def _insist(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        """Call until it succeeds. No call of this file is billed."""
+        attempt = 1
+        while True:
+            try:
+                return await send()
+            except PassingError as error:
+                if attempt == self._retries.attempts:
+                    reason = f"{self.model} failed {attempt} times in a row, at last with: {error}"
+                    raise ProviderError(f"{reason}. {LATER}") from error
+                wait = self._retries.wait_after(error, attempt, self.model)
+            await asyncio.sleep(wait)
+            attempt += 1
 
     async def _send(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call one of LiteLLM's functions, once."""
@@ -160,9 +164,9 @@ class BatchAPI:
         try:
             return await asyncio.to_thread(call, *args, **kwargs, **self._access, max_retries=0, num_retries=0)
         except openai.APIConnectionError as error:
-            raise PassingFailure(reason_of(error)) from None
+            raise PassingError(reason_of(error)) from None
         except (openai.APIStatusError, BaseLLMException) as error:
-            raise as_failure(error, self.model) from None
+            raise as_error(error, self.model) from None
         except (openai.OpenAIError, ValueError) as error:  # no key, or no bucket for Vertex AI's files
             raise ProviderError(f"{self.model} cannot be asked for a batch: {reason_of(error)}") from None
 

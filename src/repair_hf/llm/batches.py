@@ -1,29 +1,32 @@
-"""Batches of questions that a provider answers within a day, at half the price.
+"""Batches of questions that a provider answers within a day, at a lower price.
 
-One run submits questions (`Deferred`), a later run collects the answers into the journal. The steps of a batch: a
-draft with its requests on disk, a state file, its file at the provider, the batch created from that file (the state
-file holds both ids), its answers in the journal. A run may die between any two steps. The next run then looks for a
-file without a batch among the provider's batches before it sends anything, so no batch is submitted twice and no paid
-answer is lost.
+One run submits questions (`Deferred`), a later run collects the answers into the ledger. A question in a batch has a
+row there from the start; `batch_id` says how far its batch has come:
+
+1. `draft:...`: its request is in a temporary file of this process. If the process dies, the row is deleted.
+2. `file:...`: the file is with the provider, by this id. A batch may have been created from it.
+3. the provider's id of the batch.
+
+A run may die between any two steps. The next run then looks for a file without a batch among the provider's batches
+before it sends anything, so no batch is submitted twice and no paid answer is lost.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from repair_hf.llm.batch_api import Answer, BatchAPI, BatchRefused
-from repair_hf.llm.failures import PassingFailure, ProviderError, Retries
-from repair_hf.llm.journal import REJECTED
-from repair_hf.llm.provider import Reply
+from repair_hf.llm.errors import ProviderError, RejectedRequest
+from repair_hf.llm.ledger import BudgetSpent, Ledger, Reply, Topic
+from repair_hf.llm.ledger_file import reading
+from repair_hf.llm.sending import REJECTIONS, Retries
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import RunStopped, write_atomically
-from repair_hf.runtime.texts import read_json
+from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Deferred(Exception):
 
 
 class BatchesOpen(RunStopped):
-    """A run ends until a provider has answered its batches; `open` are these, by the folders of their runs."""
+    """A run ends until a provider has answered its batches; `open` are these, by the folders of their ledgers."""
 
     def __init__(self, open: Mapping[Path, OpenBatches]) -> None:
         self.open = dict(open)
@@ -49,211 +52,182 @@ class BatchesOpen(RunStopped):
 
 
 class OpenBatches(NamedTuple):
-    """Submitted batches of a run: model, number of requests, number of batches, and their worst case in dollars."""
+    """Submitted batches of a ledger: model, number of requests and number of batches."""
 
     model: str
     requests: int
     batches: int
-    dollars: float
-
-
-@dataclass(frozen=True)
-class Question:
-    """A request without an answer yet.
-
-    Args:
-        request: Request in the OpenAI chat format; empty once its answer has come.
-        dollars: Worst case at the price of batches, which the budget sets aside.
-        guess: Guessed tokens of the prompt, which its bill corrects; 0 if not on record.
-    """
-
-    key: str
-    request: dict[str, Any]
-    stage: str
-    direction: str
-    dollars: float = 0.0
-    guess: int = 0
-
-
-Keep = Callable[[Question, Reply], None]
-
-
-@dataclass
-class _Batch:
-    """A batch that is submitted or about to be: the content of its state file."""
-
-    name: str
-    model: str
-    file: str | None = None
-    id: str | None = None
-    questions: dict[str, list] = field(default_factory=dict)  # key -> stage, direction, dollars, guess
 
 
 class Batches:
     """Submits batches in one run and collects them in a later one.
 
-    Args:
-        folder: Folder of drafts and state files. Only one run at a time may use it.
-
     Raises:
-        UserError: If LiteLLM supports no batch API of the model's provider, or the folder holds batches of another
+        UserError: If LiteLLM supports no batch API of the model's provider, or the ledger holds batches of another
             model.
     """
 
     def __init__(
-        self, model: str, folder: str | Path, *, base_url: str | None = None, retries: Retries | None = None
+        self, model: str, ledger: Ledger, *, base_url: str | None = None, retries: Retries | None = None
     ) -> None:
-        self.model, self.folder = model, Path(folder)
+        self.model, self.ledger = model, ledger
         self._api = BatchAPI(model, base_url=base_url, retries=retries or Retries())
         self._drafts: list[_Draft] = []
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob("*.jsonl"):  # of a run that died before it submitted them
-            left.unlink()
-        states = [read_json(path) for path in sorted(self.folder.glob("*.json"))]
-        self._open = {state["name"]: _Batch(**{"model": model} | state) for state in states}
-        if others := {batch.model for batch in self._open.values()} - {model}:
-            other = min(others)
+        wanted = "SELECT model FROM call WHERE batch_id IS NOT NULL AND model != ? LIMIT 1"
+        if (row := ledger.database.execute(wanted, (model,)).fetchone()) is not None:
             raise UserError(
-                f"{self.folder}: submitted batches of {other} are not collected yet. "
-                f"Give --llm {other} to collect them first; to give them up, delete {self.folder}."
+                f"{ledger.path}: submitted batches of {row[0]} are not collected yet. Give --llm {row[0]} to collect "
+                f"them first. {_GIVE_UP.format(ledger.path)}"
             )
-        self._held = {key for batch in self._open.values() for key in batch.questions}
 
     @property
     def waiting(self) -> int:
         """Number of requests that are submitted, or about to be."""
-        return len(self._held)
+        wanted = "SELECT COUNT(*) FROM call WHERE batch_id IS NOT NULL"
+        return self.ledger.database.execute(wanted).fetchone()[0]
 
-    @property
-    def promised(self) -> float:
-        """Worst case of the submitted requests, in dollars."""
-        return sum(dollars for batch in self._open.values() for _, _, dollars, *_ in batch.questions.values())
+    def defer(self, key: str, request: dict[str, Any], topic: Topic, worst: float) -> None:
+        """Add a question to the next batch, unless the ceilings first need the bills of those before it.
 
-    def holds(self, key: str) -> bool:
-        """Return whether a batch holds this request already."""
-        return key in self._held
-
-    def defer(self, question: Question) -> None:
-        """Add a question to the next batch; check `holds` first."""
-        line = self._api.line(question.key, question.request)
+        Raises:
+            BudgetSpent: If a ceiling does not allow this question, and no bill will change that.
+        """
+        line = self._api.line(key, request)
         if not self._drafts or self._drafts[-1].is_full(len(line)):
-            self._drafts.append(_Draft(self.folder))
-        self._drafts[-1].add(question, line)
-        self._held.add(question.key)
+            self._drafts.append(_Draft())
+        draft = self._drafts[-1]
+        try:
+            with self.ledger.transaction():
+                self.ledger.add(key, worst, topic, "submitted", draft.id)
+        except BudgetSpent:
+            if not self.waiting:
+                raise
+        else:
+            draft.add(line)
 
-    async def collect(self, keep: Keep) -> None:
-        """Fetch the answers of finished batches. Call it before the first `defer`.
+    async def collect(self) -> set[str]:
+        """Fetch the answers of finished batches; return their keys. Call it before the first `defer`.
 
-        `keep` writes an answer into the journal, unless it is there already. It raises `ProviderError` if the answer
-        shows a fault that does not concern this question alone.
+        Raises:
+            ProviderError: If the provider accepted no request of a batch; all other answers are kept.
         """
         faults: list[ProviderError] = []
-        for batch in list(self._open.values()):
-            if batch.id is None and batch.file is not None:
-                batch.id = await self._api.find(batch.file)
-            if batch.id is None:  # the run died before the provider had it
-                self._close(batch)
-                continue
-            self._save(batch)
+        keys: set[str] = set()
+        wanted = "SELECT DISTINCT batch_id FROM call WHERE batch_id IS NOT NULL AND owner IS NULL"
+        rows = self.ledger.database.execute(wanted).fetchall()
+        for (batch_id,) in rows:
+            found = await self._find(batch_id)
             try:
-                answers = await self._api.fetch(batch.id)
+                answers = None if found is None else await self._api.fetch(found)
             except BatchRefused as fault:
                 faults.append(fault)
                 answers = []
-            if answers is not None:
-                faults += self._settle(batch, answers, keep)
+            if found is not None and answers is not None:
+                keys |= self._settle(found, answers, faults)
         if faults:
             raise ProviderError(
                 f"{faults[0]} ({len(faults)} such faults.) Every answer so far is kept; "
                 "the same command submits the rest again."
             )
+        return keys
 
     async def submit(self) -> None:
         """Submit the deferred questions."""
         while self._drafts:
             draft = self._drafts.pop(0)
-            batch = _Batch(secrets.token_hex(8), self.model, questions=draft.questions)
-            self._open[batch.name] = batch
-            self._save(batch)  # before anything is sent: see the module's docstring
-            batch.file = await self._api.upload(batch.name, draft.finish())
-            self._save(batch)
-            batch.id = await self._api.hand_in(batch.file)
-            self._save(batch)
-            logger.info("%s: submitted batch %s of %d requests.", self.model, batch.id, len(batch.questions))
+            if not draft.count:
+                continue
+            file = f"file:{await self._api.upload(draft.id, draft.finish())}"
+            self._move(draft.id, file)
+            batch = await self._api.hand_in(file.removeprefix("file:"))
+            self._move(file, batch)
+            self.ledger.database.execute("UPDATE call SET owner = NULL WHERE batch_id = ?", (batch,))
+            logger.info("%s: submitted batch %s of %d requests.", self.model, batch, draft.count)
 
     def stopped(self) -> BatchesOpen:
         """Return the exception that ends a run until the provider has answered."""
-        return BatchesOpen(open_batches([self.folder.parent]))
+        return BatchesOpen(open_batches([self.ledger.folder]))
 
-    def _settle(self, batch: _Batch, answers: list[Answer], keep: Keep) -> list[ProviderError]:
-        """Keep a batch's answers and forget the batch; its unanswered requests may be asked again."""
-        faults: list[ProviderError] = []
-        # rejections last: if the provider answered others, each concerns its own request
-        for key, outcome in sorted(answers, key=lambda answer: getattr(answer[1], "finish", None) == REJECTED):
-            if key not in batch.questions:
-                logger.warning("Batch %s answers a request that is not ours; it is ignored.", batch.id)
-            elif isinstance(outcome, Reply):
-                try:
-                    keep(Question(key, {}, *batch.questions[key]), outcome)
-                except ProviderError as fault:
-                    faults.append(fault)
-            elif isinstance(outcome, PassingFailure):
-                logger.info("Batch %s: a request failed and is asked again: %s", batch.id, outcome)
-            else:
-                faults.append(outcome)
-        self._close(batch)
-        return faults
+    async def _find(self, batch_id: str) -> str | None:
+        """Return the provider's id of a batch; None if it never had it, and its questions may be asked again."""
+        if not batch_id.startswith("file:"):
+            return batch_id
+        found = await self._api.find(batch_id.removeprefix("file:"))
+        if found is None:
+            self._give_up(batch_id)
+        else:
+            self._move(batch_id, found)
+        return found
 
-    def _save(self, batch: _Batch) -> None:
-        write_atomically(self._path(batch), json.dumps(vars(batch)))
+    def _settle(self, batch_id: str, answers: list[Answer], faults: list[ProviderError]) -> set[str]:
+        """Keep a batch's answers and return their keys; its unanswered requests may be asked again."""
+        wanted = "SELECT key, stage, direction, calls, prompts FROM call WHERE batch_id = ?"
+        rows = self.ledger.database.execute(wanted, (batch_id,)).fetchall()
+        topics = {key: Topic(stage, direction, self.model, *rest) for key, stage, direction, *rest in rows}
+        ours = [(key, outcome) for key, outcome in answers if key in topics]  # or another process has collected them
+        replies = {key: outcome for key, outcome in ours if isinstance(outcome, Reply)}
+        for key, reply in replies.items():
+            self.ledger.answer(key, reply)
+        rejections = {key: outcome for key, outcome in ours if isinstance(outcome, RejectedRequest)}
+        if replies or (len(rejections) <= REJECTIONS and self.ledger.has_answers_of(self.model)):
+            for key, rejection in rejections.items():  # each is at fault alone
+                self.ledger.reject(key, str(rejection), topics[key])
+        else:
+            faults += rejections.values()
+        faults += [fault for _, fault in ours if isinstance(fault, ProviderError) and fault not in rejections.values()]
+        self._give_up(batch_id)
+        return set(replies)
 
-    def _close(self, batch: _Batch) -> None:
-        del self._open[batch.name]
-        self._held -= set(batch.questions)
-        self._path(batch).unlink()
+    def _give_up(self, batch_id: str) -> None:
+        """Let questions of a batch be asked again that have no answer."""
+        self.ledger.database.execute("DELETE FROM call WHERE batch_id = ?", (batch_id,))
 
-    def _path(self, batch: _Batch) -> Path:
-        return self.folder / f"{batch.name}.json"
+    def _move(self, before: str, after: str) -> None:
+        self.ledger.database.execute("UPDATE call SET batch_id = ? WHERE batch_id = ?", (after, before))
 
 
-def open_batches(runs: Iterable[Path]) -> dict[Path, OpenBatches]:
-    """Return the runs among some folders that have submitted batches, and what is in them."""
+_GIVE_UP = "To give them up: sqlite3 {} \"DELETE FROM call WHERE state = 'submitted'\"."
+
+
+def open_batches(folders: Iterable[Path]) -> dict[Path, OpenBatches]:
+    """Return the ledgers of some folders that have submitted batches, and what is in them."""
     found = {}
-    for run in runs:
-        states = [read_json(path) for path in sorted((run / "batches").glob("*.json"))]
-        asked = [question for state in states for question in state["questions"].values()]
-        if states:
-            found[run] = OpenBatches(states[0].get("model", ""), len(asked), len(states), sum(one[2] for one in asked))
+    for folder in folders:
+        with reading(folder) as opened:
+            if opened is None:
+                continue
+            wanted = "SELECT MAX(model), COUNT(*), COUNT(DISTINCT batch_id) FROM call WHERE batch_id IS NOT NULL"
+            model, requests, batches = opened[0].execute(wanted).fetchone()
+        if requests:
+            found[folder] = OpenBatches(model, requests, batches)
     return found
 
 
-def refuse_if_waiting(folder: str | Path) -> None:
+def refuse_if_waiting(ledger: Ledger) -> None:
     """Raise an error if a submitted batch is left, before its questions are asked in another way."""
-    if states := list(Path(folder).glob("*.json")):
+    if (waiting := open_batches([ledger.folder]).get(ledger.folder)) is not None:
         raise UserError(
-            f"{folder}: {len(states)} submitted batches are not collected yet, and asking again would pay for them "
-            f"twice. Give --batch to collect them; to give them up, delete {folder}."
+            f"{ledger.path}: {waiting.batches} submitted batches are not collected yet, and asking again would pay "
+            f"for them twice. Give --batch to collect them. {_GIVE_UP.format(ledger.path)}"
         )
 
 
 class _Draft:
     """Requests on disk that are not submitted yet: with their images they would not fit in memory."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / f"draft-{secrets.token_hex(4)}.jsonl"
-        self.questions: dict[str, list] = {}
-        self._file: BinaryIO = self.path.open("wb")
+    def __init__(self) -> None:
+        self.id, self.count = f"draft:{secrets.token_hex(8)}", 0
+        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `finish`
 
     def is_full(self, more: int) -> bool:
-        return len(self.questions) == MOST_REQUESTS or self._file.tell() + more > MOST_BYTES
+        return self.count == MOST_REQUESTS or self._file.tell() + more > MOST_BYTES
 
-    def add(self, question: Question, line: bytes) -> None:
+    def add(self, line: bytes) -> None:
         self._file.write(line)
-        self.questions[question.key] = [question.stage, question.direction, question.dollars, question.guess]
+        self.count += 1
 
     def finish(self) -> bytes:
         """Return the requests and delete the file."""
-        self._file.close()
-        lines = self.path.read_bytes()
-        self.path.unlink()
-        return lines
+        with self._file as file:
+            file.seek(0)
+            return file.read()

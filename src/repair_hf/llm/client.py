@@ -1,4 +1,4 @@
-"""A chat model by id, which answers from its journal first and from the provider otherwise.
+"""A chat model by id, which answers from its ledger first and from the provider otherwise.
 
 Equal questions become one request, and an unusable answer is followed by another attempt. Cost is counted by stage
 and direction.
@@ -7,14 +7,16 @@ and direction.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NoReturn
+from functools import cache
+from typing import Any, NamedTuple
 
 from repair_hf.llm.answers import (
     AnswerError,
     FailedAnswer,
     RefusedAnswer,
+    RejectedAnswer,
     Schema,
     UnparsedAnswer,
     next_attempt,
@@ -22,69 +24,79 @@ from repair_hf.llm.answers import (
     request_seed,
     response_format,
 )
-from repair_hf.llm.attempts import allow_attempts, allowed_attempts
-from repair_hf.llm.batches import Batches, Deferred, Question
-from repair_hf.llm.budget import Budget, BudgetSpent
+from repair_hf.llm.batches import Batches, Deferred
 from repair_hf.llm.cost import Usage, price_per_token
-from repair_hf.llm.failures import FailedRequest, ProviderError, RejectedRequest
-from repair_hf.llm.journal import REJECTED, Entry, Journal, lost, request_key
+from repair_hf.llm.errors import FailedRequest, ProviderError, RejectedRequest
+from repair_hf.llm.keys import question_key
+from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
+from repair_hf.llm.old_folders import old_key
 from repair_hf.llm.prompts import SHIPPED, Prompts
-from repair_hf.llm.provider import LiteLLM, Provider, Reply, thinking_room
+from repair_hf.llm.provider import LiteLLM, Provider, thinking_room
 from repair_hf.llm.sending import RequestOptions, Sender
-from repair_hf.llm.tokens import guess_tokens
+from repair_hf.llm.tokens import PromptSize, count_tokens
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
 __all__ = ["AnswerError", "ChatModel", "Deferred", "ProviderError", "RefusedAnswer", "UnparsedAnswer"]
 
-BATCH_SHARE = 0.5  # of the list price
+
+class _Question(NamedTuple):
+    """One attempt at an answer: its key, what is sent for it, and what it counts as."""
+
+    key: str
+    request: dict[str, Any]
+    topic: Topic
+    sample: int
 
 
 class ChatModel:
-    """A language model that answers from its journal first. Create and use it in one event loop.
+    """A language model that answers from its ledger first. Use it in one event loop.
 
     Args:
         model: LiteLLM model id, such as `gemini/gemini-3.5-flash-lite`; `openai/NAME` with `base_url` for a compatible
             server.
-        journal: Keeps the answers. What it has paid counts as spent.
+        ledger: Keeps the answers, and the ceilings on what is paid.
         provider: Answers instead of LiteLLM, at no cost: a model in this process.
-        batches: Takes the questions that the journal cannot answer, instead of asking them at once.
-        prompts: What is asked; each answer in the journal names their digest.
+        batches: Takes the questions that the ledger cannot answer, instead of asking them at once.
+        prompts: What is asked; each answer in the ledger names their digest.
 
     Attributes:
         usage: What was asked and paid in this run, by (stage, direction).
-        budget: What may be paid; anything else that costs money in the same run must use it too.
         attempts: How many attempts at a usable answer this run may make, those of earlier runs included.
+        concurrency: How many requests it sends at once.
 
     Raises:
-        UserError: If the budget is in dollars and the model has no known price.
+        UserError: If there is a ceiling in dollars and the model has no known price.
     """
 
     def __init__(
         self,
         model: str,
         *,
-        journal: Journal,
+        ledger: Ledger,
         base_url: str | None = None,
         options: RequestOptions | None = None,
         provider: Provider | None = None,
-        budget: Budget | None = None,
         batches: Batches | None = None,
         prompts: Prompts = SHIPPED,
     ) -> None:
         options = options or RequestOptions()
-        self.model, self.journal, self.batches, self.prompts = model, journal, batches, prompts
-        self.attempts = allowed_attempts(journal.path.parent, options.answer_attempts)
+        self.model, self.ledger, self.batches, self.prompts = model, ledger, batches, prompts
+        self.attempts, self.concurrency = min(options.answer_attempts, ledger.attempts), options.limits.concurrency
         self._thinking_room = 0 if provider else thinking_room(model, options.reasoning_effort)
         self._reasoning = {"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}
         self.usage: dict[tuple[str, str], Usage] = {}
-        self.budget = budget or Budget()
-        self.budget.count(journal.dollars, journal.calls)
-        price = (0.0, 0.0) if provider else price_per_token(model)
-        provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
-        self._sender = Sender(model, provider, price=price, options=options, budget=self.budget)
-        self._pending: dict[str, asyncio.Task[Entry]] = {}
+        price = (0.0, 0.0) if provider else price_per_token(model, batch=batches is not None)
+        if price is None and ledger.ceilings.max_usd is not None:
+            raise UserError(
+                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
+                "Use `max_calls` instead, which limits LLM answers, not images."
+            )
+        self._price = price or (0.0, 0.0)
+        self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)
+        self._sender = Sender(model, ledger, options)
         self._unread: set[str] = set()  # keys of answers that came with a batch in this run
-        self._is_draining, self._prompt_digest = False, prompts.digest()
+        self._sizes, self._prompt_digest = PromptSize(), prompts.digest()
 
     async def ask(
         self,
@@ -110,20 +122,21 @@ class ChatModel:
             Deferred: If the answer comes with a batch.
             RunStopped: If the run cannot go on.
         """
-        first = request = self._request(messages, temperature, max_tokens, request_seed(seed, sample, attempt=0))
-        if schema is not None:
-            first["response_format"] = response_format(schema)
-        most = self.attempts if attempts is None else min(attempts, self.attempts)
-        attempt = 1
-        while True:
-            entry, is_new = await self._answer(request, sample, stage, direction)
+        topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
+        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": sample}
+        first = request = self._request(messages, schema, sampling)
+        most = min(attempts or self.attempts, self.attempts)
+        for attempt in range(most):
+            key = self._key(messages, schema, sampling, attempt)
+            reply, is_new = await self._answer(_Question(key, request, topic, sample))
             try:
-                return self._read(schema, entry.text, entry.finish, is_new)
+                return self._read(schema, reply.text, reply.finish, is_new)
             except UnparsedAnswer as fault:
-                if attempt >= most:
+                if attempt + 1 == most:
                     raise
-                request = next_attempt(first, entry, fault) | {"seed": request_seed(seed, sample, attempt=attempt)}
-            attempt += 1
+                again = {"seed": request_seed(seed, sample, attempt=attempt + 1)}
+                request = next_attempt(first, request["max_tokens"], reply, fault) | again
+        raise AssertionError("`attempts` must be positive")
 
     async def ask_many(
         self,
@@ -145,12 +158,12 @@ class ChatModel:
         """
         found: dict[int, Schema | str | AnswerError] = {}
         if together and samples > 1:
-            request = self._request(messages, temperature, max_tokens, request_seed(seed, 0, attempt=0))
-            if schema is not None:
-                request["response_format"] = response_format(schema)
-            with suppress(RefusedAnswer, FailedAnswer):  # by a server that does not support `n`
-                entry, is_new = await self._answer({**request, "n": samples}, 0, stage, direction)
-                found = self._read_choices(entry, schema, is_new)
+            sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": 0}
+            request = self._request(messages, schema, sampling) | {"n": samples}
+            key = self._key(messages, schema, sampling | {"n": samples}, 0)
+            topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
+            with suppress(RefusedAnswer, FailedAnswer):  # of a server without `n`
+                found = self._read_choices(*await self._answer(_Question(key, request, topic, 0)), schema)
         missing = [sample for sample in range(samples) if sample not in found]
         how: Any = {"stage": stage, "direction": direction, "temperature": temperature, "max_tokens": max_tokens}
         how |= {"schema": schema, "seed": seed}
@@ -161,22 +174,6 @@ class ChatModel:
             found[sample] = answer
         return [found[sample] for sample in range(samples)]
 
-    def _read_choices(
-        self, entry: Entry, schema: type[Schema] | None, is_new: bool
-    ) -> dict[int, Schema | str | AnswerError]:
-        """Read the answers of one reply, by number; leave out the unusable ones, which are asked for again."""
-        if entry.finish == REJECTED:
-            raise RefusedAnswer(entry.text)
-        found: dict[int, Schema | str | AnswerError] = {}
-        for sample, (text, finish) in enumerate([(entry.text, entry.finish), *entry.others]):
-            try:
-                found[sample] = self._read(schema, text, finish, is_new)
-            except RefusedAnswer as refusal:
-                found[sample] = refusal
-            except UnparsedAnswer:
-                continue
-        return found
-
     async def collect(self) -> None:
         """Collect the answers of finished batches; the others count as spent. Call it before any question.
 
@@ -184,96 +181,88 @@ class ChatModel:
             ProviderError: If the provider did not accept a batch or its requests; the answers it gave are kept.
         """
         if self.batches is not None:
-            await self.batches.collect(self._keep_collected)
-            self.budget.count(self.batches.promised, self.batches.waiting)
+            self._unread |= await self.batches.collect()
 
-    def _keep_collected(self, question: Question, reply: Reply) -> None:
-        if self.journal.get(question.key) is not None:
-            return
-        if reply.finish == REJECTED and self.model not in self.journal.models:
-            raise ProviderError(reply.text)  # probably not only this request is at fault
-        if reply.dollars is None:
-            reply = replace(reply, at_most=question.dollars)
-        entry = self._keep(question, reply)
-        self.budget.count(entry.spent, calls=entry.is_answer)
-        self._sender.prompts.learn(question.guess, reply.prompt_tokens)
-        self._unread.add(question.key)
+    async def drain(self, seconds: float = 60.0) -> None:
+        """Send nothing new, and wait for the answers that are on their way; they are paid for already."""
+        await self._sender.drain(seconds)
 
-    async def drain(self) -> None:
-        """Wait for the answers in flight and cancel the questions that were not sent: for a run that stops early."""
-        pending = list(self._pending.values())
-        for task in set(pending) - self._sender.on_wire:
-            task.cancel()
-        self._is_draining = True
-        try:
-            await asyncio.gather(*pending, return_exceptions=True)
-        finally:
-            self._is_draining = False
+    def _request(self, messages: list[dict], schema: type[Schema] | None, sampling: dict[str, Any]) -> dict[str, Any]:
+        """Return what is sent for the first attempt at a question."""
+        return {
+            "model": self.model,
+            "messages": messages,
+            "temperature": sampling["temperature"],
+            "max_tokens": sampling["max_tokens"] + self._thinking_room,
+            "seed": request_seed(sampling["seed"], sampling["sample"], attempt=0),
+            **self._reasoning,
+            **({} if schema is None else {"response_format": response_format(schema)}),
+        }
 
-    def _request(self, messages: list[dict], temperature: float, max_tokens: int, seed: int) -> dict[str, Any]:
-        sampling = {"temperature": temperature, "max_tokens": max_tokens + self._thinking_room, "seed": seed}
-        return {"model": self.model, "messages": messages, **sampling, **self._reasoning}
+    def _key(self, messages: list[dict], schema: type[Schema] | None, sampling: dict[str, Any], attempt: int) -> str:
+        asked = {"model": self.model, "schema": schema and schema.__name__, "attempt": attempt}
+        return question_key(messages, **sampling, **asked, **self._reasoning)
 
-    async def _answer(self, request: dict[str, Any], sample: int, stage: str, direction: str) -> tuple[Entry, bool]:
-        """Get an answer from the journal, a request in flight or the provider; and whether it was just paid for."""
-        key = request_key(request, sample)
-        entry = self.journal.get(key)
-        is_new = key in self._unread or (entry is None and key not in self._pending)
-        self._unread.discard(key)
-        if entry is None and is_new:
-            self._begin(Question(key, request, stage, direction))
-        if entry is None:
-            try:  # shielded: the answer is paid for even if the caller is cancelled
-                entry = await asyncio.shield(self._pending[key])
-            except FailedRequest as error:
-                raise FailedAnswer(str(error)) from error
-        if not is_new:
-            self.usage.setdefault((stage, direction), Usage()).add(entry, replayed=True)
-        return entry, is_new
+    async def _answer(self, question: _Question) -> tuple[Reply, bool]:
+        """Get an answer from the ledger, a request in flight or the provider; and whether it was just paid for."""
+        call = self.ledger.find(question.key) or self._from_before(question)
+        is_new = call is not None and call.key in self._unread
+        if call is None and self.batches is not None:
+            request = question.request
+            worst = self._worst(request, lambda: count_tokens(self.model, request["messages"]))
+            self.batches.defer(question.key, request, question.topic, worst)
+            raise Deferred("the answer comes with a batch")
+        if call is None:
+            call, is_new = await self._ask_provider(question)
+        self._unread.discard(call.key)
+        if call.reply is None:
+            raise Deferred("the answer comes with a batch")
+        if call.state == "rejected":
+            raise RefusedAnswer(f"rejected: {call.reply.text}")
+        self.usage.setdefault(question.topic[:2], Usage()).add(call.reply, replayed=not is_new)
+        return call.reply, is_new
 
-    def _begin(self, question: Question) -> None:
-        """Send a question, or leave it to a batch."""
-        if self.batches is not None:
-            self._defer(question, self.batches)
-        if self._is_draining:  # a second attempt, after an unusable answer
-            raise asyncio.CancelledError
-        task = self._pending[question.key] = asyncio.create_task(self._pay(question))
-        task.add_done_callback(lambda task: self._settle(question.key, task))
+    async def _ask_provider(self, question: _Question) -> tuple[Call, bool]:
+        request = question.request
+        count = cache(lambda: count_tokens(self.model, request["messages"]))
 
-    def _defer(self, question: Question, batches: Batches) -> NoReturn:
-        """Add a question to the next batch; without room in the budget, it waits for the bills of those before it."""
-        if not batches.holds(question.key):
-            dollars = BATCH_SHARE * self._sender.worst_case(question.request)
-            try:
-                self.budget.commit(dollars)
-            except BudgetSpent:
-                if not batches.waiting:
-                    raise
-            else:
-                batches.defer(replace(question, dollars=dollars, guess=guess_tokens(question.request["messages"])))
-        raise Deferred("the answer comes with a batch")
-
-    async def _pay(self, question: Question) -> Entry:
-        def lose(dollars: float | None) -> None:
-            self._put(lost(question.stage, question.direction, self.model, dollars))
+        async def send() -> Reply:
+            reply = await self._provider(request)
+            if any(self._price):
+                self._sizes.learn(count(), reply.prompt_tokens)
+            return reply
 
         try:
-            reply = await self._sender.send(question.request, lose)
+            return await self._sender.ask(
+                question.key,
+                send,
+                question.topic,
+                worst=lambda: self._worst(request, count),
+                tokens=lambda: self._sizes.bound(count()) + _answer_tokens(request),
+                ready=self._provider.ready if isinstance(self._provider, LiteLLM) else None,
+            )
         except RejectedRequest as error:
-            if self.model not in self.journal.models:  # probably not only this request is at fault
-                raise
-            # Kept, or a resumed run, which replays the answers, would send only what is rejected, and stop.
-            reply = Reply(str(error), REJECTED, 0, 0, 0.0, self.model)
-        return self._keep(question, reply)
+            if self.ledger.find(question.key) is not None:
+                raise RefusedAnswer(f"rejected: {error}") from error
+            raise RejectedAnswer(str(error)) from error
+        except FailedRequest as error:
+            raise FailedAnswer(str(error)) from error
 
-    def _keep(self, question: Question, reply: Reply) -> Entry:
-        asked = {"key": question.key, "stage": question.stage, "direction": question.direction, "model": self.model}
-        return self._put(Entry(**asked | vars(reply.without_secrets()), prompts=self._prompt_digest))
+    def _from_before(self, question: _Question) -> Call | None:
+        """Find an imported answer by the key that its request had; it gets the question's key."""
+        if not self.ledger.has_old_keys:
+            return None
+        old = old_key(question.request, question.sample)
+        call = self.ledger.find(old)
+        if call is not None and call.reply is not None:
+            self.ledger.rename(old, question.key)
+        return call
 
-    def _put(self, entry: Entry) -> Entry:
-        self.journal.put(entry)
-        self.usage.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
-        return entry
+    def _worst(self, request: dict[str, Any], count: Callable[[], int]) -> float:
+        """Return the most that a request may cost, in dollars."""
+        per_token_in, per_token_out = self._price
+        prompt = self._sizes.bound(count()) if any(self._price) else 0
+        return prompt * per_token_in + _answer_tokens(request) * per_token_out
 
     def _read(self, schema: type[Schema] | None, text: str, finish: str, is_new: bool) -> Schema | str:
         """Read an answer; if it is new, note in the circuit whether it is usable."""
@@ -284,14 +273,28 @@ class ChatModel:
                 if is_new:
                     self._sender.circuit.note(f"an unusable answer: {fault}")
             except RunStopped:  # the model may answer better when the run is started again
-                allow_attempts(self.journal.path.parent, self.attempts + 1)
+                self.ledger.allow_attempts(self.attempts + 1)
                 raise
             raise
         if is_new:
             self._sender.circuit.note(None)
         return answer
 
-    def _settle(self, key: str, task: asyncio.Task) -> None:
-        del self._pending[key]
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: nobody may be waiting any more
+    def _read_choices(
+        self, reply: Reply, is_new: bool, schema: type[Schema] | None
+    ) -> dict[int, Schema | str | AnswerError]:
+        """Read the answers of one reply, by number; leave out the unusable ones, which are asked for again."""
+        found: dict[int, Schema | str | AnswerError] = {}
+        for sample, (text, finish) in enumerate([(reply.text, reply.finish), *reply.others]):
+            try:
+                found[sample] = self._read(schema, text, finish, is_new)
+            except RefusedAnswer as refusal:
+                found[sample] = refusal
+            except UnparsedAnswer:
+                continue
+        return found
+
+
+def _answer_tokens(request: dict[str, Any]) -> int:
+    """Return the maximum number of answer tokens."""
+    return request["max_tokens"] * request.get("n", 1)

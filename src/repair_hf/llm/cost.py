@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from repair_hf.llm.journal import Entry, bills, read_entries
+from repair_hf.llm.ledger import Reply
+from repair_hf.llm.ledger_file import reading
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 
@@ -52,19 +53,17 @@ class Usage:
     unpriced: int = 0
     dollars_saved: float = 0.0
 
-    def add(self, entry: Entry, *, replayed: bool) -> None:
+    def add(self, reply: Reply, *, replayed: bool) -> None:
         """Count one answer."""
         if replayed:
             self.replayed += 1
-            self.dollars_saved += entry.dollars or 0.0
-            return
-        self.dollars += entry.dollars or 0.0
-        if not entry.has_come:
+            self.dollars_saved += reply.dollars or 0.0
             return
         self.calls += 1
-        self.prompt_tokens += entry.prompt_tokens
-        self.completion_tokens += entry.completion_tokens
-        self.unpriced += entry.dollars is None
+        self.dollars += reply.dollars or 0.0
+        self.unpriced += reply.dollars is None
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
 
 
 def known_dollars(uses: Iterable[Usage]) -> float | None:
@@ -181,9 +180,27 @@ def price_per_image(model: str) -> float | None:
 def paid_in(*folders: Path) -> dict[tuple[str, str], Usage]:
     """Return what all runs in some folders have paid for answers and edited images, by stage and direction."""
     found: dict[tuple[str, str], Usage] = {}
-    for entry in read_entries([path for folder in folders for path in bills(folder)]):
-        found.setdefault((entry.stage, entry.direction), Usage()).add(entry, replayed=False)
+    for folder in folders:
+        with reading(folder) as opened:
+            rows = [] if opened is None else opened[0].execute(_PAID, (opened[1],)).fetchall()
+        for stage, direction, *sums in rows:
+            before = found.get((stage, direction), Usage())
+            calls, tokens_in, tokens_out, dollars, unpriced = sums
+            new = Usage(calls, 0, tokens_in, tokens_out, dollars, unpriced)
+            found[stage, direction] = add_usage([before, new])
     return found
+
+
+def add_usage(uses: Iterable[Usage]) -> Usage:
+    """Add up usages."""
+    return Usage(*map(sum, zip(*(vars(use).values() for use in [Usage(), *uses]), strict=True)))
+
+
+_PAID = """
+SELECT stage, direction, SUM(state = 'answered'), SUM(prompt_tokens), SUM(completion_tokens),
+    TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
+FROM call WHERE run = ? AND state IN ('answered', 'lost') GROUP BY stage, direction
+"""
 
 
 def estimate_cost(

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from repair_hf.llm.failures import LATER, PassingFailure
+from repair_hf.llm.errors import LATER, PassingError
 from repair_hf.runtime.run_folder import RunStopped
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,9 @@ class Limits:
         requests_per_minute: Maximum in any minute; None for no limit.
         tokens_per_minute: Maximum in any minute, prompts and answers together; None for no limit.
         processes: How many processes share the limits; each keeps to its part.
+
+    Attributes:
+        has_tokens: Whether there is a limit of tokens.
     """
 
     def __init__(
@@ -56,16 +59,26 @@ class Limits:
     ) -> None:
         self.concurrency = max(concurrency // processes, 1)
         self._allowed = float(self.concurrency)
+        self.has_tokens = tokens_per_minute is not None
         self._requests = _Pace(requests_per_minute, processes)
         self._tokens = _Pace(tokens_per_minute, processes)
+        self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._under_way = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed_until, self._pause, self._slowed_at = 0.0, FIRST_PAUSE, 0.0
 
+    @property
+    def places(self) -> asyncio.Semaphore:
+        """Places for requests at once, each to be held from the first attempt to the last, waits included."""
+        loop = asyncio.get_running_loop()  # each run of a synthesis has a loop of its own
+        if self._places is None or self._places[0] is not loop:
+            self._places = loop, asyncio.Semaphore(self.concurrency)
+        return self._places[1]
+
     @asynccontextmanager
     async def slot(self, tokens: int) -> AsyncIterator[Slot]:
-        """Wait for a turn, and keep it while the request is in flight."""
+        """Wait for a turn, and keep it during one attempt."""
         admitted = asyncio.get_running_loop().create_future()
         self._waiting.append((admitted, tokens))
         self._admit()
@@ -78,9 +91,9 @@ class Limits:
         slot, began = Slot(tokens), time.monotonic()
         try:
             yield slot
-        except PassingFailure as failure:
-            if failure.is_rate_limit:
-                self._slow_down(began, failure.named_wait)
+        except PassingError as error:
+            if error.is_rate_limit:
+                self._slow_down(began, error.named_wait)
             raise
         else:
             self._speed_up()

@@ -1,7 +1,6 @@
 """Send one request to a provider over LiteLLM, once.
 
-Retries are left to `failures.insist`: those of LiteLLM and of the SDKs below it are off, because nested retries
-multiply.
+Retries are left to `sending`: those of LiteLLM and of the SDKs below it are off, because nested retries multiply.
 """
 
 from __future__ import annotations
@@ -9,50 +8,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
 from repair_hf.llm.cost import price_per_token
-from repair_hf.llm.failures import Blocked, PassingFailure, ProviderError, RejectedRequest, as_failure
+from repair_hf.llm.errors import Blocked, PassingError, ProviderError, RejectedRequest, as_error
+from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import without_secrets
+from repair_hf.runtime.redaction import holds_key, use_keys, without_secrets
 from repair_hf.runtime.texts import parse_json
 
-__all__ = ["LiteLLM", "PassingFailure", "Provider", "ProviderError", "RejectedRequest", "Reply"]
+__all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
 logger = logging.getLogger(__name__)
 
 # Their servers enforce a JSON schema for any model, though LiteLLM's table, which goes by model, does not say so.
 _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
+LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The reply to one request; `journal.Entry` explains the fields. Token counts are 0 if not reported."""
-
-    text: str
-    finish: str
-    prompt_tokens: int
-    completion_tokens: int
-    dollars: float | None
-    answered_by: str
-    others: tuple[tuple[str, str], ...] = ()
-    at_most: float = 0.0
-
-    def without_secrets(self) -> Reply:
-        """Return the reply without the keys that the provider may repeat."""
-        return replace(
-            self,
-            text=without_secrets(self.text),
-            finish=without_secrets(self.finish),
-            answered_by=without_secrets(self.answered_by),
-            others=tuple((without_secrets(text), finish) for text, finish in self.others),
-        )
 
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or a model in this process.
@@ -72,22 +50,23 @@ class LiteLLM:
 
     def __init__(self, model: str, *, base_url: str | None, timeout: float) -> None:
         self.base_url, self.timeout = base_url, timeout
+        use_keys(key_names(model))
         self._form = _answer_form(load_litellm(), model, *find_provider(model))
         self._may_try_schema = self._form == "free" and base_url is not None
         self._trial: asyncio.Event | None = None  # set when the first request has its answer
 
-    async def ready(self, request: Mapping[str, Any]) -> None:
-        """Wait while another request finds out whether the server takes a schema. Call it before the request."""
-        if self._may_try_schema and "response_format" in request:
+    async def ready(self) -> None:
+        """Wait while another request finds out whether the server takes a schema. Call it before a request."""
+        if self._may_try_schema:
             if self._trial is None:
                 self._trial = asyncio.Event()
             else:
                 await self._trial.wait()
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
-        if not self._may_try_schema or "response_format" not in request:
-            return await self._send(self.fitted(request))
         try:
+            if not self._may_try_schema or "response_format" not in request:
+                return await self._send(self.fitted(request))
             try:
                 reply, self._form = await self._send(request), "schema"
             except RejectedRequest:
@@ -119,10 +98,10 @@ class LiteLLM:
                 logger_fn=lambda details: raw.append(details.get("original_response")),
             )
         except openai.APIError as error:
-            failure = as_failure(error, model)
-            if isinstance(failure, Blocked):
-                return Reply(str(failure), "content_filter", 0, 0, 0.0, model)
-            raise failure from None  # the traceback of LiteLLM's exception could show a key
+            ours = as_error(error, model)
+            if isinstance(ours, Blocked):
+                return Reply(str(ours), "content_filter", 0, 0, 0.0, model)
+            raise ours from None  # the traceback of LiteLLM's exception could show a key
         return read_reply(response, model, litellm, raw)
 
     def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,16 +137,26 @@ def check_key(model: str, base_url: str | None) -> None:
         UserError: If none is set, or each is empty or holds a line break.
     """
     litellm = load_litellm()
-    _, provider = find_provider(model)
     missing = litellm.validate_environment(model, api_base=base_url)["missing_keys"]
     named = sorted(name for name in missing if name.endswith("_API_KEY"))
-    # LiteLLM reads more variables than it names here, such as TOGETHER_API_KEY.
-    begins = (provider[:5].upper(), *(name[:5] for name in named))
-    found = [name for name in os.environ if name.startswith(begins) and name.endswith(("KEY", "TOKEN"))]
+    found = key_names(model)
+    use_keys(found)
     if named == sorted(missing) and named and not found and litellm.api_key is None:
         raise UserError(f"No API key for {model}: set {' or '.join(named)} (any value for your own server).")
     if found and not any(os.environ[name].isprintable() and os.environ[name].strip() for name in found):
         raise UserError(f"{found[0]} is empty or holds a line break, so {model} cannot be asked; set it anew.")
+
+
+def key_names(model: str) -> list[str]:
+    """Return the environment variables that hold a key of the model's provider."""
+    _, provider = find_provider(model)
+    named = load_litellm().validate_environment(model)["missing_keys"]
+    # LiteLLM reads more variables than it names, such as TOGETHER_API_KEY.
+    begins = (provider[:5].upper(), *(name[:5] for name in named), *_KEYS_BEGIN.get(provider, ()))
+    return sorted(name for name in os.environ if name.startswith(begins) and re.search("KEY|TOKEN", name))
+
+
+_KEYS_BEGIN = {"gemini": ("GOOGLE_",), "huggingface": ("HF_",), "bedrock": ("AWS_",)}
 
 
 def thinking_room(model: str, reasoning_effort: str | None) -> int:
@@ -211,15 +200,18 @@ def read_reply(response: Any, model: str, litellm: Any, raw: list[Any]) -> Reply
     dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_known else None
     if finish == "content_filter" and not text:
         text = _why_blocked(raw)
-    return Reply(
+    reply = Reply(
         text=text,
         finish=finish,
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         dollars=dollars,
-        answered_by=response.model or model,
+        answered_by=without_secrets(response.model or model),
         others=tuple(said[1:]),
     )
+    if any(holds_key(part) for choice in said for part in choice):
+        return replace(reply, text="", finish=LEAKED_KEY, others=())
+    return reply
 
 
 def _said(choice: Any) -> tuple[str, str]:

@@ -1,26 +1,69 @@
-"""Send one request until its reply comes, within the limits and the budget.
+"""Send a question until its reply comes: within the limits and the ceilings, and again after errors that pass.
 
-A request keeps its place among those in flight from its first attempt to its last, waits included, so a provider that
-is down gets few requests. Each attempt waits for its turn by the limits and sets aside its worst case.
+All that costs money at a provider goes through here, answers and images alike. What an error means:
+
+- asked again now: a bad connection, a time-out, 429, 5xx. The waits grow; a 429 makes all requests wait.
+- asked again by the next run: a question all of whose attempts failed, and all questions that were left when the run
+  stopped: on a wrong key, an empty account, a ceiling, or many rejections in a row.
+- final: a question that was rejected twice (400, 413, 422), while the provider accepted another one in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from repair_hf.llm.budget import Budget
-from repair_hf.llm.failures import PassingFailure, Retries, insist
-from repair_hf.llm.limits import Circuit, Limits
-from repair_hf.llm.provider import LiteLLM, Provider, Reply
-from repair_hf.llm.tokens import PromptSize, count_tokens, guess_tokens
-from repair_hf.runtime.options import UserError
+from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest
+from repair_hf.llm.ledger import Call, Ledger, Reply, Topic
+from repair_hf.llm.limits import Circuit, Limits, Slot
+
+logger = logging.getLogger(__name__)
 
 # How many attempts the circuit looks back over: at least so many, and so many per request at once. When a provider
 # stumbles, everything in flight fails together, and the retries need time to find out whether it recovers.
 WINDOW, WINDOW_PER_PLACE = 200, 16
+REJECTIONS, REJECTIONS_PER_PLACE = 20, 2  # in a row; more are no fault of single requests
+EVERY = 60.0  # seconds between two log lines on errors that pass
+
+Send = Callable[[], Awaitable[Reply]]
+Ready = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How long to keep retrying a failing provider.
+
+    The random waits grow exponentially (full jitter), unless the provider names a time.
+
+    Args:
+        attempts: Requests in all, the first one included.
+        first_wait: Upper bound of the first wait, in seconds; it doubles with each attempt.
+        longest_wait: Limit of that bound.
+        patience: Longest wait, in seconds, that a provider may ask for; if it asks for more, the run stops.
+    """
+
+    attempts: int = 8
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+    patience: float = 120.0
+
+    def wait_after(self, error: PassingError, attempt: int, model: str) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises:
+            ProviderError: If the provider asks for too long a wait.
+        """
+        jitter = random.uniform(0, min(self.longest_wait, self.first_wait * 2 ** (attempt - 1)))
+        if error.named_wait is None:
+            return jitter
+        if error.named_wait > self.patience:
+            raise ProviderError(f"{model} asks to wait {error.named_wait:.0f} s: {error}. {LATER}") from error
+        return error.named_wait + min(jitter, 1.0)  # so that requests do not all return at once
 
 
 @dataclass
@@ -44,93 +87,169 @@ class RequestOptions:
 
 
 class Sender:
-    """Sends requests to one model; `price` is in US dollars per prompt token and per completion token.
+    """Asks one model, and writes what it pays into a ledger.
 
     Attributes:
         circuit: Learns here of failed attempts; the caller notes unusable answers.
-        prompts: Learns here from the bills of `send`; the caller adds those that come with batches.
-        on_wire: Tasks whose request is with the provider, and may be billed already.
     """
 
-    def __init__(
-        self,
-        model: str,
-        provider: Provider,
-        *,
-        price: tuple[float, float] | None,
-        options: RequestOptions,
-        budget: Budget,
-    ) -> None:
-        if budget.max_usd is not None and price is None:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "Use `max_calls` instead, which limits LLM answers, not images."
-            )
-        window = max(WINDOW, WINDOW_PER_PLACE * options.limits.concurrency)
+    def __init__(self, model: str, ledger: Ledger, options: RequestOptions) -> None:
+        self.model, self.ledger, self.limits, self._retries = model, ledger, options.limits, options.retries
+        window = max(WINDOW, WINDOW_PER_PLACE * self.limits.concurrency)
         self.circuit = Circuit(options.max_error_rate, window=window)
-        self.prompts = PromptSize()
-        self.on_wire: set[asyncio.Task | None] = set()
-        self._model, self._provider, self._price = model, provider, price or (0.0, 0.0)
-        self._retries, self._limits, self._budget = options.retries, options.limits, budget
-        self._has_served = False
-        self._places_of: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._tasks: dict[str, asyncio.Task[Call]] = {}
+        self._on_wire: set[asyncio.Task | None] = set()
+        self._rejected_at: dict[str, float] = {}  # when each question was first rejected
+        self._in_a_row: list[float] = []  # when requests were rejected that nothing was accepted after
+        self._accepted_at = 0.0  # when the last accepted request was sent
+        self._is_draining, self._logged_at = False, -EVERY
 
-    async def send(self, request: dict[str, Any], lose: Callable[[float | None], None]) -> Reply:
-        """Send until a reply comes; see `insist` for the errors. `lose` is as in `Hold.settle`."""
-        async with self._places():
-            return await insist(
-                lambda: self._attempt(request, lose),
-                self._retries,
-                self._model,
-                may_drop=lambda: self._has_served or self.circuit.max_error_rate == 1,
-            )
+    async def ask(
+        self,
+        key: str,
+        send: Send,
+        topic: Topic,
+        *,
+        worst: Callable[[], float],
+        tokens: Callable[[], int] = lambda: 0,
+        ready: Ready | None = None,
+    ) -> tuple[Call, bool]:
+        """Return the call of a question, and whether it is new: not from the ledger, and not asked for already.
 
-    def worst_case(self, request: dict[str, Any]) -> float:
-        """Return the US dollars that a request may cost, from counted tokens, which also correct later bounds."""
-        if not any(self._price):
-            return 0.0
-        guess = guess_tokens(request["messages"])
-        self.prompts.learn(guess, count_tokens(self._model, request["messages"]))
-        return self._cost(guess, _answer_tokens(request))
+        Args:
+            topic: Labels of the call in the ledger.
+            key: Digest of the question. Equal questions that are asked at the same time share a call.
+            send: Sends the request once. It must write to disk whatever the ledger's reply only names.
+            worst: The most that the request may cost, in dollars; called when it is about to be sent.
+            tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
+            ready: Waits until the provider can be asked; nothing is reserved meanwhile.
 
-    async def _attempt(self, request: dict[str, Any], lose: Callable[[float | None], None]) -> Reply:
-        guess, answers = guess_tokens(request["messages"]), _answer_tokens(request)
+        Raises:
+            RejectedRequest: If the provider does not accept the request now. If that is final, the call says so next
+                time.
+            FailedRequest: If all attempts failed and the run can go on without the reply.
+            RunStopped: If it cannot go on.
+        """
+        task = self._tasks.get(key)
+        if task is not None:
+            return await asyncio.shield(task), False
+        if (paid := self.ledger.find(key)) is not None:
+            return paid, False
+        if self._is_draining:  # another attempt, after an unusable answer
+            raise asyncio.CancelledError
+        question = _Question(key, send, topic, worst, tokens, ready)
+        task = self._tasks[key] = asyncio.create_task(self._pay(question))
+        task.add_done_callback(lambda task: self._forget(key, task))
+        return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
+
+    def note_accepted(self, began: float) -> None:
+        """Note that the provider has accepted a request that was sent at this time."""
+        self._accepted_at = max(self._accepted_at, began)
+        self._in_a_row = [when for when in self._in_a_row if when >= began]
+
+    async def drain(self, seconds: float) -> None:
+        """Send nothing new, and wait for the replies that are on their way; they are paid for already."""
+        for task in set(self._tasks.values()) - self._on_wire:
+            task.cancel()
+        self._is_draining = True
         try:
-            async with (
-                self._limits.slot(self.prompts.bound(guess) + answers) as slot,
-                self._budget.hold(lambda: self._cost(guess, answers)) as hold,
-            ):
-                if isinstance(self._provider, LiteLLM):
-                    await self._provider.ready(request)  # not in `settle`: nothing can be lost yet
-                reply = await hold.settle(self._on_the_wire(request), lambda: self.worst_case(request), lose)
-                self._has_served = True
-                slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
-                self.prompts.learn(guess, reply.prompt_tokens)
-                return reply
-        except PassingFailure as failure:
-            if not failure.is_rate_limit:  # `Limits` handles these
-                self.circuit.note(str(failure))
-            raise
-
-    async def _on_the_wire(self, request: dict[str, Any]) -> Reply:
-        task = asyncio.current_task()
-        self.on_wire.add(task)
-        try:
-            return await self._provider(request)
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), timeout=seconds)
         finally:
-            self.on_wire.discard(task)
+            self._is_draining = False
 
-    def _cost(self, guess: int, answers: int) -> float:
-        return self.prompts.bound(guess) * self._price[0] + answers * self._price[1]
+    async def _pay(self, question: _Question) -> Call:
+        async with self.limits.places:  # a provider that is down gets few requests
+            attempt = 1
+            while True:
+                try:
+                    return await self._attempt(question)
+                except PassingError as error:
+                    wait = self._wait_after(error, attempt)
+                await asyncio.sleep(wait)
+                attempt += 1
 
-    def _places(self) -> asyncio.Semaphore:
-        """Return the semaphore of the running event loop: each run of a synthesis has a loop of its own."""
-        loop = asyncio.get_running_loop()
-        if self._places_of is None or self._places_of[0] is not loop:
-            self._places_of = loop, asyncio.Semaphore(self._limits.concurrency)
-        return self._places_of[1]
+    async def _attempt(self, question: _Question) -> Call:
+        key, topic = question.key, question.topic
+        if self._is_draining:
+            raise asyncio.CancelledError
+        try:
+            if question.ready is not None:
+                await question.ready()
+            tokens = question.tokens() if self.limits.has_tokens else 0
+            async with self.limits.slot(tokens) as slot, self.ledger.pay(key, question.worst, topic) as call:
+                if call.reply is None:
+                    call.reply = await self._on_the_wire(question.send, slot)
+        except RejectedRequest as error:
+            self._note_rejected(key, error, topic)
+            raise
+        except PassingError as error:
+            if not error.is_rate_limit:  # the limits handle these
+                self.circuit.note(str(error))
+            raise
+        return call
+
+    async def _on_the_wire(self, send: Send, slot: Slot) -> Reply:
+        task, began = asyncio.current_task(), time.monotonic()
+        self._on_wire.add(task)
+        try:
+            reply = await send()
+        finally:
+            self._on_wire.discard(task)
+        self.note_accepted(began)
+        slot.tokens = (reply.prompt_tokens + reply.completion_tokens) or slot.tokens
+        return reply
+
+    def _note_rejected(self, key: str, error: RejectedRequest, topic: Topic) -> None:
+        """Decide whether a rejection is final, or stops the run."""
+        if not self._has_served:
+            raise ProviderError(str(error)) from None  # probably not only this request is at fault
+        now = time.monotonic()
+        if self._accepted_at > self._rejected_at.setdefault(key, now):
+            return self.ledger.reject(key, str(error), topic)
+        self._in_a_row.append(now)
+        if len(self._in_a_row) > max(REJECTIONS, REJECTIONS_PER_PLACE * self.limits.concurrency):
+            raise ProviderError(
+                f"{self.model} rejected {len(self._in_a_row)} requests in a row, at last with: {error}. {LATER}"
+            ) from None
+
+    @property
+    def _has_served(self) -> bool:
+        return self._accepted_at > 0 or self.ledger.has_answers_of(self.model)
+
+    def _wait_after(self, error: PassingError, attempt: int) -> float:
+        """Return the seconds until the next attempt, or raise the error that ends the attempts."""
+        if attempt == self._retries.attempts:
+            reason = f"{self.model} failed {attempt} times in a row, at last with: {error}"
+            if error.is_rate_limit:
+                raise ProviderError(f"{reason}. {LATER}") from error
+            if not (self._has_served or self.circuit.max_error_rate == 1):
+                hint = "To leave out what fails, give --max-error-rate 1."
+                raise ProviderError(f"{reason}. {LATER} {hint}") from error
+            raise FailedRequest(reason) from error
+        wait = self._retries.wait_after(error, attempt, self.model)
+        self._log(error, attempt, wait)
+        return wait
+
+    def _log(self, error: PassingError, attempt: int, wait: float) -> None:
+        """Log one line a minute, because all requests in flight may fail together; a single failure is worth none."""
+        is_due = attempt > 1 and time.monotonic() - self._logged_at >= EVERY
+        if is_due:
+            self._logged_at = time.monotonic()
+        level = logging.INFO if is_due else logging.DEBUG
+        logger.log(level, "%s: %s; attempt %d in %.1f s", self.model, error, attempt + 1, wait)
+
+    def _forget(self, key: str, task: asyncio.Task) -> None:
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: nobody may be waiting any more
 
 
-def _answer_tokens(request: dict[str, Any]) -> int:
-    """Return the maximum number of answer tokens."""
-    return request["max_tokens"] * request.get("n", 1)
+@dataclass(frozen=True)
+class _Question:
+    key: str
+    send: Send
+    topic: Topic
+    worst: Callable[[], float]
+    tokens: Callable[[], int]
+    ready: Ready | None

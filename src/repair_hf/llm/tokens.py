@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -19,10 +20,7 @@ from repair_hf.llm.loading import load_litellm
 PER_MESSAGE = 4  # separators between messages
 GEMINI_3_IMAGE = 1_120  # of MEDIA_RESOLUTION_HIGH, the default for images
 
-# For the quick guess, until the first bill shows how this provider counts.
-BYTES_PER_TOKEN = 3  # an English token has more
-IMAGE_TOKENS = 1_600  # an image of about a megapixel; most providers bill less
-MESSAGE_TOKENS = 16
+MARGIN = 1.1  # of a bill above our count
 
 
 def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
@@ -31,35 +29,24 @@ def count_tokens(model: str, messages: Sequence[Mapping[str, Any]]) -> int:
     return PER_MESSAGE * len(messages) + sum(_part_tokens(model, part) for part in parts)
 
 
-def guess_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Guess the tokens of all messages within microseconds; `count_tokens` takes milliseconds."""
-    tokens = 0
-    for message in messages:
-        parts = content_parts(message)
-        texts = [part["text"] for part in parts if part["type"] == "text"]
-        tokens += MESSAGE_TOKENS + IMAGE_TOKENS * (len(parts) - len(texts))
-        tokens += sum(len(text.encode()) // BYTES_PER_TOKEN for text in texts)
-    return tokens
-
-
 class PromptSize:
-    """How many tokens a prompt may be billed as: the guess, corrected upwards by every bill that exceeds it."""
+    """How many tokens a prompt may be billed as: our count with a margin, corrected by every bill that exceeds it."""
 
     def __init__(self) -> None:
-        self._factor = 1.0
+        self._factor = MARGIN
 
-    def bound(self, guess: int) -> int:
-        """Return an upper bound of the tokens billed for a prompt with this guess."""
-        return round(self._factor * guess)
+    def bound(self, count: int) -> int:
+        """Return an upper bound of the tokens billed for a prompt of which we count so many."""
+        return ceil(self._factor * count)
 
-    def learn(self, guess: int, billed: int) -> None:
+    def learn(self, count: int, billed: int) -> None:
         """Correct later bounds by what the provider counted."""
-        if guess:  # 0 if no guess is on record
-            self._factor = max(self._factor, billed / guess)
+        self._factor = max(self._factor, billed / count)
 
 
+@lru_cache(1024)
 def text_tokens(text: str) -> int:
-    """Count the tokens of a text."""
+    """Count the tokens of a text; cached, because requests share their rules."""
     return load_litellm().token_counter(model="", text=text)  # a model's name could make it download a tokenizer
 
 

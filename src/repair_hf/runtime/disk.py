@@ -1,9 +1,8 @@
-"""Full disks: one line with the folder and the space needed, and a reserve for results that are paid for."""
+"""Full disks: one line with the folder and the space needed."""
 
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from pathlib import Path
 from repair_hf.runtime.run_folder import RunStopped
 
 UNITS = {"GB": 10**9, "MB": 10**6}
-# torch and safetensors raise errors without a number; torch's writer names neither the disk nor the file.
+# SQLite, torch and safetensors raise errors without a number; torch's writer names neither the disk nor the file.
 _FULL = re.compile(
-    r"No space left on device|Disk quota exceeded|PytorchStreamWriter|inline_container\.cc.*unexpected pos"
+    r"No space left on device|disk is full|Disk quota|PytorchStreamWriter|inline_container\.cc.*unexpected pos"
 )
 
 
@@ -50,47 +49,6 @@ def naming_full_disk(folder: str | Path, size: Callable[[], int]) -> Iterator[No
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk is full."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(str(error)) is not None
-
-
-class Reserve:
-    """Space on a disk, held by a file, for results that are on their way when the disk gets full.
-
-    Attributes:
-        is_spent: Whether the disk was full, and the space was given to a result.
-
-    Raises:
-        DiskFull: If there is not that much space to begin with.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        self.path, self.size, self.is_spent = path, size, False
-        try:
-            path.write_bytes(os.urandom(size))  # some file systems compress zeros away
-        except OSError as error:
-            self.close()
-            if is_full(error):
-                raise DiskFull(path.parent, size) from error
-            raise
-
-    def keep(self, write: Callable[[], None]) -> None:
-        """Call `write`; if the disk is full, give up the reserve and call it again."""
-        try:
-            write()
-        except OSError as error:
-            if not is_full(error):
-                raise
-            self.is_spent = True
-            self.close()
-            write()
-
-    def check(self) -> None:
-        """Raise `DiskFull` if the reserve is spent: nothing new should be paid for."""
-        if self.is_spent:
-            raise DiskFull(self.path.parent, self.size)
-
-    def close(self) -> None:
-        """Give up the space."""
-        self.path.unlink(missing_ok=True)
 
 
 def readable(size: int) -> str:

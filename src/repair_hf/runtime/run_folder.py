@@ -29,13 +29,14 @@ import yaml
 
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.own_files import read_json, read_yaml
+from repair_hf.runtime.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
 # Options that decide where, whether and how fast a stage runs, not what it makes; of prompts a digest is recorded.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls
-    answer_attempts batch allow_deprecated any_model prompts domain_notes audit always_instruct answers_from
+    answer_attempts batch ledger allow_deprecated any_model prompts domain_notes audit always_instruct answers_from
     llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
     dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
     logging_steps report_to save_total_limit ddp_find_unused_parameters
@@ -55,7 +56,6 @@ PACKAGES = """
 MARKS = ("config.yaml", "versions.json", "summary.json")
 INPUTS = ("pairs", "image_folder", "model", "embeddings")  # options that may name a folder of the user
 FORGET = f"Delete {', '.join(MARKS)} there, then rerun the same command to resume with what else the folder holds"
-SHORTEST_SECRET = 8  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 
 
 class RunStopped(RuntimeError):
@@ -164,15 +164,6 @@ def name_with_digest(model: str) -> str:
     return f"{folder.name}@{hashed.hexdigest()[:12]}"
 
 
-def without_secrets(text: str) -> str:
-    """Hide every secret in a text: the values of the environment's keys, and whatever looks like a key."""
-    for name in filter(_names_a_secret, os.environ):  # names alone: each answer passes here several times
-        value = os.environ.get(name, "").strip()
-        if len(value) >= SHORTEST_SECRET:
-            text = text.replace(value, "<hidden>")
-    return _SECRET_TEXT.sub("<hidden>", text)
-
-
 @cache
 def versions() -> dict[str, Any]:
     """Return the versions of Python, the packages and the platform, and the commit of this code if there is one."""
@@ -252,12 +243,6 @@ def _jsonable(obj: Any) -> Any:
 
 
 _SECRET_NAME = re.compile(r"(^|_)(token|(zen)?api_?key|key|secret|password|bearer_token_bedrock)$")
-_SECRET_TEXT = re.compile(r"\b(hf_|sk-|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")  # by shape; user:password@host
-
-
-@cache
-def _names_a_secret(name: str) -> bool:
-    return _SECRET_NAME.search(name.lower()) is not None
 
 
 def _blot(value: Any) -> Any:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import islice
 from pathlib import Path
 
 from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_token
-from repair_hf.llm.journal import read_entries, shards
+from repair_hf.llm.ledger_file import read_calls
 from repair_hf.llm.prompts import Prompts
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
@@ -80,8 +79,9 @@ class Estimator:
     @cached_property
     def _has_answers(self) -> bool:
         """Whether the study's LLM gave the answers that lie beside existing records, which variants take over."""
-        first = (islice(read_entries(shards(Path(folder))), 1) for folder in self.setting.records)
-        return any(entry.model == find_llm(self.setting.llm)[1] for entries in first for entry in entries)
+        calls = (read_calls(Path(folder)) for folder in self.setting.records)
+        first = (next((call for call in each if call["calls"]), {}) for each in calls)
+        return any(call.get("model") == find_llm(self.setting.llm)[1] for call in first)
 
     def _of_maker(self, maker: Maker) -> dict[str, Estimate]:
         token_price, image_price = prices(self.setting.llm, self.setting.editor)

@@ -17,11 +17,9 @@ from repair_hf.runtime.options import UserError
 from repair_hf.study.cost_tables import R1
 from repair_hf.study.options import StudyOptions
 from repair_hf.study.report import write_page
-from repair_hf.study.spending import limit_spending, products_in
 from repair_hf.study.work_sharing import WorkSharing
-from repair_hf.synthesis.models import LLMOptions
 
-SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls")  # options of the whole study
+SHARED = ("datasets", "output", "list", "dry_run", "max_usd", "max_calls", "ledger")  # options of the whole study
 COLUMNS = (*map(label, R1), *(f"{label(name)}, equal steps" for name in R1))
 
 
@@ -48,12 +46,6 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
         # a switch that is off by default has no flag that begins with `--no-`
         found[name] = words + [f"--{option}=false" for option, value in own.items() if value is False]
     return found
-
-
-def ceilings(llm: LLMOptions, others: Sequence[Path]) -> list[str]:
-    """Return flags with a dataset's ceilings: what the other datasets, with these folders, have not spent."""
-    left = limit_spending(llm, (product for folder in others for product in products_in(folder / "products")))
-    return flags({"max_usd": left.max_usd, "max_calls": left.max_calls})
 
 
 def write_across(output: Path, names: Sequence[str], *, is_toy: bool) -> Finding:

@@ -4,8 +4,7 @@ A product is made once for all methods and seeds, in a folder of its own below `
 reused; a folder that was made with other options raises an error. The ceilings of the study's LLM apply to all folders
 together.
 
-Several processes make products side by side. Products that ask the same questions are made one after the other, so
-that the later ones take over the answers.
+Several processes make products side by side. All products pay from one ledger, so common questions are paid once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,31 +20,30 @@ from typing import Any
 
 from datasets import Dataset
 
-from repair_hf.llm.batches import BatchesOpen, open_batches
-from repair_hf.llm.budget import BudgetSpent
-from repair_hf.llm.cost import paid_in
-from repair_hf.llm.journal import open_journal, read_entries, shards
+from repair_hf.llm.batches import BatchesOpen
+from repair_hf.llm.cost import known_dollars
+from repair_hf.llm.ledger import BudgetSpent
+from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.records.dataset import NoRecords, build
 from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
-from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
-from repair_hf.study.repair_records import RepairRecords, shares_answers
+from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
-from repair_hf.study.spending import Cost, Product, Purse, paid, products_in
+from repair_hf.study.spending import Cost, Product, products_in
+from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
     ORACLE,
     LLMOptions,
-    find_editor,
     local_weights,
     open_chat,
     open_editor,
+    open_ledger,
     prompts_of,
 )
 from repair_hf.synthesis.outcome import NothingRepaired
-from repair_hf.synthesis.reuse import inherit
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
 
@@ -56,8 +53,7 @@ class Products:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.folder = setting, setting.output / "products"
-        self.purse = Purse(self.folder, setting.sharing)
-        self._repair = RepairRecords(setting, self.folder, self.purse.spend)
+        self._repair = RepairRecords(setting, self.folder)
         self._made: dict[Any, Product] = {}
         self._with_provider: dict[str, BatchesOpen] = {}  # products that wait for a batch, in this run
 
@@ -80,7 +76,7 @@ class Products:
         except NothingRepaired as error:  # the study leaves the method out and goes on
             raise NoRecords(str(error)) from error
         except BudgetSpent as error:
-            dollars, calls = paid(products_in(self.folder))
+            dollars, calls = paid_by(products_in(self.folder))
             raise RunStopped(
                 f"The study's limit is reached at `{method.name}`: {calls:,} LLM answers and ${dollars:.4f} are "
                 "paid for all products together. All answers are kept; raise `max_usd` or `max_calls` to go on."
@@ -99,23 +95,17 @@ class Products:
     def _records(self, variant: RepairVariant, knobs: Knobs) -> Product:
         key = variant.product, variant.select, knobs if variant.rounds > 1 else None
         make = partial(self._repair.make, variant, knobs)
-        asks = ["repair"] if shares_answers(variant, self.setting) else []
-        return self._once(key, variant.product, make, lambda: asks if self.lacks(variant) else [])
+        return self._once(key, variant.product, make)
 
     def _samples(self, maker: Maker) -> Product:
-        asks = sorted(maker.asks)
-        make = partial(self._made_samples, maker)
-        return self._once(maker.name, maker.name, make, lambda: asks if self._is_missing(maker.name) else [])
+        return self._once(maker.name, maker.name, partial(self._made_samples, maker))
 
-    def _once(self, key: Any, name: str, make: Callable[[], Product], asks: Callable[[], list[str]]) -> Product:
-        """Make a product, as the only process, while no other product with the same questions is being made."""
+    def _once(self, key: Any, name: str, make: Callable[[], Product]) -> Product:
+        """Make a product, as the only process."""
         if name in self._with_provider:
             raise self._with_provider[name]
         if key not in self._made:
-            lock = self.setting.sharing.lock
-            with lock(f"product--{name}"), ExitStack() as stack:
-                for asked in asks():
-                    stack.enter_context(lock(f"asking--{asked}"))
+            with self.setting.sharing.lock(f"product--{name}"):
                 try:
                     self._made[key] = make()
                 except BatchesOpen as stop:
@@ -138,38 +128,27 @@ class Products:
         return Product(data, cost, name_of_samples(resolved, summary))
 
     def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        alike = [self.folder / name for name in asking_alike(maker)]
-        if waiting := open_batches(alike):  # they hold the same questions
-            raise BatchesOpen(waiting)
-        inherit(alike, folder, images=False)
         open_stage(folder, command="study", options=resolved)
-        run, llm = partial(self._run, maker, folder), self._llm_of(maker)
-        summary = self.purse.spend(llm, folder, run) if self._pays(maker) else run(llm)
-        finish_stage(folder, summary)
-        return summary
-
-    def _pays(self, maker: Maker) -> bool:
-        return bool(maker.asks) or (maker.makes_images and find_editor(self.setting.editor)[0] == "litellm")
-
-    def _run(self, maker: Maker, folder: Path, llm: LLMOptions) -> dict[str, Any]:
-        setting, start = self.setting, time.perf_counter()
-        with open_journal(folder) as journal:
-            chat = open_chat(llm, journal)
+        setting, start, llm = self.setting, time.perf_counter(), self._llm_of(maker)
+        with open_ledger(llm, folder) as ledger:
+            link_candidates(folder, ledger.folder)  # before there were ledgers, each product had its own images
+            chat = open_chat(llm, ledger)
             editor = open_editor(setting.editor, setting.llm) if maker.makes_images else None
-            context = MakerContext(setting.pairs, setting.base, chat, editor, folder, spacy_model=setting.spacy_model)
+            context = MakerContext(setting.pairs, setting.base, chat, editor, spacy_model=setting.spacy_model)
             rows = asyncio.run(make_samples(maker, context))
         samples = build(rows, folder / SAMPLES_FILE, SAMPLES)
-        texts = [use.dollars + use.dollars_saved for use in chat.usage.values()]
-        images = [entry.spent for entry in read_entries(shards(folder, "images"))]
-        dollars = None if any(use.unpriced for use in paid_in(folder).values()) else sum(texts) + sum(images)
+        texts, images = known_dollars(chat.usage.values()), context.image_dollars
+        saved = sum(use.dollars_saved for use in chat.usage.values())
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
-        return asdict(context.asked) | {
+        summary = asdict(context.asked) | {
             "tried": context.tried,
             "samples": len(samples),
-            "dollars": dollars,
+            "dollars": None if texts is None or images is None else texts + saved + images,
             "dropped": Counter(row["reason"] for row in context.dropped),
             "seconds": time.perf_counter() - start,
         }
+        finish_stage(folder, summary)
+        return summary
 
     def _llm_of(self, maker: Maker) -> LLMOptions:
         """Return the LLM, or the oracle for a maker without one: the ceilings apply, but no model is to be loaded."""
@@ -202,12 +181,6 @@ async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, An
     await context.chat.collect()
     async with context.open(edits=maker.edits, draws=maker.draws):
         return await maker.make(context)
-
-
-def asking_alike(maker: Maker) -> list[str]:
-    """Return the makers that share a prompt with this one, so that common requests are paid once."""
-    others = load_makers().items()
-    return [name for name, other in others if name != maker.name and set(other.asks) & set(maker.asks)]
 
 
 def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:

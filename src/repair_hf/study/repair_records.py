@@ -1,12 +1,12 @@
 """Make the records of RePair and its variants, with the same commands that a user types.
 
-A variant starts from the answers and images of the variants before it, so that common requests are paid once.
+All variants pay from the study's ledger, so common requests are paid once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,23 @@ import pandas as pd
 from datasets import Dataset, concatenate_datasets
 
 from repair_hf.evaluation.retrieval import DIRECTIONS
-from repair_hf.llm.batches import BatchesOpen, open_batches
+from repair_hf.llm.ledger_file import has_payments
 from repair_hf.mining.failures import load_failures
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.command_line import as_flags, flags
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.study.methods.method import RepairVariant
-from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import places_of_share
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product
-from repair_hf.synthesis.models import LLMOptions
-from repair_hf.synthesis.reuse import inherit
 
 
 class RepairRecords:
-    """Mines and repairs, in one folder for the failures and one for the records of each round.
+    """Mines and repairs, in one folder for the failures and one for the records of each round."""
 
-    `spend` is `Purse.spend`.
-    """
-
-    def __init__(
-        self, setting: Setting, folder: Path, spend: Callable[[LLMOptions, Path, Callable[[LLMOptions], None]], None]
-    ) -> None:
-        self.setting, self.folder, self.spend = setting, folder, spend
+    def __init__(self, setting: Setting, folder: Path) -> None:
+        self.setting, self.folder = setting, folder
 
     def make(self, variant: RepairVariant, knobs: Knobs) -> Product:
         """Mine and repair in all rounds of a variant; finished folders are reused."""
@@ -103,23 +95,14 @@ class RepairRecords:
         )
         if variant.reciprocal:
             failures = mirror_failures(failures)
-        if shares_answers(variant, setting) and not earlier:
-            methods = load_methods(setting.swaps).values()
-            variants = [method for method in methods if isinstance(method, RepairVariant)]
-            others = {other.product for other in variants if shares_answers(other, setting)} - {variant.product}
-            made = [self.folder / f"{other}-records" for other in sorted(others)]
-            if not (records / "summary.json").exists() and (waiting := open_batches(made)):
-                raise BatchesOpen(waiting)  # they hold the same questions
-            inherit([*made, *map(Path, setting.records)], records)
-
-        def synthesize(llm: LLMOptions) -> None:
-            setting.type_command(
-                "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
-                *as_flags(llm), *as_flags(setting.editor_of(variant)), "--no-embed-source-images",
-                *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
-            )  # fmt: skip
-
-        self.spend(setting.llm_of(variant), records, synthesize)
+        others = [] if earlier or not shares_answers(variant, setting) else setting.records
+        paid = [place for place in others if Path(place).is_dir() and has_payments(place)]
+        setting.type_command(
+            "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
+            *as_flags(setting.llm_of(variant)), *as_flags(setting.editor_of(variant)), "--no-embed-source-images",
+            *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
+            *(["--answers-from", *paid] if paid else []),
+        )  # fmt: skip
 
 
 def has_edit(records: Dataset) -> np.ndarray:
@@ -181,20 +164,20 @@ def cost_of(folders: Sequence[Path], shares: Mapping[str, float]) -> tuple[int |
     summaries = [read_json(folder / "summary.json", needs=("llm", "paid", "images")) for folder in folders]
     uses = [use for summary in summaries for use in summary["llm"]]
     llm_calls = sum((use["calls"] + use["replayed"]) * shares.get(use["direction"], 1.0) for use in uses)
-    images = sum(sum(summary["images"].values()) for summary in summaries) * shares.get("t2i", 1.0)
+    images = sum(summary["images"]["made"] + summary["images"]["found"] for summary in summaries) * shares.get(
+        "t2i", 1.0
+    )
     dollars = [price for summary in summaries if (price := _dollars(summary, shares)) is not None]
     return round(llm_calls), round(images), sum(dollars) if len(dollars) == len(summaries) else None
 
 
 def _dollars(summary: Mapping[str, Any], shares: Mapping[str, float]) -> float | None:
-    """Price of the requests of one synthesis, without inherited answers that it never asked for."""
+    """Price of the requests of one synthesis, also of those that were paid before."""
     if any(use["unpriced"] for use in summary["paid"]):
         return None
     texts = sum((use["dollars"] + use["dollars_saved"]) * shares.get(use["direction"], 1.0) for use in summary["llm"])
-    bought = [use for use in summary["paid"] if (use["stage"], use["direction"]) == ("edit", "t2i")]
-    calls = sum(use["calls"] for use in bought)
-    made = sum(summary["images"].values()) * shares.get("t2i", 1.0)
-    return texts + sum(use["dollars"] for use in bought) / max(calls, 1) * made
+    images = summary["images"].get("dollars")  # earlier versions did not write it
+    return None if images is None else texts + images * shares.get("t2i", 1.0)
 
 
 def _shares(some: Dataset, all_of_them: Dataset) -> dict[str, float]:

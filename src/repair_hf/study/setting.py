@@ -190,7 +190,8 @@ def settle(
     if options.cells and compositional.compositional:
         raise UserError("`cells` keeps no results of `compositional` benchmarks; leave one of the two out.")
     # instances of the base classes, which other commands know
-    llm, editor = LLMOptions(**asdict(llm)), EditorOptions(**asdict(editor))
+    llm = LLMOptions(**asdict(llm) | {"ledger": llm.ledger or str(output)})  # one for all products
+    editor = EditorOptions(**asdict(editor))
     pairs = {"pairs": str(output / "world")} if size.world else {}
     return Setting(
         output=output,

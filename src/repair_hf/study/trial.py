@@ -10,14 +10,14 @@ import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE
-from repair_hf.llm.journal import bills, read_entries
+from repair_hf.llm.ledger_file import read_calls
 from repair_hf.mining.failures import load_failures
 from repair_hf.records.columns import DIRECTIONS, REASONS
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.own_files import read_json
 from repair_hf.study.setting import Setting
 from repair_hf.study.spending import products_in
-from repair_hf.synthesis.reuse import is_inherited
+from repair_hf.synthesis.candidates import FOLDER
 
 SHOWN = 3  # failures and edits of each direction
 COUNTS = {
@@ -97,23 +97,27 @@ def _product(folder: Path, summary: Mapping[str, Any], times: Mapping[str, float
         return []
     is_repair = "directions" in summary
     made = summary["images"]["made"] if is_repair else summary["images"]
-    sizes = [path.stat().st_size for path in (folder / "candidates").rglob("*.png")]  # with inherited ones
+    sizes = [path.stat().st_size for path in (folder.parents[1] / FOLDER).rglob("*.png")]  # those of all products
     size = made * sum(sizes) / max(len(sizes), 1) / 1e9
     found = []
     for where in ("here", "whole"):
         of_images = 1.0 if where == "here" else times["t2i" if is_repair else "captions"]
         counts = dict.fromkeys(COUNTS.values(), 0.0) | {"images": made * of_images, "gigabytes": size * of_images}
-        for entry in read_entries(path for path in bills(folder) if not is_inherited(path)):
-            scale = 1.0 if where == "here" else times[entry.direction if is_repair else "captions"]
-            counts["llm_calls"] += scale * entry.is_answer
-            counts["prompt_tokens"] += scale * entry.prompt_tokens
-            counts["completion_tokens"] += scale * entry.completion_tokens
-            counts["dollars"] += scale * entry.spent
+        for call in filter(_is_own, read_calls(folder)):
+            scale = 1.0 if where == "here" else times[call["direction"] if is_repair else "captions"]
+            counts["llm_calls"] += scale * call["calls"]
+            counts["prompt_tokens"] += scale * call["prompt_tokens"]
+            counts["completion_tokens"] += scale * call["completion_tokens"]
+            counts["dollars"] += scale * (call["worst"] if call["dollars"] is None else call["dollars"])
         found.append(counts)
     done = [counts["llm_calls"] + counts["images"] for counts in found]
     hours = summary.get("seconds", 0.0) / 3600
     found[0]["hours"], found[1]["hours"] = hours, hours * (done[1] / done[0] if done[0] else 1.0)
     return [{"where": where, **counts} for where, counts in zip(("here", "whole"), found, strict=True)]
+
+
+def _is_own(call: Mapping[str, Any]) -> bool:
+    return not call["inherited"] and call["state"] != "submitted"
 
 
 def _kept(summary: Path, times: Mapping[str, float]) -> dict[str, list[str]]:

@@ -1,97 +1,63 @@
 """Candidate images on disk: each is made once, even if the run is interrupted.
 
 A file is named by what it was made from (editor, source, instruction, seed) and written atomically, so a file that
-exists is complete. It is not made again. Where the editor made no image, a file `.none` stands for it.
+exists is complete. It is not made again. Where an editor on this machine made no image, a file `.none` stands for it;
+what a provider did is in the ledger, under the name of the file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repair_hf.llm.budget import Budget
 from repair_hf.llm.cost import Usage
-from repair_hf.llm.journal import RESERVE, Entry, Journal, open_journal, request_key
-from repair_hf.llm.provider import Reply
-from repair_hf.runtime.options import UserError
+from repair_hf.llm.errors import FailedRequest, RejectedRequest
+from repair_hf.llm.ledger import Ledger, Reply, Topic
+from repair_hf.llm.prompts import DRAW, draws
+from repair_hf.llm.sending import Send
 from repair_hf.runtime.run_folder import digest
-from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
+from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.local_edits import EditorThread, refusal_file, save_candidate
 from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages
 
-
-def open_image_journal(
-    editor: ImageEditor | HostedEditor | None,
-    folder: Path,
-    budget: Budget,
-    counted: set[Path],
-    *,
-    process: int = 0,
-    processes: int = 1,
-) -> Journal | nullcontext[None]:
-    """Open the journal of paid images of an editor at a provider. What it holds counts once as spent."""
-    if not isinstance(editor, HostedEditor):
-        return nullcontext()
-    reserve = RESERVE + CONCURRENCY * 3 * editor.size**2  # lossless images are no larger than their pixels
-    journal = open_journal(folder, "images", process=process, processes=processes, reserve=reserve)
-    if journal.path not in counted:
-        counted.add(journal.path)
-        budget.count(journal.dollars)
-    return journal
-
-
-def candidate_files(folder: Path, count: int, made_from: Mapping[str, Any]) -> list[Path]:
-    """Return the paths of the candidates of an edit.
-
-    `made_from` has the `editor`, the SHA-256 of the `source`'s file, the `instruction` and the `seed`.
-    """
-    names = [digest({**made_from, "candidate": m}) for m in range(count)]
-    return [folder / name[:2] / f"{name}.png" for name in names]
+FOLDER = "candidates"  # beside the ledger
+GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
 
 
 class Candidates:
     """Make and keep the candidate images of a run.
 
-    `seed` fixes the editor's draws; an editor at a provider takes none, there it only separates runs. `budget` and
-    `journal` pay and record the images of such an editor.
+    `seed` fixes the editor's draws; an editor at a provider takes none, there it only separates runs. Images lie
+    beside the ledger, which pays for those of such an editor.
 
     Attributes:
         made: How many candidates this run has made; `found` were there.
         usage: What this run has paid a provider.
 
     Raises:
-        UserError: If the budget is in dollars and the editor has no known price.
+        UserError: If there is a ceiling in dollars and the editor has no known price.
     """
 
     def __init__(
-        self,
-        editor: ImageEditor | HostedEditor,
-        sources: SourceImages,
-        folder: Path,
-        *,
-        count: int,
-        seed: int,
-        budget: Budget | None = None,
-        journal: Journal | None = None,
+        self, editor: ImageEditor | HostedEditor, sources: SourceImages, ledger: Ledger, *, count: int, seed: int
     ) -> None:
-        self.editor, self.sources, self.folder, self.count, self.seed = editor, sources, folder, count, seed
-        self._budget, self._journal = budget or Budget(), journal
+        self.editor, self.sources, self.ledger, self.count, self.seed = editor, sources, ledger, count, seed
+        self.folder = ledger.folder / FOLDER
         self._hosted = editor if isinstance(editor, HostedEditor) else None
+        self._sender = None if self._hosted is None else self._hosted.sender(ledger)
         self._local = None if isinstance(editor, HostedEditor) else EditorThread(editor)
-        if self._hosted is not None and self._budget.max_usd is not None and not self._hosted.price_bound:
-            raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for the editor {self._hosted.model!r}. Leave "
-                "it out; `limit` and `candidates` limit the images, and `max_calls` the LLM answers."
-            )
         self.made, self.found, self.usage = 0, 0, Usage()
+        self._rejected: set[Path] = set()
         self._draining: asyncio.Task[None] | None = None
-        self._edits: dict[tuple[str, str], asyncio.Task[list[Path | None]]] = {}
+        self._edits: dict[str, asyncio.Task[list[Path | None]]] = {}
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -110,72 +76,123 @@ class Candidates:
 
     def stop(self) -> None:
         """Send nothing more to a provider. Images on their way are paid for, and still arrive while this is open."""
-        if self._hosted is not None and self._draining is None:
-            self._draining = asyncio.create_task(self._hosted.drain())
+        if self._sender is not None and self._draining is None:
+            self._draining = asyncio.create_task(self._sender.drain(GRACE))
 
     async def make(self, fp: int, instruction: str) -> list[Path | None]:
         """The files of the M candidates; None where the editor gave no image. Equal edits are made once.
 
         Raises:
             UnreadableImage: If the source cannot be opened.
-            RunStopped: If the editor or its provider failed, or the budget is spent.
+            RunStopped: If the editor or its provider failed, or a ceiling is reached.
         """
-        name = (self.sources.digest(fp), instruction)  # two rows may hold the same image
+        paths = self._paths(fp, instruction)  # equal for two rows with the same image
+        name = paths[0].name
         if name not in self._edits:
-            self._edits[name] = asyncio.create_task(self._make(fp, instruction))
+            self._edits[name] = asyncio.create_task(self._make(fp, instruction, paths))
             self._edits[name].add_done_callback(_mark_as_seen)
         # shielded: a caller may be cancelled, and what is paid for is kept all the same
         return await asyncio.shield(self._edits[name])
 
     def why_none(self, fp: int, instruction: str) -> str:
         """Say why an edit has no candidates: the editor made none, or could not be reached (`UNREACHED`)."""
-        _, paths = self._planned(fp, instruction)
-        return "no candidate could be made" if all(refusal_file(path).is_file() for path in paths) else UNREACHED
+        return UNREACHED if self._missing(self._paths(fp, instruction)) else "no candidate could be made"
 
-    def _planned(self, fp: int, instruction: str) -> tuple[dict[str, Any], list[Path]]:
-        """Return what an edit is made from, and the files of its candidates."""
-        source = self.sources.digest(fp)
-        made_from = {"editor": self.editor.id, "source": source, "instruction": instruction, "seed": self.seed}
-        return made_from, candidate_files(self.folder, self.count, made_from)
+    def forget_rejected(self, fp: int, instruction: str) -> bool:
+        """Let `make` ask again for candidates that were rejected, but not for good; return whether there are any."""
+        paths = self._paths(fp, instruction)
+        if self._rejected.isdisjoint(self._missing(paths)):
+            return False
+        self._edits.pop(paths[0].name, None)
+        return True
 
-    async def _make(self, fp: int, instruction: str) -> list[Path | None]:
-        made_from, paths = self._planned(fp, instruction)
-        missing = [path for path in paths if not path.is_file() and not refusal_file(path).is_file()]
+    def _paths(self, fp: int, instruction: str) -> list[Path]:
+        """Return the files of the candidates of an edit."""
+        made_from: dict[str, Any] = {"source": self.sources.digest(fp), "instruction": instruction, "seed": self.seed}
+        if instruction.startswith(DRAW) and not draws(instruction):  # an edit in the words of a drawing
+            made_from |= {"draws": False}
+        return candidate_files(self.folder, self.count, {"editor": self.editor.id, **made_from})
+
+    def _missing(self, paths: list[Path]) -> list[Path]:
+        """Return the candidates that are still to be made."""
+        return [path for path in paths if not path.is_file() and not self._is_refused(path)]
+
+    def _is_refused(self, path: Path) -> bool:
+        """Return whether an editor is known to make no image here."""
+        if self._hosted is None:
+            return refusal_file(path).is_file()
+        call = self.ledger.find(path.stem)
+        return call is not None and call.reply is not None and call.reply.text != path.name
+
+    async def _make(self, fp: int, instruction: str, paths: list[Path]) -> list[Path | None]:
+        missing = self._missing(paths)
         if missing:
             file = self.sources.file(fp)
             if self._local is not None:
                 await self._local.edit(file, instruction, missing)
             elif self._hosted is not None:
-                await _all(self._buy(self._hosted, file, path, made_from) for path in missing)
+                send = await self._hosted.request(file, instruction)
+                await _all(self._buy(self._hosted, send, path) for path in missing)
         given = [path if path.is_file() else None for path in paths]
+        for path in paths:
+            call = None if path in missing or self._hosted is None else self.ledger.find(path.stem)
+            if call is not None and call.reply is not None:
+                self.usage.add(call.reply, replayed=True)
         new = sum(path in missing for path in given)
         self.made += new
         self.found += sum(path is not None for path in given) - new
         return given
 
-    async def _buy(self, editor: HostedEditor, source: bytes, path: Path, made_from: dict[str, Any]) -> None:
-        """Make one candidate with the editor at a provider."""
-        if self._draining is not None:
-            raise asyncio.CancelledError
-        reply = await editor.edit(source, made_from["instruction"], self._budget, self._journal)
-        if reply is None:
-            return
-        image = editor.opened(reply)
-        save = partial(save_candidate, path, image, reply.finish)
-        await asyncio.to_thread(save if self._journal is None else partial(self._journal.reserve.keep, save))
-        if self._journal is not None:
-            self._note(self._journal, reply, editor.model, made_from | {"file": path.name})
-        editor.circuit.note(f"no image: {reply.finish}" if image is None else None)  # now that the reply is on disk
+    async def _buy(self, editor: HostedEditor, send: Send, path: Path) -> None:
+        """Make one candidate with the editor at a provider, unless every attempt fails."""
 
-    def _note(self, journal: Journal, reply: Reply, model: str, made_from: dict[str, Any]) -> None:
-        times = 0  # above 0 if an image that was paid for has been deleted
-        while journal.get(key := request_key(made_from, times)) is not None:
-            times += 1
-        answer = key, made_from["file"], reply.finish
-        bill = reply.prompt_tokens, reply.completion_tokens, reply.dollars
-        entry = Entry(*answer, *bill, "edit", "t2i", model, reply.answered_by, at_most=reply.at_most)
-        self.usage.add(entry, replayed=False)
-        journal.put(entry)
+        async def send_and_save() -> Reply:
+            reply = await send()
+            image = editor.opened(reply)
+            if image is not None:
+                await asyncio.to_thread(save_candidate, path, image, "")
+            return replace(reply, text="" if image is None else path.name)
+
+        assert self._sender is not None, "it belongs to the editor"
+        if self.ledger.find(path.stem) is not None:
+            self.ledger.ask_again(path.stem)  # its file was deleted
+        topic = Topic("edit", "t2i", editor.model, calls=0)
+        try:
+            call, _ = await self._sender.ask(path.stem, send_and_save, topic, worst=editor.worst_case)
+        except FailedRequest:
+            return
+        except RejectedRequest:
+            return self._rejected.add(path)
+        if call.reply is not None:
+            self.usage.add(call.reply, replayed=False)
+            fault = None if call.reply.text else f"no image: {call.reply.finish}"
+            self._sender.circuit.note(fault)  # now that the reply is in the ledger
+
+
+def candidate_files(folder: Path, count: int, made_from: Mapping[str, Any]) -> list[Path]:
+    """Return the paths of the candidates of an edit.
+
+    `made_from` has the `editor`, the SHA-256 of the `source`'s file, the `instruction` and the `seed`.
+    """
+    names = [digest({**made_from, "candidate": m}) for m in range(count)]
+    return [folder / name[:2] / f"{name}.png" for name in names]
+
+
+def link_candidates(source: Path, target: Path) -> None:
+    """Take over the candidate images of another folder; without hard links they are copied."""
+    if (source / FOLDER).is_dir():
+        shutil.copytree(source / FOLDER, target / FOLDER, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    if os.path.exists(target):  # another folder has the same image
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without hard links
+        draft = f"{target}.tmp"
+        shutil.copyfile(source, draft)
+        os.replace(draft, target)  # a copy is whole or absent
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

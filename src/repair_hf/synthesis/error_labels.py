@@ -15,14 +15,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from tqdm.auto import tqdm
 
-from repair_hf.llm.attempts import allow_attempts
 from repair_hf.llm.client import AnswerError, ChatModel
 from repair_hf.llm.prompts import SHIPPED, Prompts
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.instruct import ErrorType
-from repair_hf.synthesis.workers import work_through
+from repair_hf.synthesis.workers import WORKERS, work_through
 
-WORKERS = 64
 MAX_TOKENS = 256
 
 
@@ -43,7 +41,7 @@ def label_images(chat: ChatModel, records: Iterable[Mapping[str, str]], path: Pa
     lines = (json.dumps({"record_id": name, "error_types": kinds}) for name, kinds in sorted(labels.items()))
     write_atomically(path, "".join(f"{line}\n" for line in lines))
     if len(labels) < len(wanted):
-        allow_attempts(chat.journal.path.parent, chat.attempts + 1)  # by the next run
+        chat.ledger.allow_attempts(chat.attempts + 1)
     return len(wanted) - len(labels)
 
 
@@ -68,7 +66,7 @@ async def _label_all(chat: ChatModel, records: list[Mapping[str, str]]) -> dict[
                 )
                 labels[record["record_id"]] = list(dict.fromkeys(answer.error_types))
             except AnswerError:
-                pass  # the journal holds the answer; the caller gets the number of missing labels
+                pass  # the ledger holds the answer; the caller gets the number of missing labels
             bar.update()
 
     with tqdm(total=len(records), desc="Labelling", unit=" records", disable=None) as bar:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +19,9 @@ from tqdm.auto import tqdm
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.cost import Estimate, StageCost, Usage
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED, Prompts
-from repair_hf.llm.provider import Provider, Reply
+from repair_hf.llm.provider import Provider
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DIRECTIONS
@@ -138,10 +136,10 @@ def rehearse(
     builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=options.image_side))
     sample = [row for direction in DIRECTIONS for row in _sample([r for r in failures if r["direction"] == direction])]
     tasks = [builder.task(row) for row in sample]
-    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.jsonl") as journal:
-        chat = ChatModel("rehearsal", journal=journal, provider=_counting(model), prompts=prompts)
+    with Ledger() as ledger:
+        chat = ChatModel("rehearsal", ledger=ledger, provider=_counting(model), prompts=prompts)
         images: Any = _NoImages()
-        workers = RepairWorkers(chat, images, builder, replace(options, workers=1), bar=tqdm(disable=True))
+        workers = RepairWorkers(chat, images, builder, options, bar=tqdm(disable=True))
         asyncio.run(workers.run(tasks))
     return Rehearsal(chat.usage, Counter(task.direction for task in tasks if task.reason != "unreadable_image"))
 
@@ -157,6 +155,9 @@ class _NoImages:
 
     async def make(self, fp: int, instruction: str) -> list[Path]:
         return [Path()]
+
+    def forget_rejected(self, fp: int, instruction: str) -> bool:
+        return False
 
     def stop(self) -> None: ...
 

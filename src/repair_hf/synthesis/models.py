@@ -9,7 +9,7 @@ Hub organization named like a provider.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,9 +20,10 @@ from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_o
 
 if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
-    from repair_hf.llm.journal import Journal
+    from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.prompts import Prompts
     from repair_hf.llm.provider import Provider
+    from repair_hf.llm.sending import RequestOptions
     from repair_hf.synthesis.hosted import HostedEditor
     from repair_hf.synthesis.images import ImageEditor
 
@@ -62,13 +63,16 @@ class LLMOptions(Bounded):
     )
     max_usd: float | None = opt(None, "Most US dollars to spend in this folder, LLM and editor together.", least=0)
     max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0)
+    ledger: str | None = opt(
+        None, "Folder above --output whose ledger to use: runs share answers, images and ceilings. Default: --output."
+    )
     prompts: str | None = opt(None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).")
     audit: Literal["strict", "lenient"] = opt(
         "strict", "What makes a false positive wrong: one contradiction, or only a major mismatch, as in the paper."
     )
     always_instruct: bool = opt(False, "Ask for an edit even where the LLM would find nothing to change.")
     domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
-    batch: bool = opt(False, "Use the provider's batch API at half the price: submit now, and rerun later to collect.")
+    batch: bool = opt(False, "Use the provider's batch API at a lower price: submit now, and rerun later to collect.")
     allow_deprecated: bool = opt(False, "Use --llm and --editor even after the date on which they are switched off.")
 
 
@@ -126,11 +130,7 @@ def find_editor(options: EditorOptions) -> tuple[Place, str]:
 
 
 def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Where the image editor is, and its name there, after checking that its provider has a key.
-
-    Raises:
-        UserError: If it has none.
-    """
+    """Where the image editor is, and its name there, after checking that its provider has a key."""
     place, name = find_editor(options)
     _check_key(place, name, options.editor_base_url)
     return place, name
@@ -160,39 +160,35 @@ def prompts_of(options: LLMOptions) -> Prompts:
     return Prompts(options.prompts, options.domain_notes, options.audit, options.always_instruct)
 
 
-def open_chat(options: LLMOptions, journal: Journal) -> ChatModel:
-    """Open the LLM with the journal that keeps its answers. Several processes share limits and ceilings.
+def open_ledger(options: LLMOptions, folder: Path) -> Ledger:
+    """Open the ledger of a run's folder, with the ceilings that the options set."""
+    from repair_hf.llm.ledger import Ceilings, Ledger
+    from repair_hf.llm.ledger_file import place_of
+
+    path, run = place_of(folder, options.ledger)
+    return Ledger(path, run=run, ceilings=Ceilings(options.max_usd, options.max_calls))
+
+
+def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
+    """Open the LLM with the ledger that keeps its answers. Several processes share limits and ceilings.
 
     Raises:
         UserError: If there is no such model, or it cannot do what the options ask.
     """
     from repair_hf.llm.batches import Batches, refuse_if_waiting
-    from repair_hf.llm.budget import Budget
     from repair_hf.llm.client import ChatModel
-    from repair_hf.llm.limits import Limits
-    from repair_hf.llm.sending import RequestOptions
 
-    (place, name), count = find_usable_llm(options), processes().count
+    place, name = find_usable_llm(options)
     name, provider = _provider(options, place, name)
-    batches = journal.path.parent / "batches"
     if not options.batch:
-        refuse_if_waiting(batches)
+        refuse_if_waiting(ledger)
     return ChatModel(
         name,
-        journal=journal,
+        ledger=ledger,
         base_url=options.llm_base_url,
-        options=RequestOptions(
-            timeout=options.timeout,
-            reasoning_effort=options.reasoning_effort,
-            limits=Limits(
-                options.concurrency, options.requests_per_minute, options.tokens_per_minute, processes=_sharing(place)
-            ),
-            max_error_rate=options.max_error_rate,
-            answer_attempts=options.answer_attempts,
-        ),
+        options=_request_options(options, place, options.concurrency),
         provider=provider,
-        budget=Budget(options.max_usd, options.max_calls, processes=count),
-        batches=Batches(name, batches, base_url=options.llm_base_url) if options.batch else None,
+        batches=Batches(name, ledger, base_url=options.llm_base_url) if options.batch else None,
         prompts=prompts_of(options),
     )
 
@@ -209,16 +205,14 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
 
         return WorldEditor(name)
     if place == "litellm":
-        from repair_hf.llm.limits import Circuit, Limits
         from repair_hf.synthesis.hosted import CONCURRENCY, HostedEditor
 
+        unlimited = replace(llm, requests_per_minute=None, tokens_per_minute=None)  # its provider is another one
         return HostedEditor(
             name,
             base_url=options.editor_base_url,
             size=options.editor_size,
-            timeout=llm.timeout,
-            limits=Limits(CONCURRENCY, processes=_sharing(place)),
-            circuit=Circuit(llm.max_error_rate),
+            options=_request_options(unlimited, place, CONCURRENCY),
             prompts=prompts_of(llm),
         )
     from repair_hf.synthesis.images import load_editor
@@ -244,7 +238,7 @@ def local_weights(llm: LLMOptions, editor: EditorOptions) -> dict[str, str]:
 
 
 def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provider | None]:
-    """The model's name in the journal, and the provider; None stands for LiteLLM."""
+    """The model's name in the ledger, and the provider; None stands for LiteLLM."""
     from repair_hf.toyworld import oracle
 
     if place == "world":
@@ -257,16 +251,26 @@ def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provid
     return name, None
 
 
+def _request_options(options: LLMOptions, place: Place, concurrency: int) -> RequestOptions:
+    """How requests are sent. Processes share a provider's limits; each loads a local model of its own."""
+    from repair_hf.llm.limits import Limits
+    from repair_hf.llm.sending import RequestOptions
+
+    count = processes().count if place == "litellm" else 1
+    return RequestOptions(
+        timeout=options.timeout,
+        reasoning_effort=options.reasoning_effort,
+        limits=Limits(concurrency, options.requests_per_minute, options.tokens_per_minute, processes=count),
+        max_error_rate=options.max_error_rate,
+        answer_attempts=options.answer_attempts,
+    )
+
+
 def _check_key(place: Place, name: str, base_url: str | None) -> None:
     if place == "litellm":
         from repair_hf.llm.provider import check_key
 
         check_key(name, base_url)
-
-
-def _sharing(place: Place) -> int:
-    """How many processes share a provider's limits; each process loads its own local model."""
-    return processes().count if place == "litellm" else 1
 
 
 def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | None) -> tuple[Place, str]:

@@ -39,10 +39,9 @@ class RepairOptions(Bounded):
 
 @dataclass(kw_only=True)
 class SynthesisOptions(RepairOptions):
-    """How failures are repaired, in which round, and how many at once."""
+    """How failures are repaired, and in which round."""
 
     round: int = opt(1, "Number of this round of repair; later rounds start from the repaired retriever.")
-    workers: int = opt(64, "Failures in flight per direction.", least=1)
 
     def is_grouped(self, direction: str) -> bool:
         """Whether the false positives of one query are audited in one request."""
@@ -61,4 +60,3 @@ class SynthesisKeywords(TypedDict, total=False):
     candidates_in_one_request: bool
     image_side: int
     round: int
-    workers: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from repair_hf.llm.attempts import FIRST, allow_attempts
+from repair_hf.llm.ledger import FIRST_ATTEMPTS
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import load_dropped
 from repair_hf.runtime.run_folder import RunStopped
@@ -37,7 +37,7 @@ def dropped_by_reason(summary: Mapping[str, Any]) -> Counter[str]:
 
 def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[str]:
     """Count, by reason, the failures without an answer or image that may be asked about again: `most` times in all."""
-    if summary.get("attempts", FIRST) >= most:
+    if summary.get("attempts", FIRST_ATTEMPTS) >= most:
         return Counter()
     dropped = dropped_by_reason(summary)
     found = Counter({reason: dropped[reason] for reason in ("llm_unparsed", "llm_failed")})
@@ -46,12 +46,10 @@ def unanswered(folder: Path, summary: Mapping[str, Any], most: int) -> Counter[s
     return found
 
 
-def reopen(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
-    """Return whether another run can make more of a finished folder, and let it ask again where it may."""
-    if unanswered(folder, summary, most).total():
-        allow_attempts(folder, summary.get("attempts", FIRST) + 1)
-        return True
-    return not any(found["kept"] for found in summary["directions"].values())
+def can_add(folder: Path, summary: Mapping[str, Any], most: int) -> bool:
+    """Return whether another run can make more of a finished folder."""
+    has_records = any(found["kept"] for found in summary["directions"].values())
+    return not has_records or unanswered(folder, summary, most).total() > 0
 
 
 def require_records(folder: Path, summary: Mapping[str, Any], most: int) -> None:

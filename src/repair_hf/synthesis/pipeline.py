@@ -3,17 +3,16 @@
 Every answer and every candidate image is on disk before it is used. After a crash the same call asks again only what
 was in flight, and gives the same records. Candidates are selected at the end, embedded in batches.
 
-Several processes (`accelerate launch`) share the failures, so that equal work falls to one process. Each leaves its
-answers and images in the folder. Then the main process goes through all failures again, finds everything there, and
-builds the records. The number of processes may change between runs.
+Several processes (`accelerate launch`) share the failures, so that equal work falls to one process. All pay from one
+ledger. Then the main process goes through all failures again, finds everything there, and builds the records. The
+number of processes may change between runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,14 +21,13 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.cost import Usage, known_dollars
-from repair_hf.llm.journal import shards
+from repair_hf.llm.cost import Usage, add_usage, known_dollars
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import DROPPED_FEATURES
 from repair_hf.records.dataset import build
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.synthesis.candidates import Candidates, open_image_journal
+from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.options import SynthesisKeywords, SynthesisOptions
@@ -47,13 +45,14 @@ class Synthesizer:
     Args:
         pairs: What the failures were mined from.
         encoder: The retriever that failed; it chooses among the candidates.
-        chat: The LLM, with the journal that keeps its answers.
+        chat: The LLM, with the ledger that keeps its answers; candidate images lie beside it.
         editor: The image editor.
         options: Fields of `SynthesisOptions`, such as `candidates=5` or `grouped_audit=True`.
 
     Attributes:
         images_made: How many candidate images the last run made, in all processes.
         images_found: How many were there from an earlier run.
+        image_dollars: What these and those have cost at a provider.
         watch: If set, the main process calls it with every failure that is finished.
 
     Example:
@@ -72,10 +71,9 @@ class Synthesizer:
         self.options = SynthesisOptions(**options)
         self.encoder, self.chat, self.editor = encoder, chat, editor
         self.builder = RecordBuilder(pairs, SourceImages(pairs.images, longest_side=self.options.image_side))
-        self.images_made, self.images_found = 0, 0
+        self.images_made, self.images_found, self.image_dollars = 0, 0, 0.0
         self.watch: Callable[[RepairTask], None] | None = None
         self._image_bills: list[Usage] = []
-        self._counted: set[Path] = set()  # journals whose payments the budget knows
 
     @property
     def dollars(self) -> float | None:
@@ -87,54 +85,54 @@ class Synthesizer:
 
         Args:
             failures: Rows of `mine_false_positives` on the same pairs.
-            folder: Gets the candidate images, and the files behind the two datasets.
+            folder: Gets the files behind the two datasets.
 
         Returns:
             records and dropped, to be saved with `save_records`; the same in every process.
 
         Raises:
             UserError: If the failures were mined from other pairs.
-            RunStopped: If a provider, the budget or the editor failed, or answers will come with a batch. The same
-                call continues from there.
+            RunStopped: If a provider or the editor failed, a ceiling is reached, or answers will come with a batch.
+                The same call continues from there.
         """
         self.builder.check(failures)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tasks = [self.builder.task(row) for row in failures.to_list()]
         everyone = processes()
-        self._share(tasks, folder)
+        self._share(tasks)
         if everyone.is_main:
             self._build(tasks, folder)
         everyone.gather(None)  # the files are there
         return Dataset.from_file(str(folder / RECORDS)), Dataset.from_file(str(folder / DROPPED))
 
-    def _share(self, tasks: list[RepairTask], folder: Path) -> None:
+    def _share(self, tasks: list[RepairTask]) -> None:
         """Finish this process's own tasks; then the main process goes through all of them and finds them done."""
         everyone, stopped = processes(), None
         own = [task for task in tasks if everyone.count == 1 or everyone.owns(self._work_name(task))]
-        with self._candidates(folder) as images:
-            everyone.gather(None)  # all know what earlier runs have paid before one of them pays more
-            try:
-                _run(self._work(own, images))
-            except RunStopped as stop:  # the others may still finish their own, which is kept
-                if everyone.count == 1:
-                    raise
-                stopped = str(stop)
+        images = self._candidates()
+        try:
+            _run(self._work(own, images))
+        except RunStopped as stop:  # the others may still finish their own, which is kept
+            if everyone.count == 1:
+                raise
+            stopped = str(stop)
+        self.image_dollars = images.usage.dollars + images.usage.dollars_saved
         self._add_up(everyone.gather((stopped, images.made, images.found, self.chat.usage)))
         if everyone.count > 1 and everyone.is_main:
-            self._take_over(tasks, folder)
+            self._take_over(tasks)
 
     def _work_name(self, task: RepairTask) -> str:
         """Name the work of a task: tasks that share questions or edits have equal names."""
         return self.builder.content(task, "q" if self.options.is_grouped(task.direction) else "fp")
 
-    def _take_over(self, tasks: list[RepairTask], folder: Path) -> None:
+    def _take_over(self, tasks: list[RepairTask]) -> None:
         """Fill in what the other processes found. What failed with them is asked once more."""
         replayed = {place: (use.replayed, use.dollars_saved) for place, use in self.chat.usage.items()}
-        self.chat.journal.read_anew(shards(self.chat.journal.path.parent))
-        with self._candidates(folder) as images:
-            _run(self._work(tasks, images))
+        images = self._candidates()
+        _run(self._work(tasks, images))
         self.images_made += images.made
+        self.image_dollars = images.usage.dollars + images.usage.dollars_saved  # all are found, or made, here
         for place, use in self.chat.usage.items():  # answers of another process do not come from an earlier run
             use.replayed, use.dollars_saved = replayed.get(place, (0, 0.0))
 
@@ -149,7 +147,7 @@ class Synthesizer:
         _, made, found, usages = zip(*reports, strict=True)
         self.images_made, self.images_found = sum(made), sum(found)
         keys = {key for usage in usages for key in usage}
-        self.chat.usage = {key: _sum(usage[key] for usage in usages if key in usage) for key in keys}
+        self.chat.usage = {key: add_usage(usage[key] for usage in usages if key in usage) for key in keys}
 
     def _build(self, tasks: list[RepairTask], folder: Path) -> None:
         """Select among the candidates, and write the files behind the two datasets."""
@@ -197,26 +195,11 @@ class Synthesizer:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
 
-    @contextmanager
-    def _candidates(self, folder: Path) -> Iterator[Candidates]:
-        everyone, budget = processes(), self.chat.budget
-        share = {"process": everyone.index, "processes": everyone.count}
-        with open_image_journal(self.editor, folder, budget, self._counted, **share) as journal:
-            images = Candidates(
-                self.editor,
-                self.builder.sources,
-                folder / "candidates",
-                count=self.options.candidates,
-                seed=self.options.seed,
-                budget=budget,
-                journal=journal,
-            )
-            self._image_bills.append(images.usage)
-            yield images
-
-
-def _sum(uses: Iterable[Usage]) -> Usage:
-    return Usage(*map(sum, zip(*(vars(use).values() for use in [Usage(), *uses]), strict=True)))
+    def _candidates(self) -> Candidates:
+        how: Any = {"count": self.options.candidates, "seed": self.options.seed}
+        images = Candidates(self.editor, self.builder.sources, self.chat.ledger, **how)
+        self._image_bills.append(images.usage)
+        return images
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

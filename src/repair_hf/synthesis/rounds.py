@@ -1,14 +1,13 @@
-"""Rounds of repair: what later rounds skip, what they may still spend, and how much each has gained."""
+"""Rounds of repair: what later rounds skip and how much each has gained."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from repair_hf.llm.journal import bills, read_entries, total
 from repair_hf.records.dataset import load_dropped, load_kept
 from repair_hf.runtime.options import UserError
 
@@ -52,18 +51,6 @@ def records_of_rounds(run: Path) -> list[Path]:
     """Return the folders `round-N/records` of a run's folder, by N."""
     found = [(path.parent.name.removeprefix("round-"), path) for path in run.glob("round-*/records")]
     return [path for _, path in sorted((int(name), path) for name, path in found if name.isdecimal())]
-
-
-def paid_by(rounds: Iterable[Path]) -> tuple[float, int]:
-    """Dollars and LLM answers paid in the folders of records of some rounds."""
-    return total(read_entries(path for folder in rounds for path in bills(folder)))
-
-
-def remaining_ceilings(max_usd: float | None, max_calls: int | None, others: Sequence[Path]) -> dict[str, float | int]:
-    """What the other rounds leave of ceilings for all rounds together. A round counts its own payments by itself."""
-    ceilings = {"max_usd": max_usd, "max_calls": max_calls}
-    paid = dict(zip(ceilings, paid_by(others), strict=True))
-    return {name: max(most - paid[name], 0) for name, most in ceilings.items() if most is not None}
 
 
 def mean_gain(before: Mapping[str, float], now: Mapping[str, float]) -> float:

@@ -16,6 +16,7 @@ import datasets
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from repair_hf.llm.keys import ImageURL
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image, read_cell
 from repair_hf.synthesis.options import LONGEST_SIDE
@@ -56,7 +57,7 @@ class SourceImages:
     def _digest(self, index: int) -> str:
         return hashlib.sha256(self.file(index)).hexdigest()
 
-    def _url(self, index: int) -> str:
+    def _url(self, index: int) -> ImageURL:
         """Encode the image again without metadata, scaled down: a small PNG as PNG, anything else as JPEG."""
         data, buffer = self.file(index), io.BytesIO()
         picture = open_picture(data)
@@ -70,7 +71,8 @@ class SourceImages:
         else:
             picture.save(buffer, "JPEG", quality=90)
         kind = "png" if is_small_png else "jpeg"
-        return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+        url = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+        return ImageURL(url, source=f"{self.digest(index)}/{self.longest_side}")
 
 
 def open_picture(data: bytes) -> Image.Image:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,8 @@ from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.identity import check_retriever
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
-from repair_hf.llm.journal import RESERVE, open_journal
+from repair_hf.llm.ledger import Ledger
+from repair_hf.llm.ledger_file import take_over
 from repair_hf.llm.retirement import check_retirement
 from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.false_positives import FEATURES
@@ -25,7 +26,7 @@ from repair_hf.runtime.disk import naming_full_disk
 from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
-from repair_hf.synthesis.hosted import HostedEditor
+from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
@@ -36,15 +37,16 @@ from repair_hf.synthesis.models import (
     local_weights,
     open_chat,
     open_editor,
+    open_ledger,
     prompts_of,
 )
 from repair_hf.synthesis.options import RepairOptions
-from repair_hf.synthesis.outcome import reopen, require_records
+from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
-from repair_hf.synthesis.reuse import inherited
 from repair_hf.synthesis.sources import SourceImages
 
+SPACE = 4 * 2**20  # bytes that a run needs at least: some thousand answers
 NEEDS = ("directions", "llm", "images", "paid", "seconds")  # keys of a summary
 
 
@@ -58,10 +60,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be repaired, and how.
-
-    With `counts_own`, the ceilings do not count answers and images that were copied from other folders.
-    """
+    """What is to be repaired, and how. What the folders of `answers_from` have paid for is taken over."""
 
     pairs: Pairs
     failures: Dataset
@@ -70,7 +69,7 @@ class Work:
     editor: EditorOptions
     options: RepairOptions
     round: int = 1
-    counts_own: bool = False
+    answers_from: Sequence[Path] = ()
 
     def resolved(self) -> dict[str, Any]:
         """What decides the result."""
@@ -105,7 +104,7 @@ def synthesize(
         model: The retriever that failed; it selects among the edits. As in `mine`.
         llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
-        output: Folder for records, journal and candidate images, as `repair-hf synthesize` writes it.
+        output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor; by default the one beside the weights.
         options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
 
@@ -152,12 +151,18 @@ def repair_into(
     Raises:
         UserError, RunStopped: As `synthesize`.
     """
-    if summary is not None and not reopen(folder, summary, work.llm.answer_attempts):
+    most = work.llm.answer_attempts
+    if summary is not None and not can_add(folder, summary, most):
         return summary
     check_models(work.llm, work.editor)
-    open_stage(folder, command="synthesize", options=resolved)
-    with naming_full_disk(folder, lambda: _space_needed(folder, work.options.candidates)):
-        return _repair(folder, work, embed_source_images, watch)
+    with (
+        naming_full_disk(folder, lambda: _space_needed(folder, work.options.candidates)),
+        open_ledger(work.llm, folder) as ledger,
+    ):
+        if summary is not None and unanswered(folder, summary, most).total():
+            ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
+        open_stage(folder, command="synthesize", options=resolved)
+        return _repair(folder, work, ledger, embed_source_images, watch)
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
@@ -189,20 +194,24 @@ def _options(given: Mapping[str, Any]) -> tuple[LLMOptions, EditorOptions, Repai
 
 
 def _repair(
-    folder: Path, work: Work, embed_source_images: bool, watch: Callable[[Synthesizer], View] | None
+    folder: Path,
+    work: Work,
+    ledger: Ledger,
+    embed_source_images: bool,
+    watch: Callable[[Synthesizer], View] | None,
 ) -> dict[str, Any]:
     start, everyone = time.perf_counter(), processes()
-    with open_journal(folder, process=everyone.index, processes=everyone.count) as journal:
-        chat, images = open_chat(work.llm, journal), open_editor(work.editor, work.llm)
-        if work.counts_own:
-            dollars, calls = inherited(folder, images=isinstance(images, HostedEditor))
-            chat.budget.count(-dollars, -calls)
-        synthesizer = Synthesizer(
-            work.pairs, work.encoder, chat, images, round=work.round, **work.options.as_keywords()
-        )
-        view = watch(synthesizer) if watch is not None and everyone.is_main else None
-        synthesizer.watch = view
-        records, dropped = synthesizer.run(work.failures, folder)
+    if everyone.is_main:
+        for source in work.answers_from:
+            link_candidates(take_over(ledger.database, ledger.run, source), ledger.folder)
+        if ledger.run != ".":  # before there were ledgers, each run had its images in its own folder
+            link_candidates(folder, ledger.folder)
+    everyone.gather(None)  # what is taken over is there
+    chat, images = open_chat(work.llm, ledger), open_editor(work.editor, work.llm)
+    synthesizer = Synthesizer(work.pairs, work.encoder, chat, images, round=work.round, **work.options.as_keywords())
+    view = watch(synthesizer) if watch is not None and everyone.is_main else None
+    synthesizer.watch = view
+    records, dropped = synthesizer.run(work.failures, folder)
     if not everyone.is_main:
         return {}
     if view is not None:
@@ -212,7 +221,11 @@ def _repair(
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),
         "attempts": chat.attempts,
-        "images": {"made": synthesizer.images_made, "found": synthesizer.images_found},
+        "images": {
+            "made": synthesizer.images_made,
+            "found": synthesizer.images_found,
+            "dollars": synthesizer.image_dollars,
+        },
         "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
@@ -221,9 +234,9 @@ def _repair(
 
 
 def _space_needed(folder: Path, candidates: int) -> int:
-    """Return the bytes that a run needs at least to go on: its reserve, and the edited images in the records."""
+    """Return the bytes that a run needs at least to go on: its answers, and the edited images in the records."""
     made = sum(path.stat().st_size for path in (folder / "candidates").rglob("*.png"))
-    return RESERVE + made // candidates
+    return SPACE + made // candidates
 
 
 def _listed(usage: Mapping[tuple[str, str], Any]) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from tqdm.auto import tqdm
 
+from repair_hf.llm.answers import RejectedAnswer
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.records.columns import DIRECTIONS
@@ -25,6 +25,7 @@ from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.sources import UnreadableImage
 
+WORKERS = 64  # at least, for each direction: while images are edited, the LLM has others to answer for
 GRACE = 30.0  # seconds that answers on their way get to arrive when a run stops; they are paid for already
 
 
@@ -45,17 +46,24 @@ class RepairWorkers:
         self.bar, self.watch = bar, watch
         self.outcomes: Counter[str] = Counter()
         self.waiting = 0  # failures that wait for answers of a batch
+        self._rejected: list[RepairTask] | None = []  # perhaps not for their own fault; None in the second pass
 
     async def run(self, tasks: Iterable[RepairTask]) -> None:
-        """Finish all tasks.
+        """Finish all tasks; those that a provider rejected are tried once more, after all others.
 
         An error that is not one failure's own, or an interrupt, ends the run: no new request is sent, and answers on
         their way may still arrive.
         """
-        queues = [iter(self._groups(tasks, direction)) for direction in DIRECTIONS]
         async with self.images.open():
-            workers = [self._work(queue) for queue in queues for _ in range(self.options.workers)]
-            await work_through(self.chat, workers, self.images)
+            await self._pass(tasks)
+            rejected, self._rejected = self._rejected, None
+            await self._pass(rejected or [])
+
+    async def _pass(self, tasks: Iterable[RepairTask]) -> None:
+        queues = [iter(self._groups(tasks, direction)) for direction in DIRECTIONS]
+        count = max(WORKERS, self.chat.concurrency)  # one direction alone can use all requests at once
+        workers = [self._work(queue) for queue in queues for _ in range(count)]
+        await work_through(self.chat, workers, self.images)
 
     def _groups(self, tasks: Iterable[RepairTask], direction: str) -> list[list[RepairTask]]:
         """What one worker takes at a time: one failure, or all that are audited together."""
@@ -95,6 +103,10 @@ class RepairWorkers:
         except Deferred:
             self.waiting += 1
             return
+        except RejectedAnswer as error:
+            if self._rejected is not None:
+                return self._rejected.append(task)
+            task.drop(error.drop_reason, str(error))
         except AnswerError as error:
             task.drop(error.drop_reason, str(error))
         except UnreadableImage as error:
@@ -116,6 +128,8 @@ class RepairWorkers:
             return task.drop("no_op", "the instruction finds nothing to change")
         if direction == "t2i":
             task.candidates = await self.images.make(task.at["fp"], task.instruction)
+            if self._rejected is not None and self.images.forget_rejected(task.at["fp"], task.instruction):
+                raise RejectedAnswer("the provider rejected an edit")
             if not any(task.candidates):
                 task.drop("editor_failed", self.images.why_none(task.at["fp"], task.instruction))
         else:
@@ -149,8 +163,7 @@ async def work_through(chat: ChatModel, workers: Sequence[Coroutine], *images: C
             candidates.stop()
         raise
     finally:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(chat.drain(), GRACE)
+        await chat.drain(GRACE)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from repair_hf.llm.journal import request_key
 from repair_hf.runtime.hosts import REFUSAL, is_own_host
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.texts import parse_json
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
@@ -82,7 +82,7 @@ class ChatServer(ThreadingHTTPServer):
     def note(self, body: dict) -> None:
         if self._log is None:
             return
-        line = json.dumps({"time": time.time(), "digest": request_key(body, sample=0)})
+        line = json.dumps({"time": time.time(), "digest": digest(body)})
         with self._log_lock, Path(self._log).open("a", encoding="ascii") as file:
             file.write(line + "\n")
 

@@ -9,7 +9,7 @@ from scripted import Scripted
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.registry import load_makers
@@ -46,9 +46,9 @@ def run(pairs, encoder):
         if name == "negclip":
             pytest.importorskip("spacy", reason="words are tagged by spaCy: pip install 'repair-hf[study]'")
         provider, editor = provider or Scripted(), editor or CountedEditor()
-        with Journal(folder / "journal.jsonl") as journal:
-            chat = ChatModel(oracle.MODEL, journal=journal, provider=provider)
-            context = MakerContext(pairs, encoder, chat, editor, folder, spacy_model="world")
+        with Ledger(folder / "ledger.sqlite") as ledger:
+            chat = ChatModel(oracle.MODEL, ledger=ledger, provider=provider)
+            context = MakerContext(pairs, encoder, chat, editor, spacy_model="world")
             rows = asyncio.run(make_samples(MAKERS[name], context))
         return SimpleNamespace(rows=rows, context=context, provider=provider, editor=editor, folder=folder)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ledgers import ledger_in, rows
 from PIL import Image
 from provider_server import ImageServer, png
 from scripted import Scripted
 from study_runs import PER_SAMPLE
 
-from repair_hf.llm.budget import Budget, BudgetSpent
 from repair_hf.llm.client import ChatModel
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.ledger import BudgetSpent
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.runtime.run_folder import RunStopped
@@ -176,13 +176,13 @@ def test_bought_images_are_written_down_and_counted(pairs, encoder, tmp_path, mo
 
     def draw(max_usd: float | None) -> list[dict]:
         editor = HostedEditor("gemini/gemini-2.5-flash-image", base_url=server.base_url("gemini"))
-        with Journal(tmp_path / "journal.jsonl") as journal:
-            chat = ChatModel(oracle.MODEL, journal=journal, provider=Scripted(), budget=Budget(max_usd))
-            context = MakerContext(pairs, encoder, chat, editor, tmp_path)
+        with ledger_in(tmp_path, max_usd) as ledger:
+            chat = ChatModel(oracle.MODEL, ledger=ledger, provider=Scripted())
+            context = MakerContext(pairs, encoder, chat, editor)
             return asyncio.run(make_samples(MAKERS["stablerep"], context))
 
     def bills() -> list[dict]:
-        return [json.loads(line) for line in (tmp_path / "images.jsonl").read_text().splitlines()]
+        return rows(tmp_path)
 
     with server:
         for _ in range(2):  # the second run knows what the first has paid

@@ -1,4 +1,4 @@
-"""What a method's maker works with: pairs, retriever, LLM, image editor, journal and budget.
+"""What a method's maker works with: pairs, retriever, LLM and image editor.
 
 A maker writes captions, edits images and generates images through `MakerContext`. It counts requests and reuses paid
 answers.
@@ -21,19 +21,17 @@ from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
-from repair_hf.llm.journal import Journal
+from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.words import MODEL, load_parser
-from repair_hf.synthesis.candidates import Candidates, open_image_journal
+from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usable
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of
 from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
-from repair_hf.synthesis.workers import work_through
-
-WORKERS = 64
+from repair_hf.synthesis.workers import WORKERS, work_through
 
 T = TypeVar("T")
 
@@ -48,7 +46,7 @@ class NoSample(Exception):
 
 @dataclass
 class RequestCounts:
-    """Requests of a maker, including repeated ones and those answered from the journal."""
+    """Requests of a maker, including repeated ones and those answered from the ledger."""
 
     llm: int = 0
     images: int = 0  # candidate images
@@ -62,7 +60,6 @@ class MakerContext:
         encoder: The retriever, which chooses among candidates.
         chat: The LLM.
         editor: The image editor; None if no image is made.
-        folder: Folder of the candidate images and of the journal of paid images.
         seed: Seed of all draws.
         spacy_model: Parser of captions: an installed model, a folder, or `world` for the toy world's own.
     """
@@ -73,13 +70,12 @@ class MakerContext:
         encoder: DualEncoder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor | None,
-        folder: Path,
         *,
         seed: int = 0,
         spacy_model: str = MODEL,
     ) -> None:
         self.pairs, self.encoder, self.chat, self.editor = pairs, encoder, chat, editor
-        self.folder, self.seed, self.spacy_model = folder, seed, spacy_model
+        self.seed, self.spacy_model = seed, spacy_model
         self.asked, self.tried = RequestCounts(), len(pairs.captions)
         self._dropped: dict[int, dict[str, str]] = {}  # caption -> row of `samples.DROPPED`
         self.sources = SourceImages(pairs.images)
@@ -92,15 +88,21 @@ class MakerContext:
     @asynccontextmanager
     async def open(self, *, edits: int = 0, draws: bool = False) -> AsyncIterator[None]:
         """Start the image editor. `edits` is the number of candidates of `edit`; `draws` allows `draw`."""
-        with open_image_journal(self.editor, self.folder, self.chat.budget, set()) as journal:
-            if edits:
-                self._images = self._candidates(self.sources, edits, journal)
-            if draws:
-                self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1, journal)
-            async with AsyncExitStack() as stack:
-                for candidates in filter(None, (self._images, self._canvas)):
-                    await stack.enter_async_context(candidates.open())
-                yield
+        if edits:
+            self._images = self._candidates(self.sources, edits)
+        if draws:
+            self._canvas = self._candidates(SourceImages(_canvas_like(self.pairs.images)), 1)
+        async with AsyncExitStack() as stack:
+            for candidates in filter(None, (self._images, self._canvas)):
+                await stack.enter_async_context(candidates.open())
+            yield
+
+    @property
+    def image_dollars(self) -> float | None:
+        """What the images have cost, in this run or an earlier one; None if a price is unknown."""
+        uses = [candidates.usage for candidates in (self._images, self._canvas) if candidates is not None]
+        known = known_dollars(uses)
+        return None if known is None else known + sum(use.dollars_saved for use in uses)
 
     async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
         """Process captions concurrently, results in order. Drop those with useless answers or unreadable images.
@@ -124,11 +126,12 @@ class MakerContext:
                 except Deferred:
                     waiting.append(row)
                 bar.update()
-                await asyncio.sleep(0)  # answers from the journal come without a pause; let other tasks run
+                await asyncio.sleep(0)  # answers from the ledger come without a pause; let other tasks run
 
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
             images = filter(None, (self._images, self._canvas))
-            await work_through(self.chat, [serve(bar) for _ in range(WORKERS)], *images)
+            count = max(WORKERS, self.chat.concurrency)
+            await work_through(self.chat, [serve(bar) for _ in range(count)], *images)
         if waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
@@ -192,10 +195,9 @@ class MakerContext:
             raise NoSample("editor_failed", "the editor gave no image")
         return path
 
-    def _candidates(self, sources: SourceImages, count: int, journal: Journal | None) -> Candidates:
+    def _candidates(self, sources: SourceImages, count: int) -> Candidates:
         assert self.editor is not None, "images need an editor"
-        folder, budget = self.folder / "candidates", self.chat.budget
-        return Candidates(self.editor, sources, folder, count=count, seed=self.seed, budget=budget, journal=journal)
+        return Candidates(self.editor, sources, self.chat.ledger, count=count, seed=self.seed)
 
 
 def _canvas_like(images: Dataset) -> Dataset:

@@ -1,6 +1,6 @@
-"""Why a provider did not answer, and how long to try again.
+"""Errors of providers: what is asked again now, what by the next run, and what is final.
 
-LiteLLM's exceptions become exceptions of ours, in the provider's words and without secrets.
+LiteLLM's exceptions become exceptions of ours, in the provider's words and without keys.
 
 LiteLLM guesses some statuses: a broken connection gets 500, a missing key 500, a cut-off body 422 or (for an image)
 200, and an error that comes with status 200 none. Where the status misleads, the message decides.
@@ -8,25 +8,19 @@ LiteLLM guesses some statuses: a broken connection gets 500, a missing key 500, 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from repair_hf.llm.loading import load_litellm
-from repair_hf.runtime.run_folder import RunStopped, without_secrets
-
-logger = logging.getLogger(__name__)
+from repair_hf.runtime.redaction import without_secrets
+from repair_hf.runtime.run_folder import RunStopped
 
 LATER = "Every answer so far is kept; run the same command again later."
 LONGEST_REASON = 300  # characters
-EVERY = 60.0  # seconds between two lines on a model's failures
 
 # LiteLLM also gives these statuses to a time-out, a broken connection and an unreadable body.
 _GUESSED = (408, 422, 500)
@@ -44,24 +38,21 @@ _WRAPPING = re.compile(r"^((litellm\.)?\w*(Error|Exception|Timeout)( \w+Error)?(
 _CONTEXT_OBJECT = re.compile(r" ssl:<[^>]*>")
 
 
-Result = TypeVar("Result")
-
-_logged_at: dict[str, float] = {}  # model -> time of its last line
-
-
 class ProviderError(RunStopped):
     """The provider does not answer (wrong key, no credit, no such model): the run stops and can be resumed later."""
 
+    may_be_billed = False
+
 
 class RejectedRequest(ProviderError):
-    """The provider does not accept this request. If it has answered others, only this request is at fault."""
+    """The provider does not accept this request. If it goes on to answer others, only this request is at fault."""
 
 
 class FailedRequest(ProviderError):
-    """Every attempt at this request failed, and the run can go on without its reply."""
+    """Every attempt at this request failed, and the run can go on without its reply; the next run asks again."""
 
 
-class PassingFailure(Exception):
+class PassingError(Exception):
     """A request failed, but another attempt may succeed: a bad connection or body, a time-out, 429 or 5xx.
 
     Args:
@@ -86,75 +77,7 @@ class Blocked(Exception):
     """The provider's filter rejected the content: only this row is dropped."""
 
 
-@dataclass(frozen=True)
-class Retries:
-    """How long to keep retrying a failing provider.
-
-    The random waits grow exponentially (full jitter), unless the provider names a time.
-
-    Args:
-        attempts: Requests in all, the first one included.
-        first_wait: Upper bound of the first wait, in seconds; it doubles with each attempt.
-        longest_wait: Limit of that bound.
-        patience: Longest wait, in seconds, that a provider may ask for; if it asks for more, the run stops.
-    """
-
-    attempts: int = 8
-    first_wait: float = 0.5
-    longest_wait: float = 30.0
-    patience: float = 120.0
-
-
-async def insist(
-    send: Callable[[], Awaitable[Result]], retries: Retries, model: str, may_drop: Callable[[], bool] | None = None
-) -> Result:
-    """Send a request until a reply comes.
-
-    `may_drop` is asked after the last attempt whether the run can go on without this reply; None if it never can.
-
-    Raises:
-        FailedRequest: If all attempts failed and the request may be dropped.
-        ProviderError: If all attempts failed and the run needs the reply, or the provider asks for too long a wait.
-    """
-    attempt = 1
-    while True:
-        try:
-            return await send()
-        except PassingFailure as failure:
-            if attempt == retries.attempts:
-                reason = f"{model} failed {attempt} times in a row, at last with: {failure}"
-                if failure.is_rate_limit or may_drop is None:
-                    raise ProviderError(f"{reason}. {LATER}") from failure
-                if not may_drop():
-                    hint = "To leave out what fails, give --max-error-rate 1."
-                    raise ProviderError(f"{reason}. {LATER} {hint}") from failure
-                raise FailedRequest(reason) from failure
-            if failure.named_wait is not None and failure.named_wait > retries.patience:
-                raise ProviderError(
-                    f"{model} asks to wait {failure.named_wait:.0f} s: {failure}. {LATER}"
-                ) from failure
-            wait = _wait(retries, attempt, failure.named_wait)
-            _log_retry(model, failure, attempt, retries, wait)
-        await asyncio.sleep(wait)
-        attempt += 1
-
-
-def _log_retry(model: str, failure: PassingFailure, attempt: int, retries: Retries, wait: float) -> None:
-    """Log a retry: one line per model and minute, because all requests in flight may fail together."""
-    now = time.monotonic()
-    is_due = attempt > 1 and now - _logged_at.get(model, -EVERY) >= EVERY  # a single failure is not worth a line
-    if is_due:
-        _logged_at[model] = now
-    level = logging.INFO if is_due else logging.DEBUG
-    logger.log(level, "%s: %s; attempt %d of %d in %.1f s", model, failure, attempt + 1, retries.attempts, wait)
-
-
-def _wait(retries: Retries, attempt: int, named: float | None) -> float:
-    jitter = random.uniform(0, min(retries.longest_wait, retries.first_wait * 2 ** (attempt - 1)))
-    return jitter if named is None else named + min(jitter, 1.0)  # so that requests do not all return at once
-
-
-def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Blocked:
+def as_error(error: Any, model: str) -> PassingError | ProviderError | Blocked:
     """Turn an `openai.APIError`, the base class of LiteLLM's exceptions, into an exception of ours."""
     litellm = load_litellm()
     reason, everything = reason_of(error), f"{error} {vars(error).get('body')}"
@@ -171,7 +94,7 @@ def as_failure(error: Any, model: str) -> PassingFailure | ProviderError | Block
         return ProviderError(f"{model} has no credit left, or its quota is used up: {reason}")
     if status in (408, 409, 429) or status >= 500 or _UNREADABLE in reason:
         may_be_billed = status in _GUESSED and _may_be_answered(error)
-        return PassingFailure(reason, _named_wait(error), is_rate_limit=status == 429, may_be_billed=may_be_billed)
+        return PassingError(reason, _named_wait(error), is_rate_limit=status == 429, may_be_billed=may_be_billed)
     kind = RejectedRequest if status in (400, 413, 422) else ProviderError
     return kind(f"{model} does not accept the request: {reason}")
 

@@ -1,0 +1,285 @@
+"""The ledger: every paid answer and image of a run, and what each has cost, in one SQLite file.
+
+A call has one row. Its state says what is known of it:
+
+- `reserved`: about to be sent, or on its way. It counts as its worst case.
+- `answered`: the answer has come; it was written down together with its bill.
+- `lost`: it may be billed, but no answer came. It counts as its worst case, and its question is asked again.
+- `rejected`: the provider does not accept this request. It costs nothing, and is not asked again.
+- `submitted`: it is in a batch (see `batches`). It counts as its worst case.
+
+A call is reserved before it is sent, in a transaction that compares the ceilings with all rows. So no number of
+processes, killed or not, exceeds a ceiling. The rows survive `kill -9`, though not always a power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import filelock
+
+from repair_hf.llm.calls import CALL, Call, Reply, Topic, packed, read_call
+from repair_hf.llm.ledger_file import connect
+from repair_hf.llm.old_folders import OLD_KEYS, has_old_files, import_old_files
+from repair_hf.runtime.run_folder import RunStopped
+
+__all__ = ["BudgetSpent", "Call", "Ceilings", "Ledger", "Reply", "Topic"]
+
+FIRST_ATTEMPTS = 2  # at a usable answer, in the first run of a folder
+POLL = 0.2  # seconds between two looks at what other processes have written
+
+
+class BudgetSpent(RunStopped):
+    """A ceiling is reached; with a higher one the same command goes on."""
+
+
+class Ceilings(NamedTuple):
+    """The most that all runs with one ledger may pay, in US dollars and in answers of LLMs; None for no ceiling."""
+
+    max_usd: float | None = None
+    max_calls: int | None = None
+
+
+class Ledger:
+    """A ledger that is open for payments.
+
+    Args:
+        path: The file, created if missing; `:memory:` for a rehearsal.
+        run: Name of the run that pays: its folder, seen from the ledger's. Several runs may share a ledger.
+
+    Attributes:
+        ceilings: They hold for all runs and processes with this ledger.
+        has_old_keys: Whether it holds answers that were imported, under their keys of before.
+    """
+
+    def __init__(self, path: str | Path = ":memory:", *, run: str = ".", ceilings: Ceilings | None = None) -> None:
+        self.path, self.run, self.ceilings = Path(path), run, ceilings or Ceilings()
+        self._owner = secrets.token_hex(8)  # of this process's rows that are not settled
+        self._waiting: list[asyncio.Future[None]] = []
+        self._has_seen_a_bill = False
+        self.database = connect(path)
+        self._lock = None if str(path) == ":memory:" else filelock.FileLock(self._lock_file(self._owner))
+        if self._lock is not None:
+            self._lock.acquire()
+        is_new = self.database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is None
+        if is_new and self._lock is not None and has_old_files(self.folder / run):
+            import_old_files(self.database, self.folder / run, run=run)
+        self.database.execute("INSERT OR IGNORE INTO run (name, attempts) VALUES (?, ?)", (run, FIRST_ATTEMPTS))
+        self.has_old_keys = self.database.execute("PRAGMA user_version").fetchone()[0] == OLD_KEYS
+        self.settle_dead()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Calls whose replies nobody waits for any more count as lost."""
+        self._settle(self._owner)
+        with suppress(sqlite3.OperationalError):  # unless another process has it open, one file holds all
+            self.database.execute("PRAGMA busy_timeout = 0")
+            self.database.execute("PRAGMA journal_mode = DELETE")
+        self.database.close()
+        if self._lock is not None:
+            self._lock.release()
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the ledger, which also has the images that it names."""
+        return self.path.parent
+
+    def find(self, key: str) -> Call | None:
+        """Return a call that is answered, rejected or in a batch; None if it may be asked."""
+        row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
+        return None if row is None or row[1] == "reserved" else read_call(row)
+
+    def has_answers_of(self, model: str) -> bool:
+        """Return whether a model has answered before."""
+        wanted = "SELECT 1 FROM call WHERE model = ? AND state = 'answered' LIMIT 1"
+        return self.database.execute(wanted, (model,)).fetchone() is not None
+
+    @asynccontextmanager
+    async def pay(self, key: str, worst: Callable[[], float], topic: Topic) -> AsyncIterator[Call]:
+        """Reserve the worst case of a call while it is on its way. Set `reply` inside: it is written with its bill.
+
+        If `reply` is set already, the call was paid before. Without a reply the call counts as lost, unless an
+        exception says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls have
+        reserved, wait for their bills; `worst` is then called again, because bills correct it.
+
+        Raises:
+            BudgetSpent: If a ceiling does not allow this call.
+        """
+        call = await self._reserve(key, worst, topic)
+        if call.state != "reserved":
+            yield call
+            return
+        try:
+            yield call
+        except BaseException as error:
+            self._lose(key) if getattr(error, "may_be_billed", True) else self._release(key)
+            raise
+        else:
+            assert call.reply is not None, "a call ends with a reply or an error"
+            self.answer(key, call.reply)
+            call.state = "answered"
+            self._has_seen_a_bill |= bool(call.reply.dollars)
+        finally:
+            self._wake()
+
+    def answer(self, key: str, reply: Reply) -> None:
+        """Write an answer and its bill. Without a bill the worst case counts."""
+        self.database.execute(
+            "UPDATE call SET state = 'answered', dollars = ?, prompt_tokens = ?, completion_tokens = ?, "
+            "answered_by = ?, reply = ?, owner = NULL, batch_id = NULL "
+            "WHERE key = ? AND state IN ('reserved', 'submitted')",
+            (reply.dollars, reply.prompt_tokens, reply.completion_tokens, reply.answered_by, packed(reply), key),
+        )
+
+    def reject(self, key: str, reason: str, topic: Topic) -> None:
+        """Note that the provider never accepts a request."""
+        reply = packed(Reply(reason, "rejected", 0, 0, 0.0, topic.model))
+        self.database.execute(
+            "INSERT INTO call (key, run, stage, direction, model, prompts, state, worst, dollars, calls, reply) "
+            "VALUES (?, ?, ?, ?, ?, ?, 'rejected', 0, 0, 0, ?) ON CONFLICT (key) DO UPDATE "
+            "SET state = 'rejected', worst = 0, dollars = 0, calls = 0, reply = excluded.reply, batch_id = NULL "
+            "WHERE state = 'submitted'",
+            (key, self.run, topic.stage, topic.direction, topic.model, topic.prompts, reply),
+        )
+
+    def ask_again(self, key: str) -> None:
+        """Let a question be asked again whose answer is gone; what it has cost stays."""
+        self.database.execute(f"UPDATE call SET key = {_FRESH_KEY} WHERE key = ?", (key,))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a call another key."""
+        self.database.execute("UPDATE OR IGNORE call SET key = ? WHERE key = ?", (new, old))
+
+    def settle_dead(self) -> None:
+        """Count what killed processes had reserved as lost, and give up their batches that were not submitted."""
+        rows = self.database.execute(f"SELECT DISTINCT owner FROM call WHERE {_OPEN} AND owner != ?", (self._owner,))
+        for (owner,) in rows.fetchall():
+            lock = filelock.FileLock(self._lock_file(owner), blocking=False)
+            with suppress(filelock.Timeout), lock:
+                self._settle(owner)
+                Path(lock.lock_file).unlink(missing_ok=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all that is written inside, or nothing; no other process writes meanwhile."""
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self.database.in_transaction:  # on a full disk SQLite has rolled back already
+                self.database.execute("ROLLBACK")
+            raise
+        self.database.execute("COMMIT")
+
+    @property
+    def total(self) -> tuple[float, int]:
+        """Dollars and answers of all runs, as the ceilings count them."""
+        return self.database.execute("SELECT TOTAL(dollars), COALESCE(SUM(calls), 0) FROM run").fetchone()
+
+    def add(self, key: str, worst: float, topic: Topic, state: str, batch_id: str | None = None) -> None:
+        """Write a row that counts as its worst case. Call it inside a `transaction`.
+
+        Raises:
+            BudgetSpent: If a ceiling does not allow this call.
+        """
+        if shortage := self._shortage(worst, topic.calls):
+            raise BudgetSpent(f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.")
+        self.database.execute(
+            "INSERT INTO call (key, run, stage, direction, model, calls, prompts, state, worst, owner, batch_id) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (key, self.run, *topic, state, worst, self._owner, batch_id),
+        )
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts at a usable answer this run may make, those of its earlier runs included."""
+        return self.database.execute("SELECT attempts FROM run WHERE name = ?", (self.run,)).fetchone()[0]
+
+    def allow_attempts(self, count: int) -> None:
+        """Let the runs that start from now on make so many attempts."""
+        self.database.execute("UPDATE run SET attempts = ? WHERE name = ?", (count, self.run))
+
+    async def _reserve(self, key: str, worst: Callable[[], float], topic: Topic) -> Call:
+        while True:
+            dollars = worst()  # outside the transaction, because it takes a while
+            with self.transaction():
+                row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
+                if row is None and not self._must_wait(dollars, topic.calls):
+                    self.add(key, dollars, topic, "reserved")
+                    return Call(key, "reserved")
+            if row is not None and row[1] != "reserved":
+                return read_call(row)
+            await self._next_bill()
+
+    def _must_wait(self, worst: float, calls: int) -> bool:
+        """Return whether a ceiling lacks only what calls on their way may give back.
+
+        The first paid call of a process goes alone: its bill corrects the worst cases of the others.
+        """
+        is_first = self.ceilings.max_usd is not None and worst > 0 and not self._has_seen_a_bill
+        if not is_first and self._shortage(worst, calls) is None:
+            return False
+        owners = self.database.execute(f"SELECT DISTINCT owner FROM call WHERE {_OPEN} AND state = 'reserved'")
+        on_their_way = {owner for (owner,) in owners}
+        return self._owner in on_their_way or (bool(on_their_way) and self._shortage(worst, calls) is not None)
+
+    def _shortage(self, worst: float, calls: int) -> str | None:
+        """Describe the ceiling that one more call could exceed."""
+        most, most_calls = self.ceilings
+        if most is None and most_calls is None:
+            return None
+        dollars, answers = self.total
+        if most is not None and dollars + worst > most + 1e-9:  # sums of binary fractions differ in their last digits
+            return (
+                f"--max-usd {most:g} is reached: ${dollars:.4f} are paid, and the next request may cost ${worst:.4f}."
+            )
+        if most_calls is not None and answers + calls > most_calls:
+            return f"--max-calls {most_calls} is reached: {answers} answers are paid."
+        return None
+
+    def _settle(self, owner: str) -> None:
+        with self.transaction():
+            self.database.execute(f"UPDATE call SET {_LOST} WHERE owner = ? AND state = 'reserved'", (owner,))
+            self.database.execute("DELETE FROM call WHERE owner = ? AND batch_id LIKE 'draft:%'", (owner,))
+            self.database.execute("UPDATE call SET owner = NULL WHERE owner = ?", (owner,))
+
+    def _lose(self, key: str) -> None:
+        self.database.execute(f"UPDATE call SET {_LOST} WHERE key = ? AND owner = ?", (key, self._owner))
+
+    def _release(self, key: str) -> None:
+        self.database.execute("DELETE FROM call WHERE key = ? AND owner = ?", (key, self._owner))
+
+    async def _next_bill(self) -> None:
+        """Wait until a call of this process is settled, or for a moment if only others have calls on their way."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(turn, POLL)
+            return
+        self.settle_dead()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    def _lock_file(self, owner: str) -> str:
+        return f"{self.path}.{owner}.lock"
+
+
+_OPEN = "owner IS NOT NULL"
+_FRESH_KEY = "key || '/' || hex(randomblob(8))"  # no question has it
+_LOST = f"key = {_FRESH_KEY}, state = 'lost', owner = NULL"

@@ -1,0 +1,208 @@
+"""The file of a ledger: its tables, how it is opened, and what can be read from it while nobody pays.
+
+`call` has one row per call; `run` has the sums of each run, which triggers keep, so that a ceiling is compared without
+reading all calls.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from repair_hf.llm.old_folders import has_old_files, import_old_files
+from repair_hf.runtime.options import UserError
+
+FILE = "ledger.sqlite"
+PATIENCE = 60.0  # seconds to wait while another process writes
+NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS run (
+    name TEXT PRIMARY KEY,              -- folder of the run, seen from the ledger's
+    attempts INTEGER NOT NULL,          -- at a usable answer to a question
+    dollars REAL NOT NULL DEFAULT 0,    -- what its calls have cost, or may have cost
+    calls INTEGER NOT NULL DEFAULT 0    -- answers of LLMs
+);
+CREATE TABLE IF NOT EXISTS call (
+    key TEXT PRIMARY KEY,               -- digest of what was asked
+    run TEXT NOT NULL,
+    stage TEXT NOT NULL,
+    direction TEXT NOT NULL,
+    model TEXT NOT NULL,
+    prompts TEXT NOT NULL DEFAULT '',   -- digest of all prompts of the run
+    state TEXT NOT NULL,                -- reserved, answered, lost, rejected, submitted
+    worst REAL NOT NULL,                -- the most that it may cost, in dollars
+    dollars REAL,                       -- its bill
+    calls INTEGER NOT NULL,             -- 1 for an answer of an LLM, 0 for an image
+    prompt_tokens INTEGER NOT NULL DEFAULT 0,
+    completion_tokens INTEGER NOT NULL DEFAULT 0,
+    answered_by TEXT NOT NULL DEFAULT '',
+    reply TEXT,                         -- JSON: text and finish of each choice
+    batch_id TEXT,
+    owner TEXT,                         -- process that has reserved it
+    inherited INTEGER NOT NULL DEFAULT 0  -- another ledger has paid for it
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS open_call ON call (owner) WHERE owner IS NOT NULL;
+CREATE INDEX IF NOT EXISTS batch_call ON call (batch_id) WHERE batch_id IS NOT NULL;
+CREATE TRIGGER IF NOT EXISTS call_added AFTER INSERT ON call WHEN NOT NEW.inherited BEGIN
+    UPDATE run SET dollars = dollars + COALESCE(NEW.dollars, NEW.worst), calls = calls + NEW.calls
+    WHERE name = NEW.run;
+END;
+CREATE TRIGGER IF NOT EXISTS call_changed AFTER UPDATE OF dollars, worst, calls ON call WHEN NOT NEW.inherited BEGIN
+    UPDATE run SET calls = calls + NEW.calls - OLD.calls,
+        dollars = dollars + COALESCE(NEW.dollars, NEW.worst) - COALESCE(OLD.dollars, OLD.worst)
+    WHERE name = NEW.run;
+END;
+CREATE TRIGGER IF NOT EXISTS call_removed AFTER DELETE ON call WHEN NOT OLD.inherited BEGIN
+    UPDATE run SET dollars = dollars - COALESCE(OLD.dollars, OLD.worst), calls = calls - OLD.calls
+    WHERE name = OLD.run;
+END;
+"""
+
+
+def connect(path: str | Path) -> sqlite3.Connection:
+    """Open a ledger for writing; it is created if missing.
+
+    Raises:
+        UserError: If the file is no ledger.
+    """
+    path = Path(path)
+    if str(path) != ":memory:":
+        path.parent.mkdir(parents=True, exist_ok=True)
+    database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    try:
+        if str(path) != ":memory:":
+            # WAL needs memory that processes share, which network drives lack.
+            database.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _is_network_drive(path.parent) else 'WAL'}")
+            database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_TABLES)
+    except sqlite3.DatabaseError as error:
+        database.close()
+        if isinstance(error, sqlite3.OperationalError):  # a full disk, or a folder that cannot be written to
+            raise
+        raise UserError(f"{path} is damaged ({error}); put back a copy, or delete it to pay anew.") from error
+    return database
+
+
+def place_of(folder: Path, home: str | None) -> tuple[Path, str]:
+    """Return the ledger that a run's folder is to pay from, and the run's name there.
+
+    It lies in `home`, by default where the run has paid before, or in the folder itself.
+
+    Raises:
+        UserError: If `home` is no folder above the run's.
+    """
+    if home is None:
+        return find_ledger(folder) or (folder.resolve() / FILE, ".")
+    if not folder.resolve().is_relative_to(Path(home).resolve()):
+        raise UserError(f"`ledger` must be a folder above {folder}, got {home}.")
+    return Path(home).resolve() / FILE, folder.resolve().relative_to(Path(home).resolve()).as_posix()
+
+
+def find_ledger(folder: str | Path) -> tuple[Path, str] | None:
+    """Return the ledger that a run's folder has paid from, and the run's name there; None if there is none."""
+    folder = Path(folder).resolve()
+    for parent in (folder, *folder.parents):
+        run = folder.relative_to(parent).as_posix()
+        if (parent / FILE).is_file() and _knows(parent / FILE, run):
+            return parent / FILE, run
+    return None
+
+
+@contextmanager
+def reading(folder: str | Path) -> Iterator[tuple[sqlite3.Connection, str] | None]:
+    """Open the ledger of a run's folder to read from it; yield the run's name too. None if it has paid nothing."""
+    found = find_ledger(folder)
+    if found is None and not has_old_files(Path(folder)):
+        yield None
+        return
+    if found is None:
+        with closing(connect(":memory:")) as database:
+            import_old_files(database, Path(folder))
+            yield database, "."
+        return
+    path, run = found
+    with closing(_connect_to_read(path)) as database:
+        yield database, run
+
+
+def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
+    """Yield the settled calls of runs, as their rows are written."""
+    for folder in folders:
+        with reading(folder) as found:
+            if found is not None:
+                database, run = found
+                rows = database.execute("SELECT * FROM call WHERE run = ? AND owner IS NULL", (run,))
+                names = [column[0] for column in rows.description]
+                yield from (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def paid_by(folders: Iterable[Path]) -> tuple[float, int]:
+    """Return dollars and answers of runs, as ceilings count them: without what they took over from others."""
+    dollars, answers = 0.0, 0
+    for folder in folders:
+        with reading(folder) as found:
+            if found is not None:
+                database, run = found
+                row = database.execute("SELECT dollars, calls FROM run WHERE name = ?", (run,)).fetchone()
+                dollars, answers = dollars + (row[0] if row else 0.0), answers + (row[1] if row else 0)
+    return dollars, answers
+
+
+def take_over(database: sqlite3.Connection, run: str, folder: Path) -> Path:
+    """Copy what is in the ledger of another run; it counts as paid there. Return the folder of its images."""
+    columns = (
+        "key, stage, direction, model, prompts, state, worst, dollars, calls, prompt_tokens, completion_tokens, "
+        "answered_by, reply"
+    )
+    found = find_ledger(folder)
+    if found is None:
+        import_old_files(database, folder, run=run, is_inherited=True)
+        return folder
+    path, _ = found
+    database.execute("ATTACH ? AS other", (str(path),))
+    try:
+        database.execute(
+            f"INSERT OR IGNORE INTO call ({columns}, run, inherited) SELECT {columns}, ?, 1 FROM other.call "
+            "WHERE state IN ('answered', 'rejected')",
+            (run,),
+        )
+    finally:
+        database.execute("DETACH other")
+    return path.parent
+
+
+def has_payments(folder: str | Path) -> bool:
+    """Return whether a run's folder holds paid answers or images."""
+    with reading(folder) as found:
+        if found is None:
+            return False
+        database, run = found
+        wanted = "SELECT 1 FROM call WHERE run = ? AND state IN ('answered', 'rejected') LIMIT 1"
+        return database.execute(wanted, (run,)).fetchone() is not None
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    mode = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"  # readers of a WAL write beside it
+    return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=PATIENCE)
+
+
+def _knows(path: Path, run: str) -> bool:
+    with closing(_connect_to_read(path)) as database:
+        try:
+            return database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is not None
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{path} cannot be read ({error}); put back a copy, or delete it to pay anew.") from error
+
+
+def _is_network_drive(folder: Path) -> bool:
+    """Return whether a folder is on a drive of another machine, as far as the system says."""
+    places = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    above = next((str(each) for each in (folder.resolve(), *folder.resolve().parents) if str(each) in places), "")
+    return places.get(above, "") in NETWORK_DRIVES

@@ -1,0 +1,34 @@
+"""Keep keys out of messages, logs and settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+SHORTEST_KEY = 16  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
+_SECRET_TEXT = re.compile(r"\b(hf_|sk-|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")  # by shape; user:password@host
+
+_KEYS_IN_USE = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"}  # more are noted by `use_keys`
+
+
+def use_keys(names: Iterable[str]) -> None:
+    """Note environment variables whose values are keys that this process uses."""
+    _KEYS_IN_USE.update(names)
+
+
+def holds_key(text: str) -> bool:
+    """Return whether a text holds a key in use."""
+    return any(key in text for key in _keys_in_use())
+
+
+def without_secrets(text: str) -> str:
+    """Hide the keys in use, and whatever has the shape of a key. For messages, logs and settings; not for answers."""
+    for key in _keys_in_use():
+        text = text.replace(key, "<hidden>")
+    return _SECRET_TEXT.sub("<hidden>", text)
+
+
+def _keys_in_use() -> list[str]:
+    values = (os.environ.get(name, "").strip() for name in _KEYS_IN_USE)
+    return [value for value in values if len(value) >= SHORTEST_KEY]
