@@ -33,9 +33,10 @@ def test_an_unreadable_source_fails_its_own_edits_alone(tmp_path):
     sources = sources_of(*sorted(tmp_path.glob("*.png")))
 
     async def work() -> list:
-        candidates = Candidates(Painter(), sources, tmp_path / "c", count=2, seed=0)
-        async with candidates.open():
-            return await asyncio.gather(*(candidates.make(at, "red") for at in range(4)), return_exceptions=True)
+        with ledger_in(tmp_path / "c") as ledger:
+            candidates = Candidates(Painter(), sources, ledger, count=2, seed=0)
+            async with candidates.open():
+                return await asyncio.gather(*(candidates.make(at, "red") for at in range(4)), return_exceptions=True)
 
     made = asyncio.run(work())
     assert isinstance(made.pop(2), UnreadableImage)

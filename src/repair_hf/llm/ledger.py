@@ -82,7 +82,8 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file. Calls whose replies nobody waits for any more count as lost."""
-        self._settle(self._owner)
+        with suppress(sqlite3.OperationalError):  # on a full disk; the next run that opens it does the same
+            self._settle(self._owner)
         with suppress(sqlite3.OperationalError):  # unless another process has it open, one file holds all
             self.database.execute("PRAGMA busy_timeout = 0")
             self.database.execute("PRAGMA journal_mode = DELETE")

@@ -23,6 +23,7 @@ PATIENCE = 60.0  # seconds to wait while another process writes
 NETWORK_DRIVES = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "beegfs", "gpfs")
 
 _TABLES = """
+BEGIN IMMEDIATE;  -- a reader finds all of it or nothing
 CREATE TABLE IF NOT EXISTS run (
     name TEXT PRIMARY KEY,              -- folder of the run, seen from the ledger's
     attempts INTEGER NOT NULL,          -- at a usable answer to a question
@@ -63,6 +64,7 @@ CREATE TRIGGER IF NOT EXISTS call_removed AFTER DELETE ON call WHEN NOT OLD.inhe
     UPDATE run SET dollars = dollars - COALESCE(OLD.dollars, OLD.worst), calls = calls - OLD.calls
     WHERE name = OLD.run;
 END;
+COMMIT;
 """
 
 
@@ -196,6 +198,8 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 def _knows(path: Path, run: str) -> bool:
     with closing(_connect_to_read(path)) as database:
         try:
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'run'").fetchone() is None:
+                return False  # another process is about to create the tables
             return database.execute("SELECT 1 FROM run WHERE name = ?", (run,)).fetchone() is not None
         except sqlite3.DatabaseError as error:
             raise UserError(f"{path} cannot be read ({error}); put back a copy, or delete it to pay anew.") from error
