@@ -15,10 +15,8 @@ os.environ |= {  # before any of the libraries is imported: they read these once
     "MPLBACKEND": "Agg",
 }
 
-import datetime  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
@@ -50,14 +48,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def today() -> Iterator[None]:
-    """No test depends on the day on which it runs: providers switch models off."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("repair_hf.llm.retirement.today", lambda: datetime.date(2026, 8, 1))
-        yield
 
 
 @pytest.fixture(scope="session")

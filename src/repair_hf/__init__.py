@@ -13,8 +13,6 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.evaluation.retrieval import evaluate_retrieval as evaluate_retrieval
     from repair_hf.hub.push import push_model as push_model
     from repair_hf.hub.push import push_records as push_records
-    from repair_hf.llm.cost import estimate_cost as estimate_cost
-    from repair_hf.llm.cost import token_price as token_price
     from repair_hf.mining.false_positives import mine_false_positives as mine_false_positives
     from repair_hf.mining.mine import mine as mine
     from repair_hf.pairs.dataset import Pairs as Pairs
@@ -49,8 +47,6 @@ _HOMES = {
     "push_records": "repair_hf.hub.push",
     "train": "repair_hf.training.finetune",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
-    "token_price": "repair_hf.llm.cost",
-    "estimate_cost": "repair_hf.llm.cost",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -1,7 +1,39 @@
 from repair_hf.analysis import costs
-from repair_hf.llm.cost import PAPER_TOKENS, Usage, estimate_cost, token_price
+from repair_hf.llm.cost import Estimate, StageCost, Usage, price_per_token
 
 FLASH = "gemini/gemini-2.5-flash"
+
+# Tokens (in, out) per mined triplet and stage: the paper's means over 1,000 triplets of each direction.
+PAPER_TOKENS = {
+    "flickr30k": {
+        ("audit", "i2t"): (707.3, 80.3),
+        ("instruct", "i2t"): (981.4, 61.7),
+        ("edit", "i2t"): (597.9, 45.9),
+        ("audit", "t2i"): (1064.6, 101.0),
+        ("instruct", "t2i"): (279.0, 25.8),
+    },
+    "coco30k": {
+        ("audit", "i2t"): (701.9, 69.5),
+        ("instruct", "i2t"): (706.7, 31.1),
+        ("edit", "i2t"): (382.2, 25.2),
+        ("audit", "t2i"): (1063.3, 95.3),
+        ("instruct", "t2i"): (214.9, 20.6),
+    },
+}
+
+
+def price(tokens_in: float, tokens_out: float) -> float:
+    each_in, each_out = price_per_token(FLASH)
+    return tokens_in * each_in + tokens_out * each_out
+
+
+def estimate() -> Estimate:
+    """What 1,000 I2T triplets of Flickr30K need by the paper's counts."""
+    stages = []
+    for (stage, direction), calls in {("audit", "i2t"): 1, ("instruct", "i2t"): 1, ("edit", "i2t"): 3}.items():
+        tokens = [1000 * count for count in PAPER_TOKENS["flickr30k"][stage, direction]]
+        stages.append(StageCost(stage, direction, 1000 * calls, 0, *tokens, price(*tokens)))
+    return Estimate(tuple(stages))
 
 
 def test_the_papers_token_table_comes_out_of_its_counts():
@@ -14,7 +46,7 @@ def test_the_papers_token_table_comes_out_of_its_counts():
         paid = {}
         for place, (tokens_in, tokens_out) in PAPER_TOKENS[dataset].items():
             tokens = round(1000 * tokens_in), round(1000 * tokens_out)
-            paid[place] = Usage(1000, 0, *tokens, token_price(FLASH, *tokens))
+            paid[place] = Usage(1000, 0, *tokens, price(*tokens))
         rows = {row[:2]: row for row in costs.paid_rows(paid)}
         found = [cell for way in ("i2t", "t2i", "both") for cell in rows["all", way][3:6]]
         assert [*found, rows["all", "both"][6]] == numbers.split()
@@ -27,12 +59,12 @@ def test_answers_without_a_price_make_no_sum():
     assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.5000", "unknown", "unknown")
     assert costs.told(paid) == "Unknown: 1 of 4 answers have no list price. They used 0.0 K tokens."
     assert costs.told({("audit", "i2t"): Usage(2, 0, 10, 1, 0.5)}).startswith("$0.5000 for 2 answers")
-    assert costs.told({}).startswith("Unknown: there is no journal")
+    assert costs.told({}).startswith("Unknown: there is no ledger")
     assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
 
 
 def test_an_estimate_has_a_row_for_each_place_and_a_sum():
-    rows = costs.estimate_rows(estimate_cost(1000, 0, model=FLASH), {"i2t": 1000, "t2i": 0})
+    rows = costs.estimate_rows(estimate(), {"i2t": 1000, "t2i": 0})
     assert [row[:5] for row in rows] == [
         ("audit", "i2t", 1000, 1000, 0),
         ("instruct", "i2t", 1000, 1000, 0),
@@ -44,14 +76,14 @@ def test_an_estimate_has_a_row_for_each_place_and_a_sum():
 
 
 def test_time_at_the_given_limits():
-    estimate = estimate_cost(1000, 0, model=FLASH)  # 5,000 calls, 2.47 M tokens
+    needs = estimate()  # 5,000 calls, 2.47 M tokens
     limits = {"concurrency": 16, "requests_per_minute": None, "tokens_per_minute": None}
     text = "Time of the LLM: about 5 min per second of latency, 16 requests at a time."
-    assert costs.time_at_limits(estimate, **limits) == text
+    assert costs.time_at_limits(needs, **limits) == text
     limits["requests_per_minute"] = 500
-    assert "at least 10 min, at 500 requests per minute" in costs.time_at_limits(estimate, **limits)
+    assert "at least 10 min, at 500 requests per minute" in costs.time_at_limits(needs, **limits)
     limits["tokens_per_minute"] = 10_000
-    assert "at least 4.1 h, at 10,000 tokens per minute" in costs.time_at_limits(estimate, **limits)
+    assert "at least 4.1 h, at 10,000 tokens per minute" in costs.time_at_limits(needs, **limits)
 
 
 def test_small_amounts_keep_their_digits():

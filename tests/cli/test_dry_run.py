@@ -1,12 +1,10 @@
 """`repair-hf synthesize --dry-run`: the price, what filters save, and models that are switched off."""
 
-import datetime
 import re
 
 import pytest
 
 from repair_hf.cli.main import main
-from repair_hf.llm import retirement
 from repair_hf.synthesis import estimate
 
 
@@ -47,31 +45,6 @@ def test_a_dry_run_ends_with_the_price_of_llm_and_images(llm, editor, price, inp
         monkeypatch.setenv(name, "none")
     assert synthesize(*inputs, "--llm", llm, "--editor", editor, "--output", str(tmp_path / "new"), "--dry-run") == 0
     assert re.fullmatch(rf"Whole price: {price}\.", capsys.readouterr().out.splitlines()[-1])
-
-
-@pytest.mark.parametrize(
-    ("day", "more", "code", "said"),
-    [
-        ("2026-08-23", [], 0, None),
-        ("2026-08-24", [], 0, "--editor openai/gpt-image-1 is switched off on 2026-10-23, in 60 days."),
-        ("2026-10-24", [], 2, "--editor openai/gpt-image-1 was switched off on 2026-10-23"),
-        ("2026-10-24", ["--allow-deprecated"], 0, "as --allow-deprecated says"),
-    ],
-)
-def test_a_model_is_used_until_its_provider_switches_it_off(
-    day, more, code, said, inputs, tmp_path, capsys, caplog, monkeypatch
-):
-    """A paid run stops at its ceiling, before it asks."""
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr(retirement, "today", lambda: datetime.date.fromisoformat(day))
-    words = [*inputs, "--llm", "world/oracle", "--editor", "openai/gpt-image-1", "--output", str(tmp_path / "new")]
-    for paid in (["--dry-run"], ["--max-usd", "0"]):
-        assert not (tmp_path / "new").exists()
-        caplog.clear()
-        assert synthesize(*words, *more, *paid) == (code or "--dry-run" not in paid)
-        shown = capsys.readouterr().err + caplog.text
-        assert said in shown if said else "switched off" not in shown
-    assert (tmp_path / "new").exists() == (code == 0)
 
 
 def test_filters_save_dollars_and_a_limit_takes_some_of_each_direction(inputs, tmp_path, capsys, monkeypatch):

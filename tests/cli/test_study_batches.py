@@ -9,7 +9,8 @@ from datasets import Dataset
 from small_world import saved
 
 from repair_hf.cli.main import main
-from repair_hf.study.spending import paid, products_in
+from repair_hf.llm.ledger_file import paid_by
+from repair_hf.study.spending import products_in
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.server import ChatServer
 
@@ -43,9 +44,9 @@ def test_batches_bring_the_same_samples_at_half_the_price(tmp_path, monkeypatch,
                 assert not (out / "cells").exists()
     assert 3 <= len(told) <= 6
     digests = [json.loads(line)["digest"] for line in log.read_text().splitlines()]
-    assert len(digests) == len(set(digests)) == paid(products_in(out / "products"))[1]
+    assert len(digests) == len(set(digests)) == paid_by(products_in(out / "products"))[1]
     assert [samples(out, name) for name in MAKERS] == [samples(whole, name) for name in MAKERS]
     for name in ("repair", "repair-i2t"):
         assert saved(out / "products" / f"{name}-records") == saved(whole / "products" / f"{name}-records")
-    dollars = [paid(products_in(each / "products"))[0] for each in (out, whole)]
+    dollars = [paid_by(products_in(each / "products"))[0] for each in (out, whole)]
     assert dollars[0] == pytest.approx(dollars[1] / 2)

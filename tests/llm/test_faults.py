@@ -84,11 +84,11 @@ def test_a_refusal_ends_the_row_at_once_and_is_remembered(name, shape, ask, tmp_
     assert len(script.questions) == 1 == len(rows(tmp_path))
     words = {
         ("refusal", "openai"): "I cannot help with that.",
-        ("refusal", "gemini"): "PROHIBITED_CONTENT: I cannot help with that.",
+        ("refusal", "gemini"): "content_filter",
         ("content filter", "openai"): "content_filter",
-        ("content filter", "gemini"): "SAFETY",
+        ("content filter", "gemini"): "content_filter",
         ("prompt filter", "openai"): "The prompt triggered the content management policy.",
-        ("prompt filter", "gemini"): "PROHIBITED_CONTENT",
+        ("prompt filter", "gemini"): "content_filter",
     }
     assert words[name, shape] in str(caught.value)
 

@@ -46,8 +46,6 @@ def ask(ledger: Ledger, script: Script) -> list:
 
     async def work(chat: ChatModel) -> list:
         said = [chat.ask(question(text), stage="audit", direction="i2t", schema=Verdict) for text in TEXTS]
-        many = {"together": True, "stage": "edit", "direction": "i2t", "temperature": 0.7, "max_tokens": 64}
-        said.append(chat.ask_many(question("several"), samples=3, **many))
         said.append(chat.ask(question("batch one"), stage="instruct", direction="i2t", schema=Verdict))
         return await asyncio.gather(*said, return_exceptions=True)
 
@@ -63,8 +61,8 @@ def test_answers_are_found_and_counted_and_a_new_question_is_asked(folder):
     for _ in range(2):  # the second time under their new keys
         with ledger_in(folder) as ledger:
             assert ledger.total == (pytest.approx(BILLS + BATCH), 6 + 2)
-            good, malformed, rejected, lost, several, batch = ask(ledger, script)
-        assert {good.reason, malformed.reason, lost.reason} == {"it fits"} and several == ["a", "b", "c"]
+            good, malformed, rejected, lost, batch = ask(ledger, script)
+        assert {good.reason, malformed.reason, lost.reason} == {"it fits"}
         assert isinstance(rejected, RefusedAnswer) and isinstance(batch, Deferred) and not script.questions
     assert open_batches([folder])[folder].requests == 2
     assert paid_in(folder)["edit", "t2i"].calls == 3 and len(rows(folder)) == 8

@@ -66,14 +66,6 @@ def test_a_request_and_its_reply(shape, send):
     assert KEY in str(question.headers)
 
 
-@both_shapes
-def test_several_answers_to_one_request(shape, send):
-    reply, question = send(shape, ["It fits."] * 3, n=3)
-    assert 3 in (question.body.get("n"), question.body.get("generationConfig", {}).get("candidate_count"))
-    assert reply.text == "It fits." and reply.others == (("It fits.", "stop"), ("It fits.", "stop"))
-    assert reply.completion_tokens == 100
-
-
 @pytest.mark.parametrize(
     ("model", "form"),
     [

@@ -72,7 +72,7 @@ def until_done(world, folder: Path, base_url: str, **options):
             assert len(told) < 12, told
 
 
-@pytest.mark.parametrize("options", [{}, {"grouped_audit": True, "candidates_in_one_request": True}])
+@pytest.mark.parametrize("options", [{}, {"grouped_audit": True}])
 def test_submit_leave_collect(world, whole, options, tmp_path):
     log = tmp_path / "log.jsonl"
     with ChatServer(clumsy, log=log) as server:
@@ -155,11 +155,3 @@ def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path
         assert not answers(tmp_path)
         is_sorry = True
         assert until_done(world, tmp_path, server.base_url)[:2] == whole
-
-
-def test_edits_that_do_not_come_together_are_asked_for_one_by_one(world, whole, tmp_path):
-    def reply(body: dict):
-        return answer(body) if body.get("n", 1) == 1 else Response(400, {"error": {"message": "`n` is unknown here"}})
-
-    with ChatServer(reply) as server:
-        assert until_done(world, tmp_path, server.base_url, candidates_in_one_request=True)[:2] == whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import get_type_hints
 
 import pytest
 
@@ -21,7 +20,7 @@ from repair_hf.synthesis.models import (
     open_chat,
     open_editor,
 )
-from repair_hf.synthesis.options import SynthesisKeywords, SynthesisOptions
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 
@@ -153,7 +152,3 @@ def test_an_editor_that_cannot_be_opened_is_the_users_mistake(editor, complaint)
 def test_impossible_options(type, options, complaint):
     with pytest.raises(UserError, match=complaint):
         type(**options)
-
-
-def test_synthesizer_takes_every_option_as_a_keyword():
-    assert get_type_hints(SynthesisKeywords) == get_type_hints(SynthesisOptions)

@@ -76,18 +76,6 @@ def test_captions_and_images_are_repaired(ask, seed):
     assert scenes.holds(captions.parse(caption), instructions.apply_image_instruction(scene, instruction))
 
 
-def test_choices_of_one_request_differ_like_those_of_several():
-    fp = "two small red circles racing along by day"
-    instruction = "Therefore, replace 'two' with 'three'."
-    messages = SHIPPED.chat("edit_i2t", query_image=None, false_positive_caption=fp, edit_instruction=instruction)
-    texts = oracle.choices(oracle.answer, {"messages": messages, "seed": 7, "n": 8})
-    assert texts == [oracle.answer(messages, seed) for seed in range(7, 15)] and len(set(texts)) > 1
-    reply = asyncio.run(oracle.provider()({"messages": messages, "seed": 7, "n": 8}))
-    assert [reply.text, *(text for text, _ in reply.others)] == texts
-    assert reply.completion_tokens == sum(map(oracle.count_tokens, texts))
-    assert reply.prompt_tokens == oracle.count_tokens(messages)
-
-
 def test_a_caption_that_is_true_gets_an_edit_that_changes_nothing(ask):
     instruction, _ = ask(instruct, "i2t", q=url(THREE), fp="Three red circles by day.")
     edited = instructions.apply_instruction("Three red circles by day.", instruction, random.Random(1))

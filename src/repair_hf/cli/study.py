@@ -117,7 +117,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     from repair_hf.pairs.words import load_parser
     from repair_hf.study.methods.registry import check_installed
     from repair_hf.synthesis.models import check_editor, find_usable_llm
-    from repair_hf.synthesis.synthesize import check_models, check_retirements
+    from repair_hf.synthesis.synthesize import check_models
 
     if not is_drawn:
         for split in (setting.split, *([setting.validation_split] if options.tune else [])):
@@ -134,8 +134,6 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
         find_usable_llm(setting.llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
-    if means & {"llm", "editor"}:
-        check_retirements(setting.llm, setting.editor)
     for name in sorted(setting.swapped(methods)):
         check_models(setting.swaps[name].llm, setting.swaps[name].editor)
     for model in {setting.model, *map(setting.model_of, methods)}:

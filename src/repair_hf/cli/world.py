@@ -170,9 +170,11 @@ def serve(options: ServeOptions) -> None:
     from repair_hf.toyworld.server import ChatServer
 
     ask = partial(oracle.answer, errors=errors_of(options.llm, LLMS))
-    with ChatServer(
-        partial(oracle.choices, ask), port=options.port, latency=options.latency, log=options.log
-    ) as server:
+
+    def answer(body: dict) -> str:
+        return ask(body["messages"], body.get("seed", 0))
+
+    with ChatServer(answer, port=options.port, latency=options.latency, log=options.log) as server:
         url = server.base_url
         print(f"serve   the oracle, by OpenAI's protocol, at {url}", flush=True)  # a program may wait for the address
         print("It needs no key, but LiteLLM requires one to be set: OPENAI_API_KEY=none will do.", flush=True)

@@ -126,7 +126,7 @@ class BatchAPI:
             response = litellm.utils.convert_to_model_response_object(
                 response_object=body, model_response_object=litellm.ModelResponse()
             )
-            reply = read_reply(response, self.model, litellm, [])
+            reply = read_reply(response, self.model, litellm)
             if reply.dollars is None:
                 return reply
             usage = response.get("usage") or litellm.Usage()

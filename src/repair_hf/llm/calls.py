@@ -17,10 +17,9 @@ class Reply:
         text: The answer; of an edited image, the name of its file.
         finish: Why the model stopped: `stop`, `length`, `content_filter`, `refusal` or another word of the provider.
         prompt_tokens: 0 if the provider did not report them.
-        completion_tokens: Tokens of all choices; 0 if not reported.
+        completion_tokens: 0 if not reported.
         dollars: The bill; None if it is not known.
         answered_by: Model that answered, in the provider's words.
-        others: Text and finish of further choices, if the request asked for several.
     """
 
     text: str
@@ -29,7 +28,6 @@ class Reply:
     completion_tokens: int
     dollars: float | None
     answered_by: str
-    others: tuple[tuple[str, str], ...] = ()
 
 
 class Topic(NamedTuple):
@@ -61,11 +59,10 @@ def read_call(row: tuple[Any, ...]) -> Call:
     key, state, prompt_tokens, completion_tokens, dollars, answered_by, packed = row
     if packed is None:
         return Call(key, state)
-    (text, finish), *others = json.loads(packed)
-    choices = tuple((text, finish) for text, finish in others)
-    return Call(key, state, Reply(text, finish, prompt_tokens, completion_tokens, dollars, answered_by, choices))
+    text, finish = json.loads(packed)
+    return Call(key, state, Reply(text, finish, prompt_tokens, completion_tokens, dollars, answered_by))
 
 
 def packed(reply: Reply) -> str:
-    """Return the texts of a reply as the ledger keeps them."""
-    return json.dumps([(reply.text, reply.finish), *reply.others], ensure_ascii=False)
+    """Return the text of a reply as the ledger keeps it."""
+    return json.dumps([reply.text, reply.finish], ensure_ascii=False)

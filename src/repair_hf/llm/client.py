@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -138,41 +137,15 @@ class ChatModel:
                 request = next_attempt(first, request["max_tokens"], reply, fault) | again
         raise AssertionError("`attempts` must be positive")
 
-    async def ask_many(
-        self,
-        messages: list[dict],
-        *,
-        samples: int,
-        together: bool,
-        stage: str,
-        direction: str,
-        temperature: float,
-        max_tokens: int = 1024,
-        seed: int = 0,
-        schema: type[Schema] | None = None,
-    ) -> list[Schema | str | AnswerError]:
-        """Ask for several answers to the same messages, as `ask` does; return each, or why it is unusable.
-
-        With `together`, all are asked for in one request, which pays for the messages once. Answers that are missing
-        in its reply, or unusable, are asked for one by one. `max_tokens` is the limit of each.
-        """
-        found: dict[int, Schema | str | AnswerError] = {}
-        if together and samples > 1:
-            sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "sample": 0}
-            request = self._request(messages, schema, sampling) | {"n": samples}
-            key = self._key(messages, schema, sampling | {"n": samples}, 0)
-            topic = Topic(stage, direction, self.model, prompts=self._prompt_digest)
-            with suppress(RefusedAnswer, FailedAnswer):  # of a server without `n`
-                found = self._read_choices(*await self._answer(_Question(key, request, topic, 0)), schema)
-        missing = [sample for sample in range(samples) if sample not in found]
-        how: Any = {"stage": stage, "direction": direction, "temperature": temperature, "max_tokens": max_tokens}
-        how |= {"schema": schema, "seed": seed}
-        asked = (self.ask(messages, sample=sample, **how) for sample in missing)
-        for sample, answer in zip(missing, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+    async def ask_many(self, messages: list[dict], *, samples: int, **how: Any) -> list[Schema | str | AnswerError]:
+        """Ask for several answers to the same messages, as `ask` does; return each, or why it is unusable."""
+        asked = (self.ask(messages, sample=sample, **how) for sample in range(samples))
+        answers: list[Schema | str | AnswerError] = []
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, AnswerError):
                 raise answer
-            found[sample] = answer
-        return [found[sample] for sample in range(samples)]
+            answers.append(answer)
+        return answers
 
     async def collect(self) -> None:
         """Collect the answers of finished batches; the others count as spent. Call it before any question.
@@ -238,7 +211,7 @@ class ChatModel:
                 send,
                 question.topic,
                 worst=lambda: self._worst(request, count),
-                tokens=lambda: self._sizes.bound(count()) + _answer_tokens(request),
+                tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
                 ready=self._provider.ready if isinstance(self._provider, LiteLLM) else None,
             )
         except RejectedRequest as error:
@@ -262,7 +235,7 @@ class ChatModel:
         """Return the most that a request may cost, in dollars."""
         per_token_in, per_token_out = self._price
         prompt = self._sizes.bound(count()) if any(self._price) else 0
-        return prompt * per_token_in + _answer_tokens(request) * per_token_out
+        return prompt * per_token_in + request["max_tokens"] * per_token_out
 
     def _read(self, schema: type[Schema] | None, text: str, finish: str, is_new: bool) -> Schema | str:
         """Read an answer; if it is new, note in the circuit whether it is usable."""
@@ -279,22 +252,3 @@ class ChatModel:
         if is_new:
             self._sender.circuit.note(None)
         return answer
-
-    def _read_choices(
-        self, reply: Reply, is_new: bool, schema: type[Schema] | None
-    ) -> dict[int, Schema | str | AnswerError]:
-        """Read the answers of one reply, by number; leave out the unusable ones, which are asked for again."""
-        found: dict[int, Schema | str | AnswerError] = {}
-        for sample, (text, finish) in enumerate([(reply.text, reply.finish), *reply.others]):
-            try:
-                found[sample] = self._read(schema, text, finish, is_new)
-            except RefusedAnswer as refusal:
-                found[sample] = refusal
-            except UnparsedAnswer:
-                continue
-        return found
-
-
-def _answer_tokens(request: dict[str, Any]) -> int:
-    """Return the maximum number of answer tokens."""
-    return request["max_tokens"] * request.get("n", 1)

@@ -1,8 +1,8 @@
-"""List prices in US dollars (from the list that LiteLLM ships), the usage of a run, and an estimate before it."""
+"""List prices in US dollars (from the list that LiteLLM ships), and the usage of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,26 +10,7 @@ from pathlib import Path
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.ledger_file import reading
 from repair_hf.llm.loading import load_litellm
-from repair_hf.runtime.options import UserError
 
-# Tokens (in, out) per mined triplet and stage, rejects included: the paper's mean over 1,000 triplets per direction.
-PAPER_TOKENS: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
-    "flickr30k": {
-        ("audit", "i2t"): (707.3, 80.3),
-        ("instruct", "i2t"): (981.4, 61.7),
-        ("edit", "i2t"): (597.9, 45.9),
-        ("audit", "t2i"): (1064.6, 101.0),
-        ("instruct", "t2i"): (279.0, 25.8),
-    },
-    "coco30k": {
-        ("audit", "i2t"): (701.9, 69.5),
-        ("instruct", "i2t"): (706.7, 31.1),
-        ("edit", "i2t"): (382.2, 25.2),
-        ("audit", "t2i"): (1063.3, 95.3),
-        ("instruct", "t2i"): (214.9, 20.6),
-    },
-}
-PAPER_CANDIDATES = 3
 TOKENS_PER_IMAGE = 1_056  # OpenAI at medium quality and 1024 x 1024; Gemini lists a price per image
 
 
@@ -112,7 +93,7 @@ class Estimate:
 
     @property
     def dollars(self) -> float | None:
-        """Price of all stages; None if that of any is unknown. `estimate_cost` counts no images."""
+        """Price of all stages; None if that of any is unknown."""
         return add_up(stage.dollars for stage in self.stages)
 
     @property
@@ -130,20 +111,6 @@ def add_up(dollars: Iterable[float | None]) -> float | None:
     """Return the sum of amounts; None if one is unknown."""
     amounts = list(dollars)
     return None if None in amounts else sum(filter(None, amounts), 0.0)
-
-
-def token_price(model: str, prompt_tokens: float, completion_tokens: float) -> float:
-    """Return the price of tokens in US dollars, at the list price of ordinary (short, uncached) requests.
-
-    Raises:
-        UserError: If no price is known for the model.
-    """
-    prices = price_per_token(model)
-    if prices is None:
-        raise UserError(
-            f"No list price is known for {model!r}; use a LiteLLM model id such as gemini/gemini-3.5-flash-lite."
-        )
-    return prompt_tokens * prices[0] + completion_tokens * prices[1]
 
 
 @cache
@@ -201,54 +168,3 @@ SELECT stage, direction, SUM(state = 'answered'), SUM(prompt_tokens), SUM(comple
     TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
 FROM call WHERE run = ? AND state IN ('answered', 'lost') GROUP BY stage, direction
 """
-
-
-def estimate_cost(
-    i2t: int,
-    t2i: int,
-    *,
-    kept_i2t: int | None = None,
-    kept_t2i: int | None = None,
-    candidates: int = PAPER_CANDIDATES,
-    model: str | None = None,
-    tokens_per_triplet: Mapping[tuple[str, str], tuple[float, float]] | None = None,
-) -> Estimate:
-    """Estimate calls, tokens and dollars of a synthesis run.
-
-    A triplet is a mined failure: query, ground truth and false positive. Every triplet is audited; the other stages
-    cost only for triplets that pass. Without `kept_*` every triplet counts as kept, as in the paper, which counts
-    retained samples (5 LLM calls per I2T sample; 2 LLM calls and 3 images per T2I sample).
-
-    Args:
-        i2t: Mined triplets whose query is an image.
-        t2i: Mined triplets whose query is a caption.
-        kept_i2t: How many of them are expected to pass the audit.
-        kept_t2i: How many of them are expected to pass the audit.
-        candidates: Number of edits per kept triplet (M).
-        model: LiteLLM model id, for its list price.
-        tokens_per_triplet: (in, out) by (stage, direction), per mined triplet, rejects included. By default those that
-            the paper measured on Flickr30K.
-    """
-    kept_i2t, kept_t2i = (i2t if kept_i2t is None else kept_i2t), (t2i if kept_t2i is None else kept_t2i)
-    if not (0 <= kept_i2t <= i2t and 0 <= kept_t2i <= t2i):
-        raise UserError(
-            f"Kept must lie between 0 and mined, got {kept_i2t} of {i2t} (i2t) and {kept_t2i} of {t2i} (t2i)."
-        )
-    tokens = PAPER_TOKENS["flickr30k"] if tokens_per_triplet is None else tokens_per_triplet
-    prices = price_per_token(model) if model else None
-    rows = (  # stage, direction, mined triplets, LLM calls, images
-        ("audit", "i2t", i2t, i2t, 0),
-        ("audit", "t2i", t2i, t2i, 0),
-        ("instruct", "i2t", i2t, kept_i2t, 0),
-        ("instruct", "t2i", t2i, kept_t2i, 0),
-        ("edit", "i2t", i2t, kept_i2t * candidates, 0),
-        ("edit", "t2i", t2i, 0, kept_t2i * candidates),
-    )
-    stages = []
-    for stage, direction, triplets, llm_calls, image_calls in rows:
-        per_triplet = tokens.get((stage, direction), (0.0, 0.0))
-        drawn = candidates / PAPER_CANDIDATES if stage == "edit" and tokens_per_triplet is None else 1
-        tokens_in, tokens_out = (triplets * drawn * count for count in per_triplet)
-        dollars = tokens_in * prices[0] + tokens_out * prices[1] if prices else None
-        stages.append(StageCost(stage, direction, llm_calls, image_calls, tokens_in, tokens_out, dollars))
-    return Estimate(tuple(stages))

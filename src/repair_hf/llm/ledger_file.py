@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS call (
     prompt_tokens INTEGER NOT NULL DEFAULT 0,
     completion_tokens INTEGER NOT NULL DEFAULT 0,
     answered_by TEXT NOT NULL DEFAULT '',
-    reply TEXT,                         -- JSON: text and finish of each choice
+    reply TEXT,                         -- JSON: text and finish
     batch_id TEXT,
     owner TEXT,                         -- process that has reserved it
     inherited INTEGER NOT NULL DEFAULT 0  -- another ledger has paid for it

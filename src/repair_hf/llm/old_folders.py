@@ -80,13 +80,12 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 def _row(entry: dict[str, Any]) -> dict[str, Any]:
     is_image = (entry["stage"], entry["direction"]) == ("edit", "t2i")
     state = entry["finish"] if entry["finish"] in ("lost", "rejected") else "answered"
-    choices = [(entry["text"], entry["finish"]), *entry.get("others", ())]
     return {
         "key": Path(entry["text"]).stem if is_image and entry["text"] else entry["key"],
         "state": state,
         "worst": entry["dollars"] or entry.get("at_most", 0.0),
         "calls": int(not is_image and state != "rejected"),
-        "reply": None if state == "lost" else json.dumps(choices),
+        "reply": None if state == "lost" else json.dumps([entry["text"], entry["finish"]]),
         "batch_id": None,
         "prompts": entry.get("prompts", ""),
         **{name: entry[name] for name in _SAME},

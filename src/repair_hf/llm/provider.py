@@ -20,7 +20,6 @@ from repair_hf.llm.ledger import Reply
 from repair_hf.llm.loading import load_litellm
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import holds_key, use_keys, without_secrets
-from repair_hf.runtime.texts import parse_json
 
 __all__ = ["LiteLLM", "PassingError", "Provider", "ProviderError", "RejectedRequest", "Reply"]
 
@@ -83,7 +82,6 @@ class LiteLLM:
         import openai  # LiteLLM raises its exceptions
 
         model: str = fitted["model"]
-        raw: list[Any] = []
         effort = fitted.get("reasoning_effort")
         if effort and _mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
             fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
@@ -95,14 +93,13 @@ class LiteLLM:
                 drop_params=True,  # not every provider accepts a seed
                 max_retries=0,
                 num_retries=0,
-                logger_fn=lambda details: raw.append(details.get("original_response")),
             )
         except openai.APIError as error:
             ours = as_error(error, model)
             if isinstance(ours, Blocked):
                 return Reply(str(ours), "content_filter", 0, 0, 0.0, model)
             raise ours from None  # the traceback of LiteLLM's exception could show a key
-        return read_reply(response, model, litellm, raw)
+        return read_reply(response, model, litellm)
 
     def fitted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request with as much of its `response_format` as the model supports."""
@@ -189,17 +186,14 @@ def _answer_form(litellm: Any, model: str, name: str, provider: str) -> Literal[
     return "object" if "response_format" in takes and price_per_token(model) is not None else "free"
 
 
-def read_reply(response: Any, model: str, litellm: Any, raw: list[Any]) -> Reply:
-    """Turn LiteLLM's response into a `Reply`; `raw` holds the provider's own response, if known."""
+def read_reply(response: Any, model: str, litellm: Any) -> Reply:
+    """Turn LiteLLM's response into a `Reply`."""
     usage = response.get("usage") or litellm.Usage()
-    said = [_said(choice) for choice in response.choices] or [("", "empty")]
-    text, finish = said[0]
+    text, finish = _said(response.choices[0]) if response.choices else ("", "empty")
     # By the model that was asked for: LiteLLM's own figure uses the name in the response.
     price, has_usage = price_per_token(model), usage.prompt_tokens and (usage.completion_tokens or not text)
     is_known = price is not None and (has_usage or not any(price))
     dollars = sum(litellm.cost_per_token(model=model, usage_object=usage)) if is_known else None
-    if finish == "content_filter" and not text:
-        text = _why_blocked(raw)
     reply = Reply(
         text=text,
         finish=finish,
@@ -207,10 +201,9 @@ def read_reply(response: Any, model: str, litellm: Any, raw: list[Any]) -> Reply
         completion_tokens=usage.completion_tokens,
         dollars=dollars,
         answered_by=without_secrets(response.model or model),
-        others=tuple(said[1:]),
     )
-    if any(holds_key(part) for choice in said for part in choice):
-        return replace(reply, text="", finish=LEAKED_KEY, others=())
+    if holds_key(text) or holds_key(finish):
+        return replace(reply, text="", finish=LEAKED_KEY)
     return reply
 
 
@@ -220,14 +213,3 @@ def _said(choice: Any) -> tuple[str, str]:
     text = choice.message.content or refusal or ""
     text = text.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair, which cannot be sent
     return text, "refusal" if refusal else choice.finish_reason or "stop"
-
-
-def _why_blocked(raw: list[Any]) -> str:
-    """Return why Gemini's filter blocked an answer, which LiteLLM leaves out."""
-    try:
-        body = parse_json(raw[-1])
-        parts = [body.get("promptFeedback", {}), *body.get("candidates", [])]
-    except (IndexError, TypeError, ValueError, AttributeError, RecursionError):  # not a response of Gemini
-        return ""
-    names = ("blockReason", "blockReasonMessage", "finishReason", "finishMessage")
-    return ": ".join(part[name] for part in parts for name in names if part.get(name))

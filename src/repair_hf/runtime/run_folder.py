@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 # Options that decide where, whether and how fast a stage runs, not what it makes; of prompts a digest is recorded.
 NOT_PART_OF_THE_RESULT = """
     output dry_run concurrency requests_per_minute tokens_per_minute timeout max_error_rate max_usd max_calls
-    answer_attempts batch ledger allow_deprecated any_model prompts domain_notes audit always_instruct answers_from
+    answer_attempts batch ledger any_model prompts domain_notes audit always_instruct answers_from
     llm_base_url editor_base_url editor_batch_size editor_offload cache_images cache_folder chunk_size
     dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers dataloader_pin_memory
     logging_steps report_to save_total_limit ddp_find_unused_parameters

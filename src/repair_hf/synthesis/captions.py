@@ -34,11 +34,8 @@ async def edit_caption(
     candidates: int,
     seed: int,
     image: str | None = None,
-    together: bool = False,
 ) -> list[str | None]:
     """Ask for edits of a false-positive caption; `image` is the query image as a data URL, to show to the LLM.
-
-    With `together` all are asked for in one request, where the provider can; the prompt is then paid for once.
 
     Raises:
         AnswerError: If no answer is usable; the error of the first one.
@@ -49,7 +46,6 @@ async def edit_caption(
     answers = await chat.ask_many(
         messages,
         samples=candidates,
-        together=together,
         stage="edit",
         direction="i2t",
         temperature=TEMPERATURE,

@@ -171,15 +171,14 @@ def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _counting(model: str) -> Provider:
     async def reply(request: Mapping[str, Any]) -> Reply:
-        text, samples = _typical_answer(request), request.get("n", 1)
+        text = _typical_answer(request)
         return Reply(
             text=text,
             finish="stop",
             prompt_tokens=count_tokens(model, request["messages"]),
-            completion_tokens=samples * text_tokens(text),
+            completion_tokens=text_tokens(text),
             dollars=0.0,
             answered_by=model,
-            others=((text, "stop"),) * (samples - 1),
         )
 
     return reply

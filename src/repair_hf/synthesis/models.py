@@ -73,7 +73,6 @@ class LLMOptions(Bounded):
     always_instruct: bool = opt(False, "Ask for an edit even where the LLM would find nothing to change.")
     domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
     batch: bool = opt(False, "Use the provider's batch API at a lower price: submit now, and rerun later to collect.")
-    allow_deprecated: bool = opt(False, "Use --llm and --editor even after the date on which they are switched off.")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from repair_hf.runtime.options import Bounded, opt
 
@@ -27,9 +27,6 @@ class RepairOptions(Bounded):
     seed: int = opt(0, "Seed of the LLM and the image editor.")
     attach_image: bool = opt(False, "Show the query image to the LLM that edits a caption.")
     grouped_audit: bool = opt(False, "Audit all false positives of an image in one request.")
-    candidates_in_one_request: bool = opt(
-        False, "Request all edits of a caption at once, if the provider supports it."
-    )
     image_side: int = opt(LONGEST_SIDE, "Longest side, in pixels, of images sent to the LLM.", least=SMALLEST_SIDE)
 
     def as_keywords(self) -> dict[str, Any]:
@@ -46,17 +43,3 @@ class SynthesisOptions(RepairOptions):
     def is_grouped(self, direction: str) -> bool:
         """Whether the false positives of one query are audited in one request."""
         return self.audited and self.grouped_audit and direction == "i2t"
-
-
-class SynthesisKeywords(TypedDict, total=False):
-    """The fields of `SynthesisOptions`, as keywords of `Synthesizer`."""
-
-    candidates: int
-    select: Select
-    audited: bool
-    seed: int
-    attach_image: bool
-    grouped_audit: bool
-    candidates_in_one_request: bool
-    image_side: int
-    round: int

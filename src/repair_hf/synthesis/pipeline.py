@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -30,7 +30,7 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
-from repair_hf.synthesis.options import SynthesisKeywords, SynthesisOptions
+from repair_hf.synthesis.options import SynthesisOptions
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
 from repair_hf.synthesis.selection import select_captions, select_images
 from repair_hf.synthesis.sources import SourceImages
@@ -66,7 +66,7 @@ class Synthesizer:
         encoder: Embedder,
         chat: ChatModel,
         editor: ImageEditor | HostedEditor,
-        **options: Unpack[SynthesisKeywords],
+        **options: Any,
     ) -> None:
         self.options = SynthesisOptions(**options)
         self.encoder, self.chat, self.editor = encoder, chat, editor

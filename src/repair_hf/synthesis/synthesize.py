@@ -17,7 +17,6 @@ from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.llm.cost import paid_in
 from repair_hf.llm.ledger import Ledger
 from repair_hf.llm.ledger_file import take_over
-from repair_hf.llm.retirement import check_retirement
 from repair_hf.mining.failures import load_failures, miner_of
 from repair_hf.mining.false_positives import FEATURES
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
@@ -31,8 +30,6 @@ from repair_hf.synthesis.models import (
     EditorOptions,
     LLMOptions,
     check_editor,
-    find_editor,
-    find_llm,
     find_usable_llm,
     local_weights,
     open_chat,
@@ -166,22 +163,9 @@ def repair_into(
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
-    """Check keys, ids and retirement dates of the models before anything is loaded."""
-    check_retirements(llm, editor)
+    """Check keys and ids of the models before anything is loaded."""
     find_usable_llm(llm)
     check_editor(editor)
-
-
-def check_retirements(llm: LLMOptions, editor: EditorOptions) -> None:
-    """Warn if a provider will soon switch a model off; a model behind an endpoint of one's own is not looked up.
-
-    Raises:
-        UserError: If it did so already, without `allow_deprecated`.
-    """
-    models = (("--llm", find_llm(llm), llm.llm_base_url), ("--editor", find_editor(editor), editor.editor_base_url))
-    for option, (place, name), base_url in models:
-        if place == "litellm" and base_url is None:
-            check_retirement(option, name, allow_deprecated=llm.allow_deprecated)
 
 
 def _options(given: Mapping[str, Any]) -> tuple[LLMOptions, EditorOptions, RepairOptions]:

@@ -140,7 +140,6 @@ class RepairWorkers:
                 candidates=self.options.candidates,
                 seed=self.options.seed,
                 image=shown(task, "q")["q"] if self.options.attach_image else None,
-                together=self.options.candidates_in_one_request,
             )
 
     def _show_progress(self) -> None:

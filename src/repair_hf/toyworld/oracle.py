@@ -14,7 +14,7 @@ import base64
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -73,11 +73,6 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     return _broken(reply, rng) if slips.random() < errors.malformed_rate else json.dumps(reply)
 
 
-def choices(ask: Callable[[list[dict], int], str], request: Mapping[str, Any]) -> list[str]:
-    """Return the `n` answers of a request (default 1). The k-th is that of a request with a seed that is k higher."""
-    return [ask(request["messages"], request.get("seed", 0) + k) for k in range(request.get("n") or 1)]
-
-
 def count_tokens(said: str | list[dict]) -> int:
     """Estimate the tokens of a text or of messages: a quarter of the characters, and a flat rate for each image."""
     if isinstance(said, str):
@@ -92,12 +87,10 @@ def provider(id: str = MODEL) -> Provider:
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
-            text, *others = texts = choices(ask, request)
+            text = ask(request["messages"], request.get("seed", 0))
         except ValueError as error:
             raise RejectedRequest(f"{id} does not accept the request: {error}") from error
-        tokens_in, tokens_out = count_tokens(request["messages"]), sum(map(count_tokens, texts))
-        more = tuple((other, "stop") for other in others)
-        return Reply(text, "stop", tokens_in, tokens_out, 0.0, id, others=more)
+        return Reply(text, "stop", count_tokens(request["messages"]), count_tokens(text), 0.0, id)
 
     return reply
 

@@ -30,14 +30,14 @@ __all__ = ["ChatServer", "Hangup", "Response"]
 logger = logging.getLogger(__name__)
 
 
-Answer = Callable[[dict], str | list[str] | Response]
+Answer = Callable[[dict], str | Response]
 
 
 class ChatServer(ThreadingHTTPServer):
     """Serves in the background while it is entered: `with ChatServer(answer) as server: ... server.base_url`.
 
     Args:
-        answer: Answers the body of a request, in a thread of its connection, with one text, several (choices), or a
+        answer: Answers the body of a request, in a thread of its connection, with a text or a
             whole `Response`. A ValueError becomes status 400 with its text.
         port: Port; 0 takes a free one.
         latency: Seconds that each answer waits.
@@ -156,19 +156,15 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *args)
 
 
-def _completion(said: str | list[str], model: str, messages: list[dict]) -> Response:
-    texts = [said] if isinstance(said, str) else said
-    tokens_in, tokens_out = oracle.count_tokens(messages), sum(map(oracle.count_tokens, texts))
+def _completion(text: str, model: str, messages: list[dict]) -> Response:
+    tokens_in, tokens_out = oracle.count_tokens(messages), oracle.count_tokens(text)
     return Response(
         body={
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [
-                {"index": k, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-                for k, text in enumerate(texts)
-            ],
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
             "usage": {
                 "prompt_tokens": tokens_in,
                 "completion_tokens": tokens_out,

@@ -163,7 +163,6 @@ class MakerContext:
         answers = await self.chat.ask_many(
             self.chat.prompts.chat(prompt, **blanks),
             samples=samples,
-            together=False,
             stage=prompt,
             direction="i2t",
             temperature=TEMPERATURE,
