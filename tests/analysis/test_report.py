@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import ledgers
@@ -203,7 +202,7 @@ def test_the_ceiling_of_labelling_counts_images_and_all_rounds(places, toy_run, 
         image = {"dollars": 6.0 / len(places), "stage": "edit", "direction": "t2i", "run": place}
         ledgers.pay(tmp_path / "run", place, **image)
     log = tmp_path / "requests.jsonl"
-    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
+    with ChatServer(oracle.answer_to, log=log) as server:
         words = ["analyze", str(tmp_path / "run"), "--llm", "openai/gpt-4o-mini", "--llm-base-url", server.base_url]
         assert main([*words, "--max-usd", "6"]) == 1
         assert "--max-usd 6 is reached: $6.0000 are paid" in capsys.readouterr().err

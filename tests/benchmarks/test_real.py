@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import partial
 
 import pytest
 from recipe_data import SIZES, make_data
@@ -31,7 +30,7 @@ def test_it_embeds_mines_and_asks(tmp_path, clip_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPAIR_HF_PHOTOGRAPHS", str(world))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with ChatServer(partial(oracle.choices, oracle.answer)) as server:
+    with ChatServer(oracle.answer_to) as server:
         asked = f"--llm openai/any --llm-base-url {server.base_url} --output {tmp_path / 'out'}"
         shown = run("real", f"--model {clip_folder} {asked}")
     assert "photographs: i2t_R@1 " in shown and "published" not in shown

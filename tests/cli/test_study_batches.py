@@ -1,7 +1,6 @@
 """`repair-hf study --batch`: the questions of all products go out together, each once, at half the price."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def test_batches_bring_the_same_samples_at_half_the_price(tmp_path, monkeypatch,
     whole, out, log = tmp_path / "whole", tmp_path / "out", tmp_path / "requests.jsonl"
     words = ["study", "--size", "tiny", "--seeds", "1", "--max-queries", "4", "--llm", "openai/gpt-4o-mini"]
     words += ["--max-usd", "1", "--methods", *METHODS]
-    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
+    with ChatServer(oracle.answer_to, log=log) as server:
         words += ["--llm-base-url", server.base_url, "--output"]
         assert main([*words, str(whole)]) == 0
         log.unlink()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -91,7 +90,7 @@ def test_the_ceiling_holds_for_all_methods_together_and_a_higher_one_goes_on(tmp
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     out, log = tmp_path / "out", tmp_path / "requests.jsonl"
     words = f"study --size tiny --seeds 1 --methods laclip sugarcrepe --output {out} --llm openai/gpt-4o-mini".split()
-    with ChatServer(partial(oracle.choices, oracle.answer), log=log) as server:
+    with ChatServer(oracle.answer_to, log=log) as server:
         words += ["--llm-base-url", server.base_url, "--spacy-model", "world", "--max-usd"]
         assert main([*words, "0.02"]) == 1
         says = capsys.readouterr().err

@@ -45,8 +45,7 @@ def test_leaves_a_folder_that_explains_itself(output):
 
 def test_the_oracle_over_http_makes_the_same_records(inputs, output, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
-    noisy = partial(oracle.answer, errors=errors_of(NOISY[1], LLMS))
-    with ChatServer(lambda body: noisy(body["messages"], body["seed"])) as server:
+    with ChatServer(partial(oracle.answer_to, errors=errors_of(NOISY[1], LLMS))) as server:
         words = ["--llm", "openai/o", "--llm-base-url", server.base_url, "--editor", "world"]
         assert synthesize(*inputs, *words, "--output", str(tmp_path / "r")) == 0
     columns = ["direction", "q_id", "fp_id", "edit_text", "edit_instruction", "fp_reason", "candidate"]
@@ -172,10 +171,7 @@ def test_unusable_answers_are_asked_for_again_by_the_next_run_and_not_for_ever(
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # LiteLLM requires one
     failures = Dataset.from_parquet(f"{inputs[3]}/failures.parquet").filter(lambda row: row["direction"] == "i2t")
     failures.select(range(6)).to_parquet(tmp_path / "failures.parquet")
-
-    def good(body: dict) -> str:
-        return oracle.answer(body["messages"], body["seed"])
-
+    good = oracle.answer_to
     with ChatServer(useless, log=tmp_path / "log") as server:
 
         def run(output: str, answer) -> tuple[int, int, list[str]]:
@@ -205,7 +201,7 @@ def test_what_an_outage_has_cost_is_asked_again_and_what_is_refused_is_not(input
 
     def say(body: dict) -> str | Response:
         is_caption = "Query caption:" not in shown_in(body)
-        return Response(*down[:2]) if is_down and is_caption else oracle.choices(oracle.answer, body)
+        return Response(*down[:2]) if is_down and is_caption else oracle.answer_to(body)
 
     def draw(n: int):
         return down if is_down and n > 2 else None if n == 2 else png(colour=(n, 0, 0))

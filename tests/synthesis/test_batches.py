@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,10 @@ def synthesize(world: World, folder: Path, base_url: str, *, batch: bool = True,
         return world.synthesize(chat, folder, **options)
 
 
-def answer(body: dict) -> list[str]:
-    return oracle.choices(oracle.answer, body)
-
-
-def clumsy(body: dict) -> list[str]:
+def clumsy(body: dict) -> str:
     """Often broken, but never on the second attempt."""
     is_first = len(body["messages"]) == 2
-    return oracle.choices(partial(oracle.answer, errors=LLMErrors(malformed_rate=0.3 if is_first else 0.0)), body)
+    return oracle.answer_to(body, LLMErrors(malformed_rate=0.3 if is_first else 0.0))
 
 
 def asked(log: Path) -> list[str]:
@@ -57,7 +52,7 @@ def asked(log: Path) -> list[str]:
 def whole(world, tmp_path_factory):
     """What comes of it without batches."""
     folder = tmp_path_factory.mktemp("whole")
-    with ChatServer(answer) as server:
+    with ChatServer(oracle.answer_to) as server:
         return synthesize(world, folder, server.base_url, batch=False)
 
 
@@ -93,7 +88,7 @@ def test_submit_leave_collect(world, whole, options, tmp_path):
 
 
 def test_the_command_hands_in_and_collects(world, whole, clip_folder, tmp_path, capsys):
-    with ChatServer(answer) as server:
+    with ChatServer(oracle.answer_to) as server:
         options = f"--llm openai/world --editor world --batch --output {tmp_path} --llm-base-url {server.base_url}"
         stops = 0
         while code := main([*world.command(clip_folder), *options.split()]):
@@ -130,7 +125,7 @@ def die_after(moment: str, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("moment", ["create_file", "create_batch", "retrieve_batch", "file_content", "fourth answer"])
 def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
     log, folder = tmp_path / "log.jsonl", tmp_path / "out"
-    with ChatServer(answer, log=log) as server:
+    with ChatServer(oracle.answer_to, log=log) as server:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
             die_after(moment, patch)
             until_done(world, folder, server.base_url)
@@ -145,7 +140,11 @@ def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path
     is_sorry = False
 
     def reply(body: dict):
-        return answer(body) if is_sorry else Response(400, {"error": {"message": "`max_tokens` is unknown here"}})
+        return (
+            oracle.answer_to(body)
+            if is_sorry
+            else Response(400, {"error": {"message": "`max_tokens` is unknown here"}})
+        )
 
     with ChatServer(reply) as server:
         with pytest.raises(RunStopped, match="1 batches"):

@@ -45,7 +45,7 @@ def synthesize(world: World, folder: Path, script=lambda shown: None, failures: 
         shown = shown_in(body)
         place = stage_of(shown), "t2i" if "Query caption:" in shown else "i2t"
         requests.append((place, oracle.count_tokens(body["messages"])))
-        return script(shown) or oracle.answer(body["messages"], body["seed"])
+        return script(shown) or oracle.answer_to(body)
 
     with ChatServer(answer) as server, Ledger(folder / "ledger.sqlite") as ledger:
         chat = ChatModel("openai/world", ledger=ledger, base_url=server.base_url)

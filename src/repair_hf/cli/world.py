@@ -169,10 +169,7 @@ def serve(options: ServeOptions) -> None:
     from repair_hf.toyworld.errors import LLMS, errors_of
     from repair_hf.toyworld.server import ChatServer
 
-    ask = partial(oracle.answer, errors=errors_of(options.llm, LLMS))
-
-    def answer(body: dict) -> str:
-        return ask(body["messages"], body.get("seed", 0))
+    answer = partial(oracle.answer_to, errors=errors_of(options.llm, LLMS))
 
     with ChatServer(answer, port=options.port, latency=options.latency, log=options.log) as server:
         url = server.base_url

@@ -15,7 +15,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
@@ -73,6 +73,11 @@ def answer(messages: list[dict], seed: int, errors: LLMErrors = NEVER) -> str:
     return _broken(reply, rng) if slips.random() < errors.malformed_rate else json.dumps(reply)
 
 
+def answer_to(request: Mapping[str, Any], errors: LLMErrors = NEVER) -> str:
+    """Return the answer to a request of OpenAI's protocol, whose seed may be missing."""
+    return answer(request["messages"], request.get("seed", 0), errors)
+
+
 def count_tokens(said: str | list[dict]) -> int:
     """Estimate the tokens of a text or of messages: a quarter of the characters, and a flat rate for each image."""
     if isinstance(said, str):
@@ -83,11 +88,11 @@ def count_tokens(said: str | list[dict]) -> int:
 
 def provider(id: str = MODEL) -> Provider:
     """Return the LLM of an id for `ChatModel(id, provider=...)`. Without LiteLLM, it saves milliseconds a call."""
-    ask = partial(answer, errors=errors_of(id, LLMS))
+    errors = errors_of(id, LLMS)
 
     async def reply(request: Mapping[str, Any]) -> Reply:
         try:
-            text = ask(request["messages"], request.get("seed", 0))
+            text = answer_to(request, errors)
         except ValueError as error:
             raise RejectedRequest(f"{id} does not accept the request: {error}") from error
         return Reply(text, "stop", count_tokens(request["messages"]), count_tokens(text), 0.0, id)
