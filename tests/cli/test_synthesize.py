@@ -82,6 +82,15 @@ def test_ceilings_do_not_count_what_other_folders_have_paid(inputs, tmp_path, ca
             pay(one, "dear", 30.0)
 
 
+def test_a_ceiling_counts_images_that_another_editor_was_paid_for(inputs, tmp_path, capsys, monkeypatch):
+    """The folder goes on with an editor of this machine. Nothing is sent: nobody listens at the address."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    pay(tmp_path / "r", "an image", 2.0, stage="edit", direction="t2i", model="openai/gpt-image-1")
+    words = ["--max-usd", "2", "--llm", "openai/gpt-4o-mini", "--llm-base-url", "http://127.0.0.1:9"]
+    assert synthesize(*inputs, *words, "--editor", "world", "--output", str(tmp_path / "r")) == 1
+    assert "--max-usd 2 is reached: $2.0000 are paid" in capsys.readouterr().err
+
+
 def test_a_dry_run_goes_by_what_the_folder_has_measured(inputs, output, capsys):
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     assert synthesize(*inputs, *WORLD, *NOISY, "--output", str(output), "--dry-run") == 0

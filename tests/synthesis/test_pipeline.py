@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from zlib import crc32
 
@@ -10,14 +11,17 @@ import pytest
 from datasets import Dataset
 from datasets.table import embed_table_storage
 from scripted import Scripted, shown_in, synthesize
+from small_world import World
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.errors import FailedRequest, ProviderError
+from repair_hf.llm.keys import ImageURL
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.prompts import SHIPPED
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.dataset import summarize
 from repair_hf.synthesis.pipeline import Synthesizer
+from repair_hf.synthesis.sources import SourceImages
 from repair_hf.toyworld import captions as world_captions
 from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
@@ -99,6 +103,35 @@ def test_a_second_run_in_a_notebook_asks_and_draws_nothing(world, assert_same, t
     again = synthesize(world, tmp_path, asked)
     assert asked.requests == [] and again[2].images_made == 0 and again[2].images_found > 0
     assert_same(again)
+
+
+def test_as_many_requests_are_sent_at_once_as_allowed(encoder, tmp_path):
+    world = World.build(tmp_path / "world", encoder, 40, d_i2t=5, keep=lambda row: row["direction"] == "i2t")
+    wanted, is_reached = 160, asyncio.Event()
+
+    class Crowded(Scripted):
+        async def __call__(self, request):
+            self.now = getattr(self, "now", 0) + 1
+            if self.now == wanted:
+                is_reached.set()
+            await asyncio.wait_for(is_reached.wait(), 100)
+            return await super().__call__(request)
+
+    assert len(world.failures) > wanted
+    synthesize(world, tmp_path / "out", Crowded(), concurrency=wanted)
+
+
+def test_an_upgrade_of_what_encodes_requests_pays_for_nothing_again(world, whole, assert_same, tmp_path, monkeypatch):
+    """Another encoding of images, another table of token limits and another generator of schemas."""
+    shutil.copytree(whole[3], tmp_path / "run")
+    url = SourceImages._url
+    monkeypatch.setattr(
+        SourceImages, "_url", lambda self, row: ImageURL(f"{(old := url(self, row))}=", source=old.source)
+    )
+    monkeypatch.setattr("repair_hf.llm.client.response_format", lambda schema: {"type": "json_schema", "of": "later"})
+    again = Scripted()
+    assert_same(synthesize(world, tmp_path / "run", again))
+    assert again.calls == 0
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 256}])
