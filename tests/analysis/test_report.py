@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.people.sampling import draw, lay_out
 from repair_hf.analysis.report import cell
@@ -22,7 +23,6 @@ from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import open_stage
-from repair_hf.synthesis.error_labels import label_images
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.server import ChatServer
 

@@ -12,10 +12,11 @@ import pytest
 import yaml
 from ledgers import pay, rows
 
+from repair_hf.analysis.rounds import mean_gain, round_rows
 from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.records.dataset import load_dropped, load_records
-from repair_hf.synthesis.rounds import mean_gain, records_of_rounds, round_rows
+from repair_hf.synthesis.rounds import records_of_rounds
 
 NOISY = "world/oracle?keeps_bad=0.3&rejects_good=0.3"
 

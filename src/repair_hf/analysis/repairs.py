@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.errors import typed
 from repair_hf.analysis.report import Finding
+from repair_hf.analysis.rounds import round_rows
 from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.comparison import CHANGES, are_of_same_queries, compare_queries
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.ranks import FILE, load_ranks
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.runtime.own_files import read_json, read_table
-from repair_hf.synthesis.rounds import round_rows
 
 BASES = ("base", "evaluate/base", "evaluate-base")  # where a run's retriever before repair was evaluated
 

@@ -132,10 +132,10 @@ def _analyze_mined(options: AnalyzeOptions, llm: LabelOptions, source: SourceOpt
 def _label(material: Any, llm: LabelOptions, is_rehearsal: bool) -> None:
     """Ask for the error types of each round's image instructions."""
     from repair_hf.analysis.costs import dollars
+    from repair_hf.analysis.error_labels import ask_about, label_images
     from repair_hf.analysis.run_data import LABELS
     from repair_hf.llm.cost import known_dollars, price_per_token
     from repair_hf.records.dataset import load_kept
-    from repair_hf.synthesis.error_labels import ask_about, label_images
     from repair_hf.synthesis.models import find_llm, open_chat, open_ledger
 
     if not material.folders:

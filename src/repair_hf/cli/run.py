@@ -80,11 +80,12 @@ def run(options: RunOptions) -> None:
 
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
+    from repair_hf.analysis.rounds import mean_gain, round_rows
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
     from repair_hf.synthesis.outcome import NothingRepaired
-    from repair_hf.synthesis.rounds import mean_gain, records_of_rounds, round_rows
+    from repair_hf.synthesis.rounds import records_of_rounds
 
     folder, recipe = rounds.folder, rounds.recipe / "synthesize.yaml"
     done = [_measured(folder / "base", 0, {"i2t": 0, "t2i": 0})]

@@ -7,10 +7,10 @@ import json
 import pytest
 from ledgers import ledger_in
 
+from repair_hf.analysis.error_labels import ask_about, label_images
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Reply
 from repair_hf.llm.prompts import NAMES
-from repair_hf.synthesis.error_labels import ask_about, label_images
 from repair_hf.synthesis.instruct import ERROR_TYPES
 from repair_hf.toyworld import instructions
 
