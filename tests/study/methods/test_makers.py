@@ -15,6 +15,7 @@ from scripted import Scripted
 from study_runs import PER_SAMPLE
 
 from repair_hf.llm.client import ChatModel
+from repair_hf.llm.errors import RejectedRequest
 from repair_hf.llm.ledger import BudgetSpent
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
@@ -166,6 +167,21 @@ def test_a_useless_answer_costs_its_own_sample_only(pairs, made, run, tmp_path):
     assert one.context.asked.llm == one.context.tried == 20
     assert {row["caption_id"] for row in one.context.dropped} == lost
     assert [row["reason"] for row in one.context.dropped] == ["llm_unparsed", "llm_refused", "no_op", "filtered"]
+
+
+def test_what_a_provider_rejects_for_a_moment_is_asked_again(made, run, tmp_path):
+    class Moody(Scripted):
+        async def __call__(self, request):
+            if self.calls >= 5 and len(self.rejected) < 4:
+                self.rejected.append(request)
+                raise RejectedRequest("not now")
+            return await super().__call__(request)
+
+    provider = Moody()
+    provider.rejected = []
+    one = run("laclip", tmp_path, provider)
+    assert len(provider.rejected) == 4 and not one.context.dropped
+    assert [row["caption_id"] for row in one.rows] == [row["caption_id"] for row in made("laclip").rows]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.llm.answers import RejectedAnswer
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
@@ -107,18 +108,22 @@ class MakerContext:
     async def each(self, rows: Iterable[int], work: Callable[[int], Awaitable[T]], title: str) -> list[T]:
         """Process captions concurrently, results in order. Drop those with useless answers or unreadable images.
 
+        Those that a provider rejected are tried once more, after all others.
+
         Raises:
             BatchesOpen: If answers will come with a batch; what does not need them is done.
         """
         rows = list(rows)
         found: dict[int, T] = {}
         waiting: list[int] = []
-        queue = iter(rows)
+        rejected: list[int] = []
 
-        async def serve(bar: tqdm) -> None:
+        async def serve(queue: Iterator[int], *, is_last: bool) -> None:
             for row in queue:
                 try:
                     found[row] = await work(row)
+                except RejectedAnswer as error:
+                    rejected.append(row) if not is_last else self.drop(row, error.drop_reason, str(error))
                 except (AnswerError, NoSample) as error:
                     self.drop(row, error.drop_reason, str(error))
                 except UnreadableImage as error:
@@ -128,10 +133,12 @@ class MakerContext:
                 bar.update()
                 await asyncio.sleep(0)  # answers from the ledger come without a pause; let other tasks run
 
+        images = [one for one in (self._images, self._canvas) if one is not None]
+        count = max(WORKERS, self.chat.concurrency)
         with tqdm(total=len(rows), desc=title, unit=" samples", disable=None) as bar:
-            images = filter(None, (self._images, self._canvas))
-            count = max(WORKERS, self.chat.concurrency)
-            await work_through(self.chat, [serve(bar) for _ in range(count)], *images)
+            for is_last in (False, True):
+                queue = iter(rejected if is_last else rows)
+                await work_through(self.chat, [serve(queue, is_last=is_last) for _ in range(count)], *images)
         if waiting and self.chat.batches is not None:
             await self.chat.batches.submit()
             raise self.chat.batches.stopped()
