@@ -1,16 +1,20 @@
 """Findings from ranks, rounds and counts, on tables small enough to count by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
 from repair_hf.analysis.answers import did_it_work
 from repair_hf.analysis.errors import DENSITY, error_shares, similarity_by_error
-from repair_hf.analysis.funnel import lost_at
+from repair_hf.analysis.funnel import funnel, lost_at
 from repair_hf.analysis.repairs import changes_by_error, find_queries, recall_changes, round_finding
+from repair_hf.analysis.run_data import RunData
 from repair_hf.evaluation.ranks import save_ranks
 
 
@@ -38,6 +42,36 @@ def test_a_runs_ranks_are_found_and_set_against_its_base(tmp_path):
     assert found["change"].tolist() == ["broken", "repaired", "improved", "unchanged"]
     assert set(found["model"]) == {"evaluate/repair-0"}
     assert find_queries(tmp_path / "evaluate" / "repair-0") is None
+
+
+def compared(folder, *now: int) -> None:
+    """What `repair-hf evaluate base new` leaves in a folder."""
+    for name, of_model in (("base", (1, 2)), ("new", now)):
+        (folder / name).mkdir(parents=True)
+        save_ranks(ranks(name, *of_model), folder / name)
+    pq.write_table(pa.table({"reference": ["base"], "model": ["new"]}), folder / "queries.parquet")
+
+
+def test_one_model_on_two_splits_is_found_twice(tmp_path):
+    compared(tmp_path / "validation", 1, 1)
+    assert set(find_queries(tmp_path)["model"]) == {"new"}
+    compared(tmp_path / "test", 2, 2)
+    found = find_queries(tmp_path).set_index("model")["change"]
+    assert found["validation/new"].tolist() == ["unchanged", "repaired"]
+    assert found["test/new"].tolist() == ["broken", "unchanged"]
+
+
+def test_drops_without_an_audit_are_not_lost_there():
+    columns = ["direction", "reason", "fp_reason", "edit_instruction"]
+    dropped = pd.DataFrame(
+        [["t2i", "no_op", None, None], ["t2i", "editor_failed", None, "make it red"]], columns=columns
+    )
+    kept = pd.DataFrame([["t2i", None, None, "make it blue"]], columns=columns)
+    data = RunData("run", None, (), Dataset.from_dict({}), kept, dropped)
+    table = funnel(data).table.set_index(["direction", "stage"])["failures"]["t2i"]
+    assert table.to_dict() == {"mined": 3, "instructed": 2, "became records": 1}
+    audited = funnel(replace(data, kept=kept.assign(fp_reason="a cat"))).table.set_index(["direction", "stage"])
+    assert audited.loc[("t2i", "passed the audit"), "failures"] == 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ TRAINED = [metrics(0.5, seconds=59.6, steps=98, seed=0), metrics(0.53, seconds=6
 ROWS = {"base": [metrics(0.4)], "vanilla_same_compute": TRAINED}
 
 
+def test_a_bar_in_a_name_does_not_end_its_cell():
+    _, text = metrics_table({"a|b": [metrics(0.5)]})
+    head, _, row, *_ = text.splitlines()
+    assert r"a\|b" in row and row.replace(r"\|", "").count("|") == head.count("|")
+
+
 def printed(table: Table, width: int = 80) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table)

@@ -26,6 +26,11 @@ def test_a_fence_cannot_be_ended_from_within(hostile_text, rendered):
     assert held.rstrip("\n") == text.rstrip("\n") or not text.isascii()
 
 
+def test_a_head_with_a_bar_stays_one_cell(rendered):
+    page = rendered(table(("", code("a|b")), [("x", 1)]))
+    assert re.findall(r"<code>(.*?)</code>", page) == ["a|b"] and page.count("<td") == 2
+
+
 def test_cells_without_a_value_are_dashes_and_heads_are_not():
     assert table(("", "n"), [(None, 1234), ("a", 0.5)]) == "|  | n |\n| --- | ---: |\n| – | 1,234 |\n| a | 0.500 |"
     assert code(None) == code("") == code(" \n") == "–"

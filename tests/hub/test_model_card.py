@@ -145,7 +145,8 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = dict(a="me/photos", b="data/photos", c="runs/gone", d="world/base", e="/x/y", f="photos")
     options |= dict(output="runs/train")
-    stage = Stage(tmp_path, options, {}, {}, "")
+    stage = Stage(tmp_path, options | {"h": "me/x)<script>"}, {}, {}, "")
+    assert stage.hub_ids("h") == [] and "](" not in stage.name_of("h")  # no name becomes a link that leads elsewhere
     assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
     folder = open_stage(tmp_path / "out", command="train", options=options)
     monkeypatch.chdir("/")  # as on another machine: what was here is not there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,11 +32,15 @@ def find_ranks(root: Path | None) -> dict[str, tuple[pa.Table, pa.Table]]:
     """
     if root is None:
         return {}
-    found = {}
+    compared = []
     for path in sorted(root.rglob("queries.parquet")):
         names = read_table(path).select(["reference", "model"]).to_pandas().drop_duplicates()
-        for reference, model in names.itertuples(index=False):
-            found[model] = load_ranks(path.parent / reference), load_ranks(path.parent / model)
+        compared += [(path.parent, reference, model) for reference, model in names.itertuples(index=False)]
+    times = Counter(model for _, _, model in compared)  # the same model on several splits has several folders
+    found = {}
+    for folder, reference, model in compared:
+        name = model if times[model] == 1 else (folder / model).relative_to(root).as_posix()
+        found[name] = load_ranks(folder / reference), load_ranks(folder / model)
     base = next((root / name for name in BASES if (root / name / FILE).is_file()), None)
     if not found and base is not None:
         before = load_ranks(base)

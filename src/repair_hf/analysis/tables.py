@@ -97,11 +97,12 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
 
 def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:
     """Write a table in Markdown, with aligned columns and a footer."""
-    widths = [max(map(len, column)) for column in zip(heads, *body, strict=True)]
-    aligned = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in (heads, *body)]
+    lines = [[cell.replace("|", r"\|") for cell in cells] for cells in (heads, *body)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in lines]
     rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
-    lines = [f"| {' | '.join(cells)} |" for cells in (aligned[0], rule, *aligned[1:])]
-    return "\n".join([*lines, "", footer]).rstrip()
+    rows = [f"| {' | '.join(cells)} |" for cells in (aligned[0], rule, *aligned[1:])]
+    return "\n".join([*rows, "", footer]).rstrip()
 
 
 def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -35,7 +35,7 @@ def fenced(text: str, language: str = "") -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1) -> str:
     """Write a table, with words in the first `labels` columns. Put untrusted text through `code` first."""
     rule = ["---" if place < labels else "---:" for place in range(len(heads))]
-    lines = [heads, rule, *(map(_cell, cells) for cells in rows)]
+    lines = [[head.replace("|", r"\|") for head in heads], rule, *(map(_cell, cells) for cells in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

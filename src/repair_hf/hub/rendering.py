@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard_data import CardData
+from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.hub.markdown import code, fenced, table, without_folders
@@ -81,6 +83,10 @@ class Stage:
     def _is_on_hub(self, value: str) -> bool:
         was_here = value in self.versions.get("here", ())
         if was_here or value.count("/") != 1 or value.startswith((".", "/", "~", "world/")):
+            return False
+        try:
+            validate_repo_id(value)  # it becomes part of a link
+        except HFValidationError:
             return False
         output = str(self.options.get("output", ""))
         is_beside = value.split("/")[0] == output.split("/")[0]  # such as `runs/pairs`, deleted since

@@ -103,6 +103,18 @@ def test_criteria_modes_and_the_share_of_bad_records():
     assert failure_modes(drawn, answers[1:])["total"].sum() == 0  # nothing failed
 
 
+def test_an_edit_that_most_approve_has_no_failure_mode():
+    drawn = items(accepted_t2i=(2, 2))
+    modes = {"ann": ["artifact", "artifact"], "bob": [None, "artifact"], "eve": [None, None]}
+    rows = [
+        {"annotator": who, "item": item, "mode": mode}
+        for who, of_items in modes.items()
+        for item, mode in zip(drawn["item"], of_items, strict=True)
+    ]
+    found = failure_modes(drawn, pd.DataFrame(rows)).set_index("mode")["total"]
+    assert found["artifact"] == found.sum() == 1
+
+
 def test_annotators_are_joined_by_majority_and_compared_in_pairs():
     answers = pd.concat(
         [

@@ -23,6 +23,7 @@ STRATA = ["folder", "dataset", "direction"]
 DRAWS = 1000
 TAILS = (0.025, 0.975)
 QC_METRICS = ("precision", "recall", "accuracy", "kappa")
+NO_MODE = "none"
 QC_CELLS = ("accepted, genuine", "accepted, not", "rejected, genuine", "rejected, not")
 
 
@@ -114,9 +115,12 @@ def bad_share(items: pd.DataFrame, answers: pd.DataFrame) -> dict[str, float]:
 
 
 def failure_modes(items: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-    """Count the failure modes of the sampled edits: a row per mode, a column per dataset and direction."""
-    failed = answers[answers["mode"].notna()]
-    modes = pd.Series(dtype=str) if failed.empty else majority(failed, "mode")
+    """Count the failure modes of the sampled edits: a row per mode, a column per dataset and direction.
+
+    No mode is an answer, too: an edit fails if most annotators name the same mode.
+    """
+    modes = majority(answers.assign(mode=answers["mode"].fillna(NO_MODE)), "mode")
+    modes = modes[modes != NO_MODE]
     joined = items.merge(modes.rename("mode"), left_on="item", right_index=True)
     cells = (joined["dataset"] + " " + joined["direction"]).rename("group")
     table = pd.crosstab(joined["mode"], cells).reindex(list(MODES), fill_value=0)
