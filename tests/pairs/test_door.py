@@ -1,4 +1,4 @@
-"""No image of data leads out of the data's own folder, and no address in data is fetched."""
+"""What strangers give names no file but its own; own data may name and link any file. No address is fetched."""
 
 from __future__ import annotations
 
@@ -64,13 +64,15 @@ def table_of(columns: dict, features: Features) -> pa.Table:
     return Dataset.from_dict(columns, features=features).data.table
 
 
-@pytest.mark.parametrize("form", ["parquet", "saved", "captions.jsonl", "coco"])
+@pytest.mark.parametrize("form", ["parquet", "saved", "captions.jsonl", "coco", "csv"])
 @pytest.mark.parametrize("way", WAYS)
-def test_pairs_leave_out_what_leads_outside(path_of, tmp_path, way, form):
+def test_own_pairs_may_name_and_link_any_file(path_of, tmp_path, way, form):
     path, data, good = path_of(way), tmp_path / "data", tmp_path / "data" / "good.png"
+    if "://" in path and form not in ("parquet", "saved"):
+        pytest.skip("an address in a table is downloaded, and a caption JSON names files alone")
     PIL.Image.new("RGB", (8, 8), "blue").save(good)
     cells = [{"bytes": None, "path": path}, {"bytes": None, "path": "good.png"}, {"bytes": None, "path": str(good)}]
-    options = {}
+    source, options = data, {}
     if form in ("parquet", "saved"):
         table = table_of({"image": cells, "caption": ["a", "b", "c"]}, PAIRS)
         if form == "parquet":
@@ -83,16 +85,18 @@ def test_pairs_leave_out_what_leads_outside(path_of, tmp_path, way, form):
     elif form == "captions.jsonl":
         rows = [{"image": cell["path"], "captions": ["a"]} for cell in cells[:2]]
         (data / form).write_text("\n".join(map(json.dumps, rows)))
+    elif form == "csv":
+        source = data / "rows.csv"
+        source.write_text("\n".join(["image,caption", *(f"{cell['path']},a" for cell in cells[:2])]))
     else:
         images = [{"id": k, "file_name": cell["path"]} for k, cell in enumerate(cells[:2])]
         captions = [{"id": k, "image_id": k, "caption": "a"} for k in range(2)]
-        (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
-        options = {"image_folder": data}
-    pairs = load_pairs(tmp_path / "coco.json" if options else data, split="all", **options)
-    assert {image.getpixel((0, 0)) for image in pairs.images["image"]} == {(0, 0, 255)}
-    found = kinds(pairs)
-    assert found.get("outside_folder", 0) + found.get("missing_image", 0) == 1
-    assert ("outside_folder" in found) == (way in WAYS[:3])
+        source, options = tmp_path / "coco.json", {"image_folder": data}
+        source.write_text(json.dumps({"images": images, "annotations": captions}))
+    pairs = load_pairs(source, split="all", **options)
+    opens = way in ("absolute", "parent", "link")
+    assert {image.getpixel((0, 0)) for image in pairs.images["image"]} == {(0, 0, 255), *[(255, 0, 0)] * opens}
+    assert kinds(pairs) == ({} if opens else {"missing_image": 1})
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +152,25 @@ def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, 
     assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
     assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
     assert "gives images of `edit_image` as paths" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["blobs", "elsewhere"])
+def test_links_of_a_snapshot_lead_to_its_blobs_alone(good_records, records_folder, tmp_path, target):
+    """The layout of `snapshot_download`: files are links to `../../blobs`."""
+    repo = tmp_path / "datasets--me--records"
+    snapshot = repo / "snapshots" / "c0ffee"
+    for folder in (snapshot.parent, repo / "blobs", tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+    cell = {"bytes": None, "path": "own.png"}
+    data = with_cell(good_records, records_folder, snapshot, "edit_image", cell)
+    place = (repo if target == "blobs" else tmp_path) / target / "1234"
+    PIL.Image.new("RGB", (8, 8), "blue").save(place, "PNG")
+    (snapshot / "own.png").symlink_to(place)
+    if target == "blobs":
+        assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
+    else:
+        with pytest.raises(UserError, match="1 images of `edit_image` cannot be used"):
+            load_records(data)
 
 
 def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(
