@@ -111,7 +111,7 @@ FILES: dict[str, tuple[Damage, str]] = {  # an error of one line
         ("empty", b"", "has no usable row"),
         ("only brackets", DEEP, "has no usable row"),
         ("picture", WHOLE_PNG, "has no usable row"),
-        ("UTF-16", '{"image": "x"}'.encode("utf-16"), "has no usable row"),
+        ("UTF-16", '{"image": "x"}'.encode("utf-16"), "has no column `caption`"),
         ("zeros", bytes(9999), "has no usable row"),
         ("one image", json.dumps({"image": "red_circle.png", "captions": [" "]}).encode(), "holds no usable image"),
     )

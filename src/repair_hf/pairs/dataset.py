@@ -115,9 +115,8 @@ def load_pairs(source: str | Path | Dataset | DatasetDict, **options: Any) -> Pa
     Args:
         source: Folder with `captions.jsonl` (keys `image`, `captions`, `split`), table (CSV, TSV, JSONL, Parquet),
             caption JSON of COCO or Karpathy, Hub id, dataset or its folder. Equal image files are one image.
-        options: `split` (default: `train`; `all` takes everything) and the other options of pairs of the command
-            line, by the same names: `image_folder`, `image_column`, `caption_column`, `image_id_column`, `group`,
-            `strict`, `benchmark`, `with_restval`, `max_images`, `max_captions`, `pairs_config`, `pairs_revision`.
+        options: `split` (default: `train`; `all` takes everything), `image_folder`, `caption_column` and the other
+            options that `repair-hf mine --help-all` lists under *pairs*, by the names of their flags.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.

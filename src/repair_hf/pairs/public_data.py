@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 from huggingface_hub import hf_hub_download
@@ -187,7 +189,7 @@ def _download(part: Part, file: Path) -> None:
     except (httpx.HTTPError, HfHubHTTPError, OSError) as error:  # OSError: of another size than was announced
         if is_full(error):
             raise
-        if draft.stat().st_size > (part.size or draft.stat().st_size):
+        if isinstance(error, HfHubHTTPError) and error.response.status_code == 416:  # nothing is left to download
             draft.unlink()
         reason = " ".join(str(error).split())[:200]
         raise RunStopped(
@@ -215,7 +217,8 @@ def _unpack(part: Part, archive: Path, folder: Path) -> None:
     """Take the file or folder of a part out of an archive."""
     with TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:
         try:
-            shutil.unpack_archive(archive, scratch)
+            safely: Any = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
+            shutil.unpack_archive(archive, scratch, **safely)
         except (shutil.ReadError, ValueError, EOFError, OSError) as error:
             if is_full(error):
                 raise
