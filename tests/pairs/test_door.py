@@ -17,7 +17,9 @@ from datasets import Dataset, Features, Image, Value, load_from_disk
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation.winoground import load_winoground
+from repair_hf.pairs.cells import OutsideFolder, misplaced
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.rows import image_files
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import kinds
@@ -58,6 +60,18 @@ def path_of(tmp_path, listener):
         return (named | {"http": f"http{address}", "https": f"https{address}", "hf": "hf://datasets/a/b/x.png"})[way]
 
     return name
+
+
+def test_files_may_have_to_lie_in_given_folders(tmp_path):
+    for name in ("fetched", "private"):
+        (tmp_path / name).mkdir()
+        PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
+    (tmp_path / "fetched" / "link.png").symlink_to(tmp_path / "private" / "x.png")
+    names = ["fetched/x.png", "private/x.png", "fetched/../private/x.png", "fetched/link.png", "fetched/y.png"]
+    images = image_files(tmp_path / name for name in names)
+    found = misplaced(images, "image", [tmp_path / "fetched"])
+    assert [isinstance(found.get(row), OutsideFolder) for row in range(5)] == [False, True, True, True, False]
+    assert isinstance(found[4], FileNotFoundError) and 0 not in found
 
 
 def table_of(columns: dict, features: Features) -> pa.Table:

@@ -30,7 +30,7 @@ def read_annotations(file: Path, image_folder: Path, problems: Problems) -> List
     )
 
 
-def _listing(rows: Sequence[tuple[str, Path, list, str | None]], *, has_splits: bool) -> Listing:
+def _listing(rows: Sequence[tuple[str, Path, list, str | None]]) -> Listing:
     """List rows of an image's name, its file, its captions and its split."""
     images = image_files(file for _, file, _, _ in rows)
     cells = equal_cells(images, "image")
@@ -38,7 +38,7 @@ def _listing(rows: Sequence[tuple[str, Path, list, str | None]], *, has_splits: 
         Row(place, name, cell, captions, split)
         for place, ((name, _, captions, split), cell) in enumerate(zip(rows, cells, strict=True))
     ]
-    return Listing(images, listed, has_splits)
+    return Listing(images, listed)
 
 
 def _karpathy(images: list, folder: Path, problems: Problems) -> Listing:
@@ -53,7 +53,7 @@ def _karpathy(images: list, folder: Path, problems: Problems) -> Listing:
                 rows.append((name, file, [s.get("raw") if isinstance(s, dict) else None for s in sentences], split))
             case _:
                 problems.add("malformed_row", f"images[{place}]")
-    return _listing(rows, has_splits=True)
+    return _listing(rows)
 
 
 def _filepath(image: object) -> str:
@@ -77,7 +77,7 @@ def _coco(images: list, annotations: list, folder: Path, problems: Problems) -> 
                 seen.add(number)
             case _:
                 problems.add("malformed_row", f"annotations[{place}]")
-    return _listing([(name, folder / name, captions[key], None) for key, name in names.items()], has_splits=False)
+    return _listing([(name, folder / name, captions[key], None) for key, name in names.items()])
 
 
 def _coco_images(images: list, problems: Problems) -> dict[int | str, str]:

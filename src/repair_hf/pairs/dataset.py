@@ -167,7 +167,7 @@ def _usable(
     if expected is not None:
         expected.check_captions(problems.count("empty_caption"))
     rows = [row for row in rows if any(row.captions)]
-    found = inspect_images(listing.images.select([row.image for row in rows]), listing.folders)
+    found = inspect_images(listing.images.select([row.image for row in rows]))
     for row, each in zip(rows, found, strict=True):
         if each.problem is not None:
             problems.add(each.problem, row.image_id)

@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from datasets import Dataset
 from huggingface_hub import cached_assets_path
 from tqdm.auto import tqdm
 
-from repair_hf.pairs.cells import OutsideFolder, file_within, undecoded
+from repair_hf.pairs.cells import undecoded
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -63,17 +62,15 @@ class Inspection(NamedTuple):
     look: str = ""  # equal for files of one format that have equal pixels, seldom for others; empty if unknown
 
 
-def inspect_images(
-    images: Dataset, folders: Sequence[str | Path] | None = None, column: str = "image"
-) -> list[Inspection]:
-    """Check each image of a column by decoding it. Files must lie in one of `folders`, if given, behind links too."""
+def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
+    """Check each image of a column by decoding it."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
     ):
         for some in _cells(images, column):
-            found += threads.map(partial(_inspect, folders=folders), some)
+            found += threads.map(_inspect, some)
             bar.update(len(some))
     return found
 
@@ -224,19 +221,13 @@ def _cells(images: Dataset, column: str) -> Iterator[list[dict | None]]:
         yield some[column]
 
 
-def _inspect(cell: dict | None, folders: Sequence[str | Path] | None) -> Inspection:
+def _inspect(cell: dict | None) -> Inspection:
     if cell is None or (cell["bytes"] is None and not cell["path"]):
         return Inspection("missing_image", look=ABSENT)
-    try:
-        if cell["bytes"] is None and folders is not None:
-            file_within(cell["path"], folders)
-        elif cell["bytes"] is None and not os.path.isfile(cell["path"]):  # a device or a pipe may never end
-            return Inspection("missing_image")
-        return _decoded(cell)
-    except OutsideFolder:
-        return Inspection("outside_folder")
-    except FileNotFoundError:
+    if cell["bytes"] is None and not os.path.isfile(cell["path"]):  # a device or a pipe may never end
         return Inspection("missing_image")
+    try:
+        return _decoded(cell)
     except TooLarge:
         return Inspection("too_large_image")
     except UNDECODABLE:

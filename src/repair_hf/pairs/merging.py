@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -40,9 +39,8 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     if len(merged) < len(rows):
         named = (source, f"{len(rows):,}", f"{len(merged):,}")
         logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
-    if listing.has_splits:
-        _check_groups(source, [row for row in merged.values() if row.group])
-    return replace(listing, rows=list(merged.values()))
+    _check_groups(source, [row for row in merged.values() if row.group and row.split is not None])
+    return listing._replace(rows=list(merged.values()))
 
 
 def _with_own_ids(listing: Listing, source: str) -> list[Row]:
@@ -53,7 +51,7 @@ def _with_own_ids(listing: Listing, source: str) -> list[Row]:
     first_rows = {row.cell: row.image for row in reversed(listing.rows) if len(cells[row.image_id]) > 1}
     if not first_rows:
         return listing.rows
-    found = inspect_images(listing.images.select(list(first_rows.values())), listing.folders)
+    found = inspect_images(listing.images.select(list(first_rows.values())))
     # a cell without an image may belong to any image of its id, a file that cannot be read to none
     pixels = {cell: each.look or f"{cell:08d}" for cell, each in zip(first_rows, found, strict=True)}
     pixels = {cell: look for cell, look in pixels.items() if look != ABSENT}
@@ -64,7 +62,7 @@ def _with_own_ids(listing: Listing, source: str) -> list[Row]:
     for row in listing.rows:
         image_id, look = row.image_id, pixels.get(row.cell)
         if image_id in several and look is not None:
-            image_id = image_id if row.split is None or not listing.has_splits else f"{row.split}/{image_id}"
+            image_id = image_id if row.split is None else f"{row.split}/{image_id}"
             if first.setdefault(image_id, look) != look:
                 image_id = f"{image_id}~{look[-8:]}"
             renamed[image_id] = row.image_id
@@ -104,8 +102,7 @@ def _with_joined_groups(rows: Sequence[Row]) -> list[Row]:
 def _check_groups(source: str, rows: Sequence[Row]) -> None:
     found: dict[str, set[str]] = {}
     for row in rows:
-        if row.split is not None:
-            found.setdefault(row.group or "", set()).add(row.split)
+        found.setdefault(str(row.group), set()).add(str(row.split))
     if torn := [group for group, where in found.items() if len(where) > 1]:
         raise UserError(
             f"`{source}` has {len(torn):,} groups in several splits, such as `{torn[0]}` in {sorted(found[torn[0]])}. "

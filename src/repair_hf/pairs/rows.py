@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,18 +21,20 @@ class Row(NamedTuple):
     image_id: str
     cell: int  # equal for the same file, or for equal bytes: see `equal_cells`
     captions: list[Any]
-    split: str | None = None
+    split: str | None = None  # None for all rows of a source without splits
     group: str | None = None
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """The rows of a source and their images."""
 
     images: Dataset  # the column `image`, undecoded
     rows: list[Row]
-    has_splits: bool
-    folders: Sequence[Path] | None = None  # where the files of a stranger's dataset must lie; None: anywhere
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether the source splits its images."""
+        return any(row.split is not None for row in self.rows)
 
 
 def image_files(paths: Iterable[str | Path | None]) -> Dataset:

@@ -26,7 +26,7 @@ from datasets.features.features import require_decoding
 from yaml import YAMLError
 
 from repair_hf.pairs.annotations import read_annotations
-from repair_hf.pairs.cells import anchored, equal_cells, own_folders, undecoded
+from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
 from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.problems import Problems
 from repair_hf.pairs.rows import ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
@@ -146,22 +146,22 @@ def _list_rows(
     needed = [name for name in (options.image_column, *captions, options.image_id_column, options.group) if name]
     rows = concatenate_datasets([part.select_columns(_with_ids(part, needed)) for part in wanted.values()])
     names = [f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))]
-    has_column = len(parts) == 1 and "split" in rows.features
-    of_rows: Sequence[str | None] = [name for name, part in wanted.items() for _ in range(len(part))]
-    of_rows = plain_texts(rows, "split") if has_column else of_rows
+    lone = list(parts) == ["train"]
+    of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
+    of_rows = plain_texts(rows, "split") if len(parts) == 1 and "split" in rows.features else of_rows
     if rows.features[options.image_column] in TEXTS:
         texts = rows[options.image_column][:]
         names = [text or name for text, name in zip(texts, names, strict=True)]
-        images, is_lost = _files(texts, Path(options.image_folder or folder), problems)
+        images, lost = _files(texts, Path(options.image_folder or folder), problems)
     else:
         images = undecoded(anchored(rows, [options.image_column], folder), options.image_column)
-        images, is_lost = images.rename_columns({options.image_column: "image"}), [False] * len(rows)
+        images = images.rename_columns({options.image_column: "image"})
+        lost = set() if own is None else _outside(images, own, names, problems)
     cells = equal_cells(images, "image")
     ids = image_ids(rows.remove_columns(options.image_column), options.image_id_column, names, cells)
     groups = [None] * len(rows) if options.group is None else plain_texts(rows, options.group)
     listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions), of_rows, groups)
-    has_splits = has_column or list(parts) != ["train"]
-    return Listing(images, [row for row in listed if not is_lost[row.image]], has_splits, own)
+    return Listing(images, [row for row in listed if row.image not in lost])
 
 
 def _caption_columns(named: str, found: Sequence[str]) -> list[str]:
@@ -197,20 +197,28 @@ def _with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:
     return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))
 
 
-def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, list[bool]]:
-    """Return the image files that paths and addresses name, and which of them cannot be downloaded."""
+def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: Problems) -> set[int]:
+    """Return the rows whose image names a file that is not the dataset's own, or that does not exist."""
+    faults = misplaced(images, "image", own)
+    for row, fault in faults.items():
+        problems.add("outside_folder" if isinstance(fault, OutsideFolder) else "missing_image", names[row])
+    return set(faults)
+
+
+def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, set[int]]:
+    """Return the image files that paths and addresses name, and the rows whose images cannot be downloaded."""
     fetched = fetch_images(text for text in texts if text and is_address(text))
     paths: list[Path | None] = []
-    is_lost = []
-    for text in texts:
+    lost = set()
+    for row, text in enumerate(texts):
         file, fault = fetched.get(text or "", (None, None))
         if fault is not None:
             problems.add("unfetched_image", f"{text}: {fault}")
+            lost.add(row)
         paths.append(file or (_located(folder, text) if text else None))
-        is_lost.append(fault is not None)
-    if is_lost and all(is_lost):
+    if lost and len(lost) == len(texts):
         raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
-    return image_files(paths), is_lost
+    return image_files(paths), lost
 
 
 def _located(folder: Path, name: str) -> Path:

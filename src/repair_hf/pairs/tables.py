@@ -47,7 +47,7 @@ def load_table(file: Path, problems: Problems) -> Dataset:
     if not rows:
         form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
         raise UserError(f"{file} has no usable row; each needs an image and a caption. In JSON Lines: {form}.")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = dict.fromkeys(name for row in rows for name in row if "\0" not in name)  # no name of a column in Arrow
     columns = {name: [row.get(name) for row in rows] for name in names}
     has_lists = {name: any(isinstance(value, list) for value in values) for name, values in columns.items()}
     features = {name: List(Value("string")) if has_lists[name] else Value("string") for name in names}
