@@ -225,12 +225,31 @@ def test_winoground_names_the_login_and_is_downloaded_with_it(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut short", "another folder", "too few files"])
 def test_an_archive_that_is_not_whole_leaves_nothing_behind(damage, coco, host, monkeypatch, capsys):
-    folder = "val2013" if damage == "another folder" else "train2014"
-    body = zipped({f"{folder}/{k}.jpg": b"?" for k in range(5)})
+    body = zipped({f"{'val2013' if damage == 'another folder' else 'train2014'}/{k}.jpg": b"?" for k in range(5)})
     serve(host, monkeypatch, "coco", {"train2014": body[:-30] if damage == "cut short" else body}, {})
     assert main(["data", "coco", "--output", str(coco)]) == 2
     assert "Delete it, and type the command again" in capsys.readouterr().err
     assert {each.name for each in coco.iterdir()} == {"dataset_coco.json", TRAIN}
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_unpacking_adds_to_a_folder_and_writes_nowhere_else(kind, tmp_path):
+    (folder := tmp_path / "data").mkdir()
+    contents = {"top/images/one.jpg": b"1", "top/images/two.jpg": b"2", "../out.jpg": b"3"}
+    archive = folder / f"all.{kind}"
+    if kind == "zip":
+        archive.write_bytes(zipped(contents))
+    else:
+        del contents["../out.jpg"]  # an error in a tar archive
+        with tarfile.open(archive, "w") as packed:
+            for name, content in contents.items():
+                (member := tarfile.TarInfo(name)).size = len(content)
+                packed.addfile(member, io.BytesIO(content))
+    (folder / "images").mkdir()
+    (folder / "images" / "own.jpg").write_bytes(b"own")
+    public_data.get(public_data.Part("images", archive.name, "https://x.invalid", count=2), folder)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {f"data/images/{name}.jpg" for name in ("own", "one", "two")}
 
 
 def test_checksums_and_addresses_are_whole():

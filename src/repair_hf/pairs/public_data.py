@@ -13,7 +13,6 @@ import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -214,24 +213,31 @@ def _download(part: Part, file: Path) -> None:
 
 
 def _unpack(part: Part, archive: Path, folder: Path) -> None:
-    """Take the file or folder of a part out of an archive."""
-    with TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:
-        try:
-            safely: Any = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
-            shutil.unpack_archive(archive, scratch, **safely)
-        except (shutil.ReadError, ValueError, EOFError, OSError) as error:
-            if is_full(error):
-                raise
-            reason = str(error).partition("\n")[0].rstrip(".:")
-            raise UserError(
-                f"{archive} cannot be unpacked: {reason}. Delete it, and type the command again."
-            ) from error
-        if not part.is_there(Path(scratch)):
-            needs = f"a folder `{part.name}` of {part.count:,} files" if part.count else f"`{part.name}`"
-            raise UserError(f"{archive} does not hold {needs}. Delete it, and type the command again.")
-        if (folder / part.name).is_dir():  # of an earlier attempt, and incomplete
-            shutil.rmtree(folder / part.name)
-        (Path(scratch) / part.name).replace(folder / part.name)
+    """Take the file or folder of a part out of an archive; other files of an existing folder stay."""
+    scratch, place = folder / f".{part.name}.unpacking", folder / part.name
+    shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
+    try:
+        safely: Any = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
+        shutil.unpack_archive(archive, scratch, **safely)
+        if (found := _member(part, scratch)) is None:
+            raise ValueError(f"it does not hold `{part.name}`" + f" with {part.count:,} files" * bool(part.count))
+        for path in found.iterdir() if place.is_dir() else ():
+            path.replace(place / path.name)
+        if not place.is_dir():
+            found.replace(place)
+    except (shutil.ReadError, ValueError, EOFError, OSError) as error:
+        if is_full(error):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        raise UserError(f"{archive} cannot be unpacked: {reason}. Delete it, and type the command again.") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _member(part: Part, scratch: Path) -> Path | None:
+    """Find a file, or the folder with enough files, in what an archive held."""
+    found = [path for path in (*scratch.rglob(part.name), scratch) if path.is_dir() == (part.count > 0)]
+    return next((path for path in found if not part.count or len(os.listdir(path)) >= part.count), None)
 
 
 def _from_hub(part: Part, folder: Path) -> None:

@@ -50,31 +50,16 @@ def read_listing(
     Raises:
         UserError: If there is no such source, or it is of no known kind.
     """
-    source, path = options.pairs, Path(options.pairs)
-    if data is not None or path.exists() or path.suffix == ".json":
-        is_annotation = data is None and path.suffix == ".json"
-        _refuse(
-            options, OF_COLUMNS if is_annotation else OF_HUB, "a table or a dataset" if is_annotation else "the Hub"
-        )
-        if is_annotation:
-            return _read_annotations(path, options, problems)
-    if data is not None:
-        # in one piece: `datasets` cannot add a column where others were added before and are not selected
-        parts = {name: _in_one_piece(part) for name, part in _by_split(data).items()}
-        return _list_rows(parts, options, splits, problems, Path.cwd())
-    folder = path if path.is_dir() else path.parent
-    table = path / "captions.jsonl" if path.is_dir() else path
-    if is_table(table):
-        return _list_rows({"train": load_table(table, problems)}, options, splits, problems, folder)
-    if path.is_file():
-        raise UserError(
-            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
-            "one of these, or the folder of a dataset."
-        )
-    parts = _by_split(_load_named(options))
-    if path.exists():
-        return _list_rows(parts, options, splits, problems, folder)
-    return _list_rows(parts, options, splits, problems, folder, own_folders(source))
+    path = Path(options.pairs)
+    if data is None and path.suffix == ".json":
+        _refuse(options, OF_COLUMNS, "a table or a dataset")
+        return _read_annotations(path, options, problems)
+    is_here = data is not None or path.exists()
+    if is_here:
+        _refuse(options, OF_HUB, "the Hub")
+    parts = _load_parts(options, data, problems)
+    folder = Path.cwd() if data is not None else path if path.is_dir() else path.parent
+    return _list_rows(parts, options, splits, problems, folder, None if is_here else own_folders(options.pairs))
 
 
 def load_any(source: str, config: str | None = None, revision: str | None = None) -> Dataset | DatasetDict:
@@ -99,14 +84,31 @@ def _read_annotations(file: Path, options: PairsOptions, problems: Problems) -> 
     return read_annotations(file, Path(options.image_folder), problems)
 
 
-def _load_named(options: PairsOptions) -> Dataset | DatasetDict:
+def _load_parts(options: PairsOptions, data: Dataset | DatasetDict | None, problems: Problems) -> dict[str, Dataset]:
+    """Load a table or a dataset by split."""
+    if data is None:
+        path = Path(options.pairs)
+        table = path / "captions.jsonl" if path.is_dir() else path
+        loaded = load_table(table, problems) if is_table(table) else _load_dataset(options)
+        return _by_split(loaded)
+    # in one piece: `datasets` cannot add a column where others were added before and are not selected
+    return {name: _in_one_piece(part) for name, part in _by_split(data).items()}
+
+
+def _load_dataset(options: PairsOptions) -> Dataset | DatasetDict:
+    source, path = options.pairs, Path(options.pairs)
+    if path.is_file():
+        raise UserError(
+            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
+            "one of these, or the folder of a dataset."
+        )
     try:
-        return load_any(options.pairs, options.pairs_config, options.pairs_revision)
+        return load_any(source, options.pairs_config, options.pairs_revision)
     except UNLOADABLE as error:
-        here = "" if Path(options.pairs).exists() else "is not a local file or folder, and "
+        here = "" if path.exists() else "is not a local file or folder, and "
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(
-            f"`{options.pairs}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
+            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
             "table, a COCO caption JSON, or the Hub id or folder of a dataset."
         ) from error
 
