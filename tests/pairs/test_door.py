@@ -113,6 +113,25 @@ def test_own_pairs_may_name_and_link_any_file(path_of, tmp_path, way, form):
     assert kinds(pairs) == ({} if opens else {"missing_image": 1})
 
 
+@pytest.mark.parametrize("form", ["captions.jsonl", "metadata.jsonl", "rows.csv"])
+def test_a_folder_whose_files_are_all_links(pairs_folder, tmp_path, form):
+    """The layout of `snapshot_download`, DVC and git-annex: content in one place, names in another."""
+    (blobs := tmp_path / "blobs").mkdir()
+    (data := tmp_path / "snapshots" / "c0ffee").mkdir(parents=True)
+    names = sorted(path.name for path in pairs_folder.glob("*.png"))
+    texts = {
+        "captions.jsonl": [json.dumps({"image": name, "captions": [name]}) for name in names],
+        "metadata.jsonl": [json.dumps({"file_name": name, "caption": name}) for name in names],
+        "rows.csv": ["image,caption", *(f"{name},{name}" for name in names)],
+    }
+    contents = {name: (pairs_folder / name).read_bytes() for name in names} | {form: "\n".join(texts[form]).encode()}
+    for number, (name, content) in enumerate(contents.items()):
+        (blobs / str(number)).write_bytes(content)
+        (data / name).symlink_to(f"../../blobs/{number}")
+    pairs = load_pairs(data / form if form == "rows.csv" else data, split="all", strict=True)
+    assert sorted(pairs.captions["caption"]) == names and len(pairs.images) == len(names)
+
+
 @pytest.fixture(scope="module")
 def good_records(records_folder):
     file = next(records_folder.glob("records/*.parquet"))
