@@ -52,13 +52,13 @@ def fetch_images(urls: Iterable[str]) -> dict[str, Fetched]:
     with client, ThreadPoolExecutor(AT_ONCE) as threads:
         found = threads.map(lambda url: _download(client, url, folder / names[url]), missing)
         new = dict(zip(missing, tqdm(found, "Downloading images", len(missing), delay=3, disable=None), strict=True))
+    old = {url: faults / name for url, name in names.items() if url not in new and not (folder / name).is_file()}
     if any((folder / name).is_file() for name in names.values()):
         for url, fault in new.items():
             if fault is not None:
                 (faults / names[url]).write_text(fault, encoding="utf-8")
-        if any(new.values()):
+        if old or any(new.values()):
             logger.warning("Addresses without an image stay left out. Delete %s to try them again.", faults)
-    old = {url: faults / name for url, name in names.items() if url not in new and not (folder / name).is_file()}
     new |= {url: file.read_text(encoding="utf-8") for url, file in old.items()}
     return {url: (folder / name, new.get(url)) for url, name in names.items()}
 
