@@ -185,7 +185,7 @@ PHRASES = {
     "less base": "change from …",
     "No ranks of two models": "",
     "all … rounds are done": "after … round…, as requested",
-    "is a list, also of one": "`captions` must be a list, even for one caption",
+    "is a list, also of one": "has no usable row; each needs an image and a caption",
     "Whom the repairs": "",
     "Where the images lie": "Folder of the images named in the caption JSON",
     "The old revision is whole": "Nothing changed on the Hub. Rerun to resume.",

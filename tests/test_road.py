@@ -87,7 +87,7 @@ def road(clip_folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr("spacy.load", lambda *_, **__: build_parser())
-        patch.setattr("repair_hf.pairs.words.load_tokenizer", lambda: str.split)
+        patch.setattr("repair_hf.evaluation.words.load_tokenizer", lambda: str.split)
         for provider in ("GEMINI", "OPENAI"):
             patch.setenv(f"{provider}_API_KEY", "none")
         for name in ("coco", "flickr30k"):

@@ -10,7 +10,7 @@ from benchmark_files import captioned
 from repair_hf.evaluation import judging
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.order import load_order, normalize
-from repair_hf.pairs.words import load_tokenizer
+from repair_hf.evaluation.words import load_tokenizer
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.toyworld.parsing import build_parser
 

@@ -40,6 +40,6 @@ def test_coco_has_its_published_captions(tmp_path):
     problems = Problems()
     listing = read_annotations(Path(COCO_CAPTIONS), tmp_path, problems)
     assert not problems.found()
-    counts = [len(captions) for captions in listing.captions]
+    counts = [len(row.captions) for row in listing.rows]
     assert (len(counts), sum(counts), min(counts), max(counts)) == (5000, 25014, 5, 7)
-    assert len(set(listing.images["image_id"])) == 5000
+    assert len({row.image_id for row in listing.rows}) == 5000

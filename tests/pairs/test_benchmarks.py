@@ -110,7 +110,7 @@ def test_bad_rows_of_karpathys_file(tmp_path):
     for row in (rows[0], rows[2]):
         PIL.Image.new("RGB", (2, 2)).save(tmp_path / row["filename"])
     pairs = load(file, "train")
-    assert kinds(pairs) == {"malformed_row": 1, "outside_folder": 2, "empty_caption": 2}
+    assert kinds(pairs) == {"malformed_row": 1, "missing_image": 2, "empty_caption": 2}
     assert pairs.captions["caption"][-1] == "left"
 
 

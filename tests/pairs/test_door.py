@@ -1,4 +1,4 @@
-"""No image of data leads out of the data's own folder, and no address in data is fetched."""
+"""What strangers give names no file but its own; own data may name and link any file. No address is fetched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from datasets import Dataset, Features, Image, Value, load_from_disk
 
 from repair_hf.cli.main import main
 from repair_hf.evaluation.winoground import load_winoground
+from repair_hf.pairs.cells import OutsideFolder, misplaced
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.rows import image_files
 from repair_hf.records.dataset import load_kept, load_records
 from repair_hf.runtime.options import UserError
 from tests.pairs.made_sources import kinds
@@ -60,17 +62,31 @@ def path_of(tmp_path, listener):
     return name
 
 
+def test_files_may_have_to_lie_in_given_folders(tmp_path):
+    for name in ("fetched", "private"):
+        (tmp_path / name).mkdir()
+        PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
+    (tmp_path / "fetched" / "link.png").symlink_to(tmp_path / "private" / "x.png")
+    names = ["fetched/x.png", "private/x.png", "fetched/../private/x.png", "fetched/link.png", "fetched/y.png"]
+    images = image_files(tmp_path / name for name in names)
+    found = misplaced(images, "image", [tmp_path / "fetched"])
+    assert [isinstance(found.get(row), OutsideFolder) for row in range(5)] == [False, True, True, True, False]
+    assert isinstance(found[4], FileNotFoundError) and 0 not in found
+
+
 def table_of(columns: dict, features: Features) -> pa.Table:
     return Dataset.from_dict(columns, features=features).data.table
 
 
-@pytest.mark.parametrize("form", ["parquet", "saved", "captions.jsonl", "coco"])
+@pytest.mark.parametrize("form", ["parquet", "saved", "captions.jsonl", "coco", "csv"])
 @pytest.mark.parametrize("way", WAYS)
-def test_pairs_leave_out_what_leads_outside(path_of, tmp_path, way, form):
+def test_own_pairs_may_name_and_link_any_file(path_of, tmp_path, way, form):
     path, data, good = path_of(way), tmp_path / "data", tmp_path / "data" / "good.png"
+    if "://" in path and form not in ("parquet", "saved"):
+        pytest.skip("an address in a table is downloaded, and a caption JSON names files alone")
     PIL.Image.new("RGB", (8, 8), "blue").save(good)
     cells = [{"bytes": None, "path": path}, {"bytes": None, "path": "good.png"}, {"bytes": None, "path": str(good)}]
-    options = {}
+    source, options = data, {}
     if form in ("parquet", "saved"):
         table = table_of({"image": cells, "caption": ["a", "b", "c"]}, PAIRS)
         if form == "parquet":
@@ -83,16 +99,37 @@ def test_pairs_leave_out_what_leads_outside(path_of, tmp_path, way, form):
     elif form == "captions.jsonl":
         rows = [{"image": cell["path"], "captions": ["a"]} for cell in cells[:2]]
         (data / form).write_text("\n".join(map(json.dumps, rows)))
+    elif form == "csv":
+        source = data / "rows.csv"
+        source.write_text("\n".join(["image,caption", *(f"{cell['path']},a" for cell in cells[:2])]))
     else:
         images = [{"id": k, "file_name": cell["path"]} for k, cell in enumerate(cells[:2])]
         captions = [{"id": k, "image_id": k, "caption": "a"} for k in range(2)]
-        (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
-        options = {"image_folder": data}
-    pairs = load_pairs(tmp_path / "coco.json" if options else data, split="all", **options)
-    assert {image.getpixel((0, 0)) for image in pairs.images["image"]} == {(0, 0, 255)}
-    found = kinds(pairs)
-    assert found.get("outside_folder", 0) + found.get("missing_image", 0) == 1
-    assert ("outside_folder" in found) == (way in WAYS[:3])
+        source, options = tmp_path / "coco.json", {"image_folder": data}
+        source.write_text(json.dumps({"images": images, "annotations": captions}))
+    pairs = load_pairs(source, split="all", **options)
+    opens = way in ("absolute", "parent", "link")
+    assert {image.getpixel((0, 0)) for image in pairs.images["image"]} == {(0, 0, 255), *[(255, 0, 0)] * opens}
+    assert kinds(pairs) == ({} if opens else {"missing_image": 1})
+
+
+@pytest.mark.parametrize("form", ["captions.jsonl", "metadata.jsonl", "rows.csv"])
+def test_a_folder_whose_files_are_all_links(pairs_folder, tmp_path, form):
+    """The layout of `snapshot_download`, DVC and git-annex: content in one place, names in another."""
+    (blobs := tmp_path / "blobs").mkdir()
+    (data := tmp_path / "snapshots" / "c0ffee").mkdir(parents=True)
+    names = sorted(path.name for path in pairs_folder.glob("*.png"))
+    texts = {
+        "captions.jsonl": [json.dumps({"image": name, "captions": [name]}) for name in names],
+        "metadata.jsonl": [json.dumps({"file_name": name, "caption": name}) for name in names],
+        "rows.csv": ["image,caption", *(f"{name},{name}" for name in names)],
+    }
+    contents = {name: (pairs_folder / name).read_bytes() for name in names} | {form: "\n".join(texts[form]).encode()}
+    for number, (name, content) in enumerate(contents.items()):
+        (blobs / str(number)).write_bytes(content)
+        (data / name).symlink_to(f"../../blobs/{number}")
+    pairs = load_pairs(data / form if form == "rows.csv" else data, split="all", strict=True)
+    assert sorted(pairs.captions["caption"]) == names and len(pairs.images) == len(names)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +185,25 @@ def test_records_may_name_files_of_their_own_and_push_wants_bytes(good_records, 
     assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
     assert main(["push", "records", str(data), "--repo", "me/x", "--dry-run"]) == 2
     assert "gives images of `edit_image` as paths" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["blobs", "elsewhere"])
+def test_links_of_a_snapshot_lead_to_its_blobs_alone(good_records, records_folder, tmp_path, target):
+    """The layout of `snapshot_download`: files are links to `../../blobs`."""
+    repo = tmp_path / "datasets--me--records"
+    snapshot = repo / "snapshots" / "c0ffee"
+    for folder in (snapshot.parent, repo / "blobs", tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+    cell = {"bytes": None, "path": "own.png"}
+    data = with_cell(good_records, records_folder, snapshot, "edit_image", cell)
+    place = (repo if target == "blobs" else tmp_path) / target / "1234"
+    PIL.Image.new("RGB", (8, 8), "blue").save(place, "PNG")
+    (snapshot / "own.png").symlink_to(place)
+    if target == "blobs":
+        assert load_records(data)[0]["edit_image"].getpixel((0, 0)) == (0, 0, 255)
+    else:
+        with pytest.raises(UserError, match="1 images of `edit_image` cannot be used"):
+            load_records(data)
 
 
 def test_push_sends_no_file_that_is_a_link_and_none_that_the_readme_hides(

@@ -26,17 +26,18 @@ def test_every_kind_of_bad_row_is_reported_and_left_out(folder, caplog):
     rows[5]["captions"] = ["", "what is left"]
     rows += [rows[6], {"image": "/etc/hostname", "captions": ["x"]}, {"image": "../a.png", "captions": ["x"]}]
     rows += [{"image": "absent.png", "captions": ["x"]}, {"image": "x" * 5000, "captions": ["x"]}]
-    rows += ["{torn", '{"image": 3, "captions": []}', '{"image": "a.png", "captions": "a"}', "", "[1]"]
+    rows += ["{torn", {"image": rows[7]["image"], "captions": "a text alone"}, "", "[1]"]
     with caplog.at_level(logging.WARNING):
         pairs = load_pairs(write(folder, rows), split="all")
-    of_images = {"missing_image": 3, "corrupt_image": 2, "image_without_captions": 2}
-    assert kinds(pairs) == {"malformed_row": 4, "outside_folder": 2, "empty_caption": 3} | of_images
+    of_images = {"missing_image": 4, "corrupt_image": 3, "image_without_captions": 2}
+    assert kinds(pairs) == {"malformed_row": 2, "empty_caption": 3} | of_images
     examples = {problem.kind: problem.examples for problem in pairs.problems}
-    assert examples["malformed_row"] == ("line 18", "line 19", "line 20")
+    assert examples["malformed_row"] == ("line 18", "line 21")
     assert examples["empty_caption"] == ("green_square.png#0", "green_square.png#1", "green_triangle.png#0")
     assert pairs.images["image_id"][:] == [row["image"] for row in rows[5:12]]
     assert pairs.captions[0] == {"caption_id": "green_triangle.png#1", "caption": "what is left", "image_index": 0}
-    assert "left out 2 images that cannot be decoded ('red_square.png', 'red_triangle.png')" in caplog.text
+    assert "a text alone" in pairs.captions["caption"][:]
+    assert "left out 3 images that cannot be decoded ('red_square.png', 'red_triangle.png'," in caplog.text
 
 
 def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
@@ -50,7 +51,7 @@ def test_bad_rows_of_a_coco_file(pairs_folder, tmp_path):
     file = tmp_path / "captions.json"
     file.write_text(json.dumps({"images": images, "annotations": annotations}))
     pairs = load_pairs(file, image_folder=pairs_folder, split="all")
-    single = dict.fromkeys(("outside_folder", "unknown_image", "missing_image", "empty_caption"), 1)
+    single = dict.fromkeys(("unknown_image", "missing_image", "empty_caption", "image_without_captions"), 1)
     assert kinds(pairs) == {"malformed_row": 2, "duplicate_id": 2} | single
     assert len(pairs.images) == len(pairs.captions) == 12
 
@@ -90,7 +91,7 @@ def test_a_dataset_of_the_hub_names_no_file_of_this_machine(pairs_folder, monkey
     """Paths in a downloaded dataset must not read files of this machine, which could reach an LLM provider."""
     paths = sorted(map(str, pairs_folder.glob("*.png")))[:2]
     rows = Dataset.from_dict({"image": paths, "caption": ["one", "two"]}).cast_column("image", Image())
-    monkeypatch.setattr("repair_hf.pairs.loading.load_any", lambda *named: rows)
+    monkeypatch.setattr("repair_hf.pairs.sources.load_any", lambda *named: rows)
     assert len(load_pairs(str(pairs_folder.parent), split="all").images) == 2  # a folder of one's own
     with pytest.raises(UserError, match="`me/photos` holds no usable image.*2 images outside the data's folder"):
         load_pairs("me/photos", split="all")
@@ -112,7 +113,7 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
     for name, lines in (
         ("empty", ""),
         ("no images", json.dumps({"image": "x.png", "captions": ["a"]})),
-        ("other form", '\n{"image": "0.png", "caption": "a \\u00e9"}\n{"image": "1.png"}\n'),
+        ("torn", '\n{"image": "0.png", "cap\n[1]\n'),
     ):
         (folder / name).mkdir()
         (folder / name / "captions.jsonl").write_text(lines)
@@ -129,17 +130,13 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("empty", {}, "it is empty"),
+        ("empty", {}, "has no usable row"),
         ("no images", {}, "holds no usable image with a caption: 1 image that does not exist"),
-        (
-            "other form",
-            {},
-            r'Write lines such as {"image": .*`captions` must be a list, even for one.* is .{"image": "0.png"',
-        ),
+        ("torn", {}, "has no usable row.*In JSON Lines: {"),
         ("absent", {}, r"is not a local file or folder, and cannot be loaded as a dataset: .*[^.]\. Give a folder"),
         ("good/red_circle.png", {}, r"is a file; only tables \(.csv, .tsv, .jsonl, .parquet\) and caption JSONs"),
-        ("good/captions.jsonl", {}, r"no column `caption`; it has \['image', 'captions'\]"),
-        ("good/captions.jsonl", {"caption_column": "captions", "image_id_column": "x"}, "Set `image_id_column`"),
+        ("good/captions.jsonl", {"caption_column": "text"}, r"no column `text`; it has \['image', 'captions'\]"),
+        ("good", {"image_id_column": "x"}, "Set `image_id_column`"),
         ("empty/captions.jsonl", {}, "has no usable row"),
         ("latin.csv", {}, "latin.csv cannot be read as a table: 'utf-8' codec"),
         ("script", {}, "cannot be loaded as a dataset: Dataset scripts are no longer supported"),
@@ -147,8 +144,12 @@ def sources(pairs_folder, tmp_path_factory) -> Path:
         ("list.json", {}, "`image_folder` must be the folder of the images"),
         ("list.json", {"image_folder": "."}, "needs the lists `images` and `annotations`"),
         ("torn.json", {"image_folder": "."}, "is not JSON"),
-        ("good", {"image_folder": "."}, r"`image_folder` \. is for a caption JSON"),
-        ("good", {"caption_column": "text"}, "`image_column` image and `caption_column` text are for a table"),
+        ("list.json", {"image_folder": ".", "group": "shop"}, "`group` shop: only for a table or a dataset"),
+        (
+            "good",
+            {"pairs_config": "english", "pairs_revision": "v1"},
+            "`pairs_config` english and `pairs_revision` v1",
+        ),
         ("renamed", {}, r"no column `caption`; it has \['image', 'text'\]. Set `caption_column`"),
         ("paths", {}, "holds no usable image with a caption: 1 image that does not exist"),
         ("numbers", {}, "must hold a string or a list of strings"),

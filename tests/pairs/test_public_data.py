@@ -25,16 +25,14 @@ from repair_hf.cli.main import main
 from repair_hf.evaluation import aro, sugarcrepe
 from repair_hf.pairs import benchmarks, public_data
 from repair_hf.pairs.dataset import load_pairs
-from repair_hf.pairs.downloads import unpack
-from repair_hf.runtime.options import UserError
 
-KARPATHY, TRAIN = "cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip", "train2014.zip"
-COCO = "images.cocodataset.org/zips"
+KARPATHY, TRAIN, VAL = "caption_datasets.zip", "train2014.zip", "val2014.zip"
 
 
-class Mirror(BaseHTTPRequestHandler):
-    """Serves `files` by path, with ranges; breaks the connection after `cuts[path]` bytes, once."""
+class Host(BaseHTTPRequestHandler):
+    """Serves `files` by name, with ranges; breaks the connection after `cuts[path]` bytes, once."""
 
+    url: str
     files: dict[str, bytes]
     cuts: dict[str, int]
     asked: list[tuple[str, str | None]]
@@ -56,11 +54,12 @@ class Mirror(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirror(monkeypatch):
-    served = type("Served", (Mirror,), {"files": {}, "cuts": {}, "asked": []})
+def host(monkeypatch):
+    served = type("Served", (Host,), {"files": {}, "cuts": {}, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv(public_data.MIRROR, f"http://127.0.0.1:{server.server_address[1]}")
+        served.url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr(benchmarks, "SIZES", SIZES)
         yield served
         server.shutdown()
@@ -73,21 +72,21 @@ def zipped(files: dict[str, Path | bytes]) -> bytes:
     return out.getvalue()
 
 
-def serve(mirror: type[Mirror], monkeypatch, name: str, bodies: dict[str, bytes], counts: dict[str, int]) -> None:
+def serve(host: type[Host], monkeypatch, name: str, bodies: dict[str, bytes], counts: dict[str, int]) -> None:
     """Serve the downloads of a dataset by the name of their part, and expect their size, checksum and count."""
     parts = []
     for part in public_data.SETS[name].parts:
         if part.name in bodies:
             body = bodies[part.name]
-            mirror.files[part.source.partition("://")[2]] = body
+            host.files[part.file] = body
             known = {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()} if part.sha256 else {}
-            part = replace(part, **known)
+            part = replace(part, source=f"{host.url}/{part.file}", **known)
         parts.append(replace(part, count=counts.get(part.name, part.count)))
     monkeypatch.setitem(public_data.SETS, name, replace(public_data.SETS[name], parts=tuple(parts)))
 
 
 @pytest.fixture
-def coco(mirror, monkeypatch, pairs_folder, tmp_path):
+def coco(host, monkeypatch, pairs_folder, tmp_path):
     """COCO with 6 photographs in train2014 and as many in val2014."""
     recipe = {"pairs": str(tmp_path / "made" / "dataset_coco.json"), "image_folder": str(tmp_path / "made")}
     (tmp_path / "made").mkdir()
@@ -96,37 +95,36 @@ def coco(mirror, monkeypatch, pairs_folder, tmp_path):
     for name in ("train2014", "val2014"):
         files = sorted((tmp_path / "made" / name).iterdir())
         bodies[name] = zipped({f"{name}/": b""} | {f"{name}/{file.name}": file for file in files})
-    serve(mirror, monkeypatch, "coco", bodies, {"train2014": 6, "val2014": 6})
+    serve(host, monkeypatch, "coco", bodies, {"train2014": 6, "val2014": 6})
     return tmp_path / "coco"
 
 
-def test_a_download_that_broke_off_goes_on_and_fits_the_other_commands(coco, mirror, capsys):
-    mirror.cuts[f"{COCO}/{TRAIN}"] = 1000
-    assert main(["data", "coco", "--output", str(coco)]) == 1
-    said = capsys.readouterr().err
-    assert "stopped after 1,000 bytes" in said and "Rerun the same command to resume." in said
+def test_a_download_that_broke_off_goes_on_and_fits_the_other_commands(coco, host, capsys):
+    host.cuts[TRAIN] = 1000
+    coco.mkdir()
+    (coco / f"{VAL}.part").write_bytes(host.files[VAL][:700])  # of a command that was killed
     assert main(["data", "coco", "--output", str(coco)]) == 0
     said = capsys.readouterr().out
-    assert mirror.asked == [(KARPATHY, None), *((f"{COCO}/{name}", wanted) for name, wanted in ASKED)]
+    assert host.asked == [(KARPATHY, None), (TRAIN, None), (TRAIN, None), (VAL, "bytes=700-")]
     assert "train 6, train+restval 8, val 2, test 2 images" in said and "next: repair-hf mine --pairs" in said
     names = {path.name for path in coco.iterdir()}
     assert names == {"dataset_coco.json", "train2014", "val2014"}
     pairs = load_pairs(coco / "dataset_coco.json", image_folder=coco, benchmark="coco", with_restval=True)
     assert len(pairs.images) == 8
-    assert main(["data", "coco", "--output", str(coco)]) == 0 and len(mirror.asked) == 4  # all of it is there
+    assert main(["data", "coco", "--output", str(coco)]) == 0 and len(host.asked) == 4  # all of it is there
 
 
-ASKED = ((TRAIN, None), (TRAIN, "bytes=1000-"), ("val2014.zip", None))
+def test_a_host_without_the_file_stops_the_command(coco, host, capsys):
+    del host.files[TRAIN]
+    assert main(["data", "coco", "--output", str(coco)]) == 1
+    assert "404" in (said := capsys.readouterr().err) and "Rerun the same command to resume." in said
 
 
-def test_a_wrong_checksum_deletes_the_file(coco, mirror, capsys):
-    path = f"{COCO}/{TRAIN}"
-    mirror.files[path] = mirror.files[path][:-1] + b"?"
+def test_a_wrong_checksum_deletes_the_file(coco, host, capsys):
+    host.files[TRAIN] = host.files[TRAIN][:-1] + b"?"
     assert main(["data", "coco", "--output", str(coco)]) == 2
-    assert re.search(
-        r"train2014.zip .* has the SHA-256 checksum \w{64} instead of \w{64}; it was deleted. Type the",
-        capsys.readouterr().err,
-    )
+    said = capsys.readouterr().err
+    assert re.search(r"train2014.zip .* has the SHA-256 checksum \w{64} instead of \w{64}; it was deleted", said)
     assert {each.name for each in coco.iterdir()} == {"dataset_coco.json"}
 
 
@@ -142,26 +140,26 @@ def test_a_wrong_checksum_deletes_the_file(coco, mirror, capsys):
         ),
     ],
 )
-def test_a_folder_that_is_there_is_checked(change, said, coco, mirror, tmp_path, monkeypatch, capsys):
-    serve(mirror, monkeypatch, "coco", {}, {"val2014": 0} if "lacks" in said else {})
+def test_a_folder_that_is_there_is_checked(change, said, coco, host, tmp_path, monkeypatch, capsys):
+    serve(host, monkeypatch, "coco", {}, {"val2014": 0} if "lacks" in said else {})
     change(tmp_path / "made")
     (tmp_path / "made" / "val2014").touch() if "lacks" in said else None
     assert main(["data", "coco", "--output", str(tmp_path / "made")]) == 2
-    assert said in capsys.readouterr().err and mirror.asked == []
+    assert said in capsys.readouterr().err and host.asked == []
 
 
-def test_flickr30k_names_the_form_and_takes_what_it_gives(mirror, monkeypatch, pairs_folder, tmp_path, capsys):
+def test_flickr30k_names_the_form_and_takes_what_it_gives(host, monkeypatch, pairs_folder, tmp_path, capsys):
     made, folder = tmp_path / "made", tmp_path / "flickr30k"
     made.mkdir()
     recipe = {"pairs": str(made / "dataset_flickr30k.json"), "image_folder": str(made / "flickr30k-images")}
     make_data(pairs_folder, recipe | {"benchmark": "flickr30k"})
     captions = zipped({"dataset_flickr30k.json": Path(recipe["pairs"])})
-    serve(mirror, monkeypatch, "flickr30k", {"dataset_flickr30k.json": captions}, {"flickr30k-images": 12})
+    serve(host, monkeypatch, "flickr30k", {"dataset_flickr30k.json": captions}, {"flickr30k-images": 12})
     words = ["data", "flickr30k", "--output", str(folder)]
     assert main([*words, "--dry-run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "non-commercial research" in said and "needs you" in said and "To do by hand: Fill in the form" in said
-    assert not folder.exists() and mirror.asked == []
+    assert not folder.exists() and host.asked == []
     assert main(words) == 2
     assert "https://shannon.cs.illinois.edu/DenotationGraph/: Fill in the form" in (said := capsys.readouterr().err)
     assert f"{folder / 'flickr30k-images.tar.gz'}. Then type the command again." in said
@@ -170,33 +168,31 @@ def test_flickr30k_names_the_form_and_takes_what_it_gives(mirror, monkeypatch, p
     assert main(words) == 0 and "train 6, val 2, test 2 images" in capsys.readouterr().out
 
 
-def test_aro_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsys):
+def test_aro_is_checked_by_its_cases(host, monkeypatch, tmp_path, capsys):
     rows = {name: vg_rows(kind, [f"g{k}" for k in range(8)]) for name, kind in aro.KIND.items()}
     monkeypatch.setattr(aro, "PUBLISHED", dict.fromkeys(rows, 8))
     colors = {f"images/{row['image_path']}" for row in rows["vg_relation"]}
     Image.new("RGB", (40, 40)).save(picture := io.BytesIO(), "PNG")
     bodies = {aro.FILES[name]: json.dumps(some).encode() for name, some in rows.items()}
     bodies["images"] = b"<html>Google Drive is busy</html>"
-    parts = tuple(replace(part, members="*" if part.count else None) for part in public_data.SETS["aro"].parts)
-    monkeypatch.setitem(public_data.SETS, "aro", replace(public_data.SETS["aro"], parts=parts))
-    serve(mirror, monkeypatch, "aro", bodies, {})
+    serve(host, monkeypatch, "aro", bodies, {})
     words = ["data", "aro", "--output", str(tmp_path / "aro")]
     assert main([*words, "--dry-run"]) == 0
-    assert "missing   images: size unknown, checked by content, from https://drive" in capsys.readouterr().out
+    assert "missing   images: size unknown, checked by content, from http://" in capsys.readouterr().out
     assert main(words) == 2
     assert (
         f"Open it in a browser, and save the download as {tmp_path / 'aro' / 'vgr_vga_images.zip'}."
         in capsys.readouterr().err
     )
-    serve(mirror, monkeypatch, "aro", bodies | {"images": zipped(dict.fromkeys(colors, picture.getvalue()))}, {})
+    serve(host, monkeypatch, "aro", bodies | {"images": zipped(dict.fromkeys(colors, picture.getvalue()))}, {})
     assert main(words) == 0 and "vg_relation 8, vg_attribution 8 cases" in capsys.readouterr().out
 
 
-def test_sugarcrepe_is_checked_by_its_cases(mirror, monkeypatch, tmp_path, capsys):
+def test_sugarcrepe_is_checked_by_its_cases(host, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sugarcrepe, "SUGARCREPE", dict.fromkeys(sugarcrepe.SUGARCREPE, 2))
     row = {"filename": "a.jpg", "caption": "a dog", "negative_caption": "a cat"}
     bodies = {f"{name}.json": json.dumps({"0": row, "1": row}).encode() for name in sugarcrepe.SUGARCREPE}
-    serve(mirror, monkeypatch, "sugarcrepe", bodies | {"val2017": zipped({"val2017/a.jpg": b"?"})}, {"val2017": 1})
+    serve(host, monkeypatch, "sugarcrepe", bodies | {"val2017": zipped({"val2017/a.jpg": b"?"})}, {"val2017": 1})
     assert main(["data", "sugarcrepe", "--output", str(tmp_path / "s")]) == 0
     assert "14 cases" in capsys.readouterr().out
 
@@ -221,37 +217,39 @@ def test_winoground_names_the_login_and_is_downloaded_with_it(tmp_path):
         assert client.main(*words)[::2] == (2, refused.format(403))
         client.run("os.environ['HF_TOKEN'] = 'hf_accepted'")
         code, said, _ = client.main(*words)
-        assert code == 0 and "data  400 cases" in said and f"--compositional winoground={folder}" in said
+        assert code == 0 and "400 cases" in said and f"--compositional winoground={folder}" in said
         asked = len(hub.requests)
         assert client.main(*words)[0] == 0 and len(hub.requests) == asked  # all of it is there
         client.close()
 
 
+@pytest.mark.parametrize("damage", ["cut short", "another folder", "too few files"])
+def test_an_archive_that_is_not_whole_leaves_nothing_behind(damage, coco, host, monkeypatch, capsys):
+    body = zipped({f"{'val2013' if damage == 'another folder' else 'train2014'}/{k}.jpg": b"?" for k in range(5)})
+    serve(host, monkeypatch, "coco", {"train2014": body[:-30] if damage == "cut short" else body}, {})
+    assert main(["data", "coco", "--output", str(coco)]) == 2
+    assert "Delete it, and type the command again" in capsys.readouterr().err
+    assert {each.name for each in coco.iterdir()} == {"dataset_coco.json", TRAIN}
+
+
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_an_archive_is_unpacked_flat_and_only_where_files_are_missing(kind, tmp_path):
-    contents = {
-        "a/one.jpg": b"1111",
-        "a/b/two.jpg": b"2222",
-        "../../three.jpg": b"3333",
-        "a/.four.jpg": b"4",
-        "five.txt": b"5",
-    }
-    (archive := tmp_path / "archive").write_bytes(zipped(contents))
-    if kind == "tar":
-        with tarfile.open(archive, "w:gz") as packed:
+def test_unpacking_adds_to_a_folder_and_writes_nowhere_else(kind, tmp_path):
+    (folder := tmp_path / "data").mkdir()
+    contents = {"top/images/one.jpg": b"1", "top/images/two.jpg": b"2", "../out.jpg": b"3"}
+    archive = folder / f"all.{kind}"
+    if kind == "zip":
+        archive.write_bytes(zipped(contents))
+    else:
+        del contents["../out.jpg"]  # an error in a tar archive
+        with tarfile.open(archive, "w") as packed:
             for name, content in contents.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
+                (member := tarfile.TarInfo(name)).size = len(content)
                 packed.addfile(member, io.BytesIO(content))
-    (folder := tmp_path / "images").mkdir()
-    (folder / "one.jpg").write_bytes(b"kept")
-    (folder / "two.jpg").write_bytes(b"2")
-    unpack(archive, folder, "*.jpg")
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert found == {"one.jpg": b"kept", "two.jpg": b"2222", "three.jpg": b"3333"}
-    archive.write_bytes(archive.read_bytes()[:40])
-    with pytest.raises(UserError, match="cannot be unpacked: .* Delete it, and type the command again"):
-        unpack(archive, folder, "*.jpg")
+    (folder / "images").mkdir()
+    (folder / "images" / "own.jpg").write_bytes(b"own")
+    public_data.get(public_data.Part("images", archive.name, "https://x.invalid", count=2), folder)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {f"data/images/{name}.jpg" for name in ("own", "one", "two")}
 
 
 def test_checksums_and_addresses_are_whole():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import PIL.Image
+import PIL.ImageColor
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Image, concatenate_datasets
 
@@ -106,6 +108,45 @@ def test_ids_that_are_numbered_in_each_split_name_different_images(tmp_path, for
     assert [image.getpixel((0, 0)) for image in pairs.images["image"]][::3] == [(255, 0, 0), (255, 255, 255)]
 
 
+@pytest.mark.parametrize("column", ["filename", "image_id"])
+def test_one_id_for_different_pictures_is_an_id_for_each(tmp_path, caplog, column):
+    """`0.png` in the folder of every class, each picture in two rows; a copy of other bytes is the same picture."""
+    rows = []
+    for color in ("red", "green", "blue"):
+        (tmp_path / color).mkdir()
+        PIL.Image.new("RGB", (8, 8), color).save(tmp_path / color / "0.png")
+        rows += [{"image": f"{color}/0.png", column: "0.png", "caption": f"{color} {k}"} for k in range(2)]
+    PIL.Image.new("RGB", (8, 8), "red").save(tmp_path / "copy.png", compress_level=0)
+    rows += [{"image": "copy.png", column: "0.png", "caption": "red copy"}]
+    rows += [{"image": "absent.png", column: "0.png", "caption": "absent"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pairs = load_pairs(tmp_path / "rows.jsonl", split="all")
+    found = content(pairs)
+    assert list(found.values()) == [
+        ["red 0", "red 1", "red copy"],
+        ["green 0", "green 1"],
+        ["blue 0", "blue 1"],
+    ]
+    assert list(found)[0] == "0.png" and len(set(found)) == 3
+    for image, captions in zip(pairs.images["image"], found.values(), strict=True):
+        assert image.getpixel((0, 0)) == PIL.ImageColor.getrgb(captions[0].split()[0])
+    (warning, _) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert "1, such as '0.png' for 4 images" in warning and "image_id_column" in warning
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows if "green" not in row["caption"]))
+    assert set(content(load_pairs(tmp_path / "rows.jsonl", split="all"))) < set(found)  # ids stay when rows go
+
+
+def test_a_karpathy_json_may_repeat_a_name_in_other_folders(tmp_path):
+    rows = []
+    for color in ("red", "green"):
+        (tmp_path / color).mkdir()
+        PIL.Image.new("RGB", (8, 8), color).save(tmp_path / color / "0.png")
+        rows.append({"filepath": color, "filename": "0.png", "split": "train", "sentences": [{"raw": color}]})
+    (tmp_path / "karpathy.json").write_text(json.dumps({"images": rows}))
+    pairs = load_pairs(tmp_path / "karpathy.json", image_folder=tmp_path, strict=True)
+    assert sorted(content(pairs).values()) == [["green"], ["red"]]
+
+
 def test_a_folder_may_be_called_like_a_reader_of_datasets(pairs_folder, tmp_path, monkeypatch):
     (tmp_path / "parquet").mkdir()
     as_dataset(pairs_folder).to_parquet(tmp_path / "parquet" / "train.parquet")
@@ -166,11 +207,10 @@ def test_every_layout_gives_the_same_images_captions_and_splits(pairs_folder, tm
     for split in ("all", "train", "validation", "test"):
         given = content(load_pairs(source, split=split, strict=True, **options))
         assert given == content(load_pairs(pairs_folder, split=split)) != {}
-    line = (
-        f"{source} has no split column; split by image: 9 / 2 / 1 (train / validation / test). "
-        "--split all uses all images."
-    )
-    assert caplog.messages.count(line) == 3  # not for `all`
+    warnings = [each.message for each in caplog.records if each.levelname == "WARNING" and str(source) in each.message]
+    assert [re.findall(r"\d+ of its 12|9 / 2 / 1|--split all", line) for line in warnings] == [
+        [f"{count} of its 12", "9 / 2 / 1", "--split all"] for count in (9, 2, 1)
+    ]  # not for `all`
     said = f"{source}: merged 24 rows into 12 images; each keeps all of its captions."
     assert (said in caplog.messages) == (layout in ("CSV", "TSV", "image folder", "saved, a row per caption"))
 
@@ -203,5 +243,5 @@ def test_bad_rows_of_a_table(folder):
     )
     pairs = load_pairs(table, split="all")
     assert content(pairs) == {"red_circle.png": ["a", "5"]}
-    ones = ("malformed_row", "outside_folder", "empty_caption", "image_without_captions")
+    ones = ("malformed_row", "missing_image", "empty_caption", "image_without_captions")
     assert kinds(pairs) == dict.fromkeys(ones, 1)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from repair_hf.llm.answers import AnswerError, read_answer
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.sources import read_folder
+from repair_hf.pairs.sources import read_listing
 from repair_hf.records.answers import read_answers
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.command_line import parse
@@ -104,12 +104,12 @@ def test_captions_leave_out_bad_lines(tmp_path, lines):
     (tmp_path / "captions.jsonl").write_bytes(b"\n".join(lines))
     problems = Problems()
     try:
-        listing = read_folder(tmp_path, None, problems)
+        listing = read_listing(PairsOptions(str(tmp_path)), None, ("all",), problems)
     except UserError as error:
-        assert "can be used. Write lines such as" in str(error)
+        assert "\n" not in str(error)
     else:
         n_lines = sum(bool(line.strip()) for line in b"\n".join(lines).split(b"\n"))
-        assert len(listing.captions) + sum(problem.count for problem in problems.found()) == n_lines
+        assert len(listing.rows) + sum(problem.count for problem in problems.found()) == n_lines
 
 
 @MANY
@@ -125,7 +125,7 @@ def test_caption_files_leave_out_bad_rows_or_are_one_line(tmp_path, data):
     except UserError as error:
         assert "\n" not in str(error)
     else:
-        assert len(listing.captions) == len(listing.images)
+        assert len(listing.rows) == len(listing.images)
 
 
 def test_a_caption_with_half_a_pair_is_a_bad_row_of_its_file(tmp_path):
@@ -133,7 +133,7 @@ def test_a_caption_with_half_a_pair_is_a_bad_row_of_its_file(tmp_path):
     captions = [{"id": k, "image_id": 1, "caption": text} for k, text in enumerate(["good", HALF])]
     (tmp_path / "x.json").write_text(json.dumps({"images": images, "annotations": captions}))
     problems = Problems()
-    assert read_annotations(tmp_path / "x.json", tmp_path, problems).captions == [["good"]]
+    assert [row.captions for row in read_annotations(tmp_path / "x.json", tmp_path, problems).rows] == [["good"]]
     assert [str(each) for each in problems.found()] == [
         "2 rows in another format than the source's ('images[1]', 'annotations[1]')"
     ]

@@ -165,7 +165,7 @@ def test_what_could_do_harm_is_not_decoded(what, tmp_path):
     tracemalloc.stop()
     with pytest.raises(UnreadableImage, match="at most" if what == "too many bytes" else complaint):
         sources_of(str(tmp_path / "a.png")).url(0)
-    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows, [])
+    looked_at = inspect_images(sources_of({"bytes": data, "path": None})._rows)
     assert looked_at[0].problem == ("too_large_image" if "more" in what or "many" in what else "corrupt_image")
 
 

@@ -12,8 +12,7 @@ EPILOG = """examples:
   repair-hf data coco --output data/coco --dry-run
   repair-hf data coco --output data/coco
 
-A folder that holds parts already is checked and used. An interrupted download is resumed. The environment variable
-REPAIR_HF_DATA_ENDPOINT names a mirror: MIRROR/cs.stanford.edu/... in place of https://cs.stanford.edu/..."""
+A folder that holds parts already is checked and used. An interrupted download is resumed."""
 
 
 def flickr30k(stage: StageOptions) -> None:
@@ -73,29 +72,25 @@ def _karpathy(name: str, folder: Path) -> str:
 def _aro(name: str, folder: Path) -> str:
     from repair_hf.evaluation.aro import FILES, load_visual_genome
 
-    cases = {benchmark: load_visual_genome(benchmark, str(folder), []) for benchmark in FILES}
-    _suggest_evaluation([f"{benchmark}={folder}" for benchmark in cases])
-    return ", ".join(f"{benchmark} {len(found):,}" for benchmark, found in cases.items()) + " cases"
+    return _cases({part: len(load_visual_genome(part, str(folder), [])) for part in FILES}, folder)
 
 
 def _sugarcrepe(name: str, folder: Path) -> str:
     from repair_hf.evaluation.sugarcrepe import load_sugarcrepe
 
-    cases = load_sugarcrepe(folder, [])
-    _suggest_evaluation([f"{name}={folder}"])
-    return f"{len(cases):,} cases"
+    return _cases({name: len(load_sugarcrepe(folder, []))}, folder)
 
 
 def _winoground(name: str, folder: Path) -> str:
     from repair_hf.evaluation.winoground import load_winoground
 
-    cases = load_winoground(str(folder), [])
-    _suggest_evaluation([f"{name}={folder}"])
-    return f"{len(cases):,} cases"
+    return _cases({name: len(load_winoground(str(folder), []))}, folder)
 
 
-def _suggest_evaluation(benchmarks: list[str]) -> None:
-    suggest("evaluate", "MODEL", "--pairs", "...", "--compositional", *benchmarks, "--output", "runs/compositional")
+def _cases(counts: dict[str, int], folder: Path) -> str:
+    named = [f"{benchmark}={folder}" for benchmark in counts]
+    suggest("evaluate", "MODEL", "--pairs", "...", "--compositional", *named, "--output", "runs/compositional")
+    return ", ".join(f"{benchmark} {count:,}" for benchmark, count in counts.items()) + " cases"
 
 
 _OPTIONS = (StageOptions,)

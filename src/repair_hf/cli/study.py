@@ -114,7 +114,7 @@ def _study(
 
 def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_drawn: bool) -> None:
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
-    from repair_hf.pairs.words import load_parser
+    from repair_hf.evaluation.words import load_parser
     from repair_hf.study.methods.registry import check_installed
     from repair_hf.synthesis.models import check_editor, find_usable_llm
     from repair_hf.synthesis.synthesize import check_models

@@ -6,20 +6,18 @@ and caption is stored, and embedded, once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
 
 from repair_hf.evaluation.hub import EncodedImages
-from repair_hf.pairs.cells import OutsideFolder, file_within
 from repair_hf.pairs.images import UNDECODABLE, in_rgb, open_image
-from repair_hf.pairs.sources import is_outside
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 
@@ -128,11 +126,12 @@ def find_photographs(names: Sequence[str], folders: Sequence[Path]) -> dict[str,
     """Map the names that are found to paths: in one of the folders, by the relative name or by its last part."""
     found: dict[str, Path] = {}
     for name in dict.fromkeys(names):
-        if is_outside(name):  # a data file must not name files outside the folders
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts:  # a data file must not name files outside the folders
             continue
-        for folder, part in product(folders, (name, Path(name).name)):
-            with suppress(OutsideFolder, FileNotFoundError):
-                found.setdefault(name, file_within(part, [folder]))
+        for folder, part in product(folders, (name, path.name)):
+            if os.path.isfile(folder / part):  # no error for any name
+                found.setdefault(name, folder / part)
     return found
 
 

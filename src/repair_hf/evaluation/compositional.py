@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repair_hf.pairs.words import MODEL
+from repair_hf.evaluation.words import MODEL
 from repair_hf.runtime.options import SEEDS, PairsOptions, UserError, opt
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def load_benchmarks(options: CompositionalOptions, pairs: Pairs, pairs_options: 
 
 def _order(parser: str, options: CompositionalOptions, pairs: Pairs, pairs_options: PairsOptions) -> Cases:
     from repair_hf.evaluation.order import load_order
-    from repair_hf.pairs.words import load_parser, load_tokenizer
+    from repair_hf.evaluation.words import load_parser, load_tokenizer
     from repair_hf.toyworld.parsing import build_parser
 
     benchmark = "order"

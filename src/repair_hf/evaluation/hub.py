@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.cells import undecoded
-from repair_hf.pairs.loading import UNLOADABLE, load_any
+from repair_hf.pairs.sources import UNLOADABLE, load_any
 from repair_hf.runtime.options import UserError
 
 

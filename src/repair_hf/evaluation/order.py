@@ -37,8 +37,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from repair_hf.evaluation.cases import Cases, Metric, first_is_right, numbered
+from repair_hf.evaluation.words import ADJECTIVES, NOUNS
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.words import ADJECTIVES, NOUNS
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -31,19 +31,19 @@ def admit_images(rows: Dataset, source: str | Path, columns: Sequence[str], *, d
     rows, folders = anchored(rows, columns, source), own_folders(source)
     for column in columns:
         _refuse({row: str(error) for row, error in misplaced(rows, column, folders).items()}, source, column)
-    for column, unusable in (_undecodable(rows, columns, folders) if decode and columns else {}).items():
+    for column, unusable in (_undecodable(rows, columns) if decode and columns else {}).items():
         _refuse(unusable, source, column)
     return rows
 
 
-def _undecodable(rows: Dataset, columns: Sequence[str], folders: Sequence[Path]) -> dict[str, dict[int, str]]:
+def _undecodable(rows: Dataset, columns: Sequence[str]) -> dict[str, dict[int, str]]:
     """Return by column why images cannot be decoded, by row. An image that stands in many rows is decoded once."""
     cells = concatenate_datasets([undecoded(rows, column).rename_column(column, "image") for column in columns])
     is_there = cells.with_format("arrow")[:]["image"].is_valid()
     there = is_there.to_numpy().nonzero()[0]
     numbers = np.array(equal_cells(cells := cells.select(there), "image"))
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
-    looks = inspect_images(cells.select(first), folders)
+    looks = inspect_images(cells.select(first))
     found: dict[str, dict[int, str]] = {column: {} for column in columns}
     for place, look in zip(there.tolist(), which.tolist(), strict=True):
         if problem := looks[look].problem:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from repair_hf.pairs.annotations import read_annotations
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.sources import Listing
+from repair_hf.pairs.rows import Row
 from repair_hf.runtime.options import UserError
 
 
@@ -98,22 +98,22 @@ class BenchmarkSplit:
             )
 
 
-def rows_of_benchmark(expected: BenchmarkSplit, listing: Listing, ids: list[str], rows: list[int]) -> list[int]:
+def rows_of_benchmark(expected: BenchmarkSplit, rows: list[Row], *, has_splits: bool) -> list[Row]:
     """Return the rows of a split that belong to a benchmark.
 
     Raises:
         UserError: If the source has no splits, or the split is of another size.
     """
-    if listing.splits is None:
+    if not has_splits:
         raise UserError(
             f"`{expected.source}` has no splits, but `{expected.benchmark}` needs one. Give Karpathy's JSON or a "
             "dataset with its splits, or leave out `benchmark`."
         )
-    expected.check_listed(len(rows), sum(len(listing.captions[row]) for row in rows))
+    expected.check_listed(len(rows), sum(len(row.captions) for row in rows))
     if not expected.is_drawn:
         return rows
-    drawn = draw_coco30k([ids[row] for row in rows])
-    return [row for row in rows if ids[row] in drawn]
+    drawn = draw_coco30k([row.image_id for row in rows])
+    return [row for row in rows if row.image_id in drawn]
 
 
 def check_karpathy(benchmark: str, file: Path, image_folder: Path) -> dict[str, int]:
@@ -122,16 +122,14 @@ def check_karpathy(benchmark: str, file: Path, image_folder: Path) -> dict[str, 
     Raises:
         UserError: If a split has another size, or files are missing.
     """
-    problems, found = Problems(), {}
-    listing = read_annotations(file, image_folder, problems)
-    cells = zip(listing.splits or [], listing.captions, listing.images["image"], strict=True)
-    rows = [(split, len(captions), cell["path"]) for split, captions, cell in cells]
+    listing, found = read_annotations(file, image_folder, Problems()), {}
     for name in SIZES[benchmark]:
-        of_split = [count for split, count, _ in rows if split in name.split("+")]
+        of_split = [len(row.captions) for row in listing.rows if row.split in name.split("+")]
         BenchmarkSplit(benchmark, name, str(file)).check_listed(len(of_split), sum(of_split))
         found[name] = len(of_split)
-    if missing := [path for _, _, path in rows if not Path(path).is_file()]:
-        raise UserError(f"{image_folder} lacks {len(missing):,} of {len(rows):,} images, such as {missing[0]}.")
+    paths = [cell["path"] for cell in listing.images["image"]]
+    if missing := [path for path in paths if not Path(path).is_file()]:
+        raise UserError(f"{image_folder} lacks {len(missing):,} of {len(paths):,} images, such as {missing[0]}.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""The one door for images: a cell holds the bytes of an image file, or the path of one in the data's own folder.
+"""Cells of images: the bytes of an image file, or its path. What strangers give may name its own files only.
 
-`datasets` opens any path and fetches any address when it decodes or embeds a cell, so a stranger's data could read
-files of this machine. Behind this door a path is absolute, and `images.inspect_images` checks where it leads.
+`datasets` opens any path and fetches any address when it decodes or embeds a cell, so a dataset of the Hub could read
+files of this machine. Therefore paths are made absolute, and those of strangers are checked.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ class OutsideFolder(OSError):
 
 
 def own_folders(source: str | Path) -> list[Path]:
-    """Return the folders that hold the files of a local dataset, or of one of the Hub once it is fetched."""
-    if (path := Path(source)).exists():
-        return [path if path.is_dir() else path.parent]
+    """Return the folders that hold the files of a local dataset, or of one of the Hub once it is fetched.
+
+    The files of a snapshot in the Hub's cache are links to its `blobs`.
+    """
+    if (path := Path(source).absolute()).exists():
+        folder = path if path.is_dir() else path.parent
+        return [folder, *(place.parent / "blobs" for place in folder.parents if place.name == "snapshots")]
     fetched = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=str(source), repo_type="dataset")
     return [fetched, Path(config.DOWNLOADED_DATASETS_PATH), Path(config.EXTRACTED_DATASETS_PATH)]
 

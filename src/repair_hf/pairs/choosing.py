@@ -11,11 +11,9 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from datasets import Dataset
-
 from repair_hf.pairs.benchmarks import BenchmarkSplit, rows_of_benchmark
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.sources import Listing
+from repair_hf.pairs.rows import Listing, Row
 from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
@@ -24,51 +22,51 @@ PARTS = ("train", "validation", "test")  # of a source without splits
 
 
 def rows_of_split(
-    listing: Listing,
-    ids: list[str],
-    wanted: Sequence[str],
-    expected: BenchmarkSplit | None,
-    problems: Problems,
-    source: str,
-) -> list[int]:
+    listing: Listing, wanted: Sequence[str], expected: BenchmarkSplit | None, problems: Problems, source: str
+) -> list[Row]:
     """Return the rows of some splits, which must be those of the benchmark `expected`, if any."""
-    rows = list(range(len(ids)))
+    rows = listing.rows
     if wanted != ("all",) and rows:
-        splits = _parts(listing.images, source) if listing.splits is None else listing.splits
+        rows = rows if listing.has_splits else _with_parts(rows, wanted[0], source)
         for row in rows:
-            if splits[row] is None:
-                problems.add("no_split", ids[row])
-        have = {name for row in rows if (name := splits[row]) is not None}
+            if row.split is None:
+                problems.add("no_split", row.image_id)
+        have = {row.split for row in rows if row.split is not None}
         needed = wanted if expected is None else wanted[:1]  # some benchmarks have `restval` in `train` already
         if absent := [name for name in needed if name not in have]:
             raise UserError(
                 f"`{source}` has no image in split `{absent[0]}`; it has {sorted(have)}. "
                 "Choose one of these, or `all` to take everything."
             )
-        rows = [row for row in rows if splits[row] in wanted]
-    return rows if expected is None else rows_of_benchmark(expected, listing, ids, rows)
+        rows = [row for row in rows if row.split in wanted]
+    return rows if expected is None else rows_of_benchmark(expected, rows, has_splits=listing.has_splits)
 
 
-def draw_images(rows: list[int], ids: Sequence[str], most: int | None) -> list[int]:
+def draw_images(rows: list[Row], most: int | None) -> list[Row]:
     """Draw at most so many rows and keep their order; None keeps all. A larger draw contains every smaller one."""
     if most is None:
         return rows
-    return sorted(sorted(rows, key=lambda row: _hash(f"drawn {ids[row]}"))[:most])
+    drawn = sorted(range(len(rows)), key=lambda place: _hash(f"drawn {rows[place].image_id}"))[:most]
+    return [rows[place] for place in sorted(drawn)]
 
 
-def _parts(images: Dataset, source: str) -> Sequence[str | None]:
+def _with_parts(rows: list[Row], wanted: str, source: str) -> list[Row]:
     """Split images by a hash of their ids, or of their groups, and say so."""
-    names: list[str] = images["group" if "group" in images.features else "image_id"][:]
-    parts = [{8: "validation", 9: "test"}.get(int.from_bytes(_hash(name)) % 10, "train") for name in names]
+    parts = [
+        {8: "validation", 9: "test"}.get(int.from_bytes(_hash(row.group or row.image_id)) % 10, "train")
+        for row in rows
+    ]
     counts = Counter(parts)
-    sizes = " / ".join(f"{counts[part]:,}" for part in PARTS)
-    logger.info(
-        "%s has no split column; split by image: %s (%s). --split all uses all images.",
+    logger.warning(
+        "%s names no splits (a lone `train` is none): %s of its %s images are used. Split by image: %s (%s). "
+        "--split all uses all images.",
         source,
-        sizes,
+        f"{counts[wanted]:,}",
+        f"{len(rows):,}",
+        " / ".join(f"{counts[part]:,}" for part in PARTS),
         " / ".join(PARTS),
     )
-    return parts
+    return [row._replace(split=part) for row, part in zip(rows, parts, strict=True)]
 
 
 def _hash(name: str) -> bytes:

@@ -5,28 +5,27 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 
 from repair_hf.pairs.benchmarks import BenchmarkSplit, check_name
 from repair_hf.pairs.choosing import draw_images, rows_of_split
-from repair_hf.pairs.images import content_digest, inspect_images, redraw
+from repair_hf.pairs.images import Inspection, content_digest, inspect_images, redraw
 from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
-from repair_hf.pairs.reading import COLUMNS, read_listing
-from repair_hf.pairs.sources import Columns, Listing
+from repair_hf.pairs.rows import Listing, Row
+from repair_hf.pairs.sources import read_listing
 from repair_hf.runtime.options import PairsOptions, UserError, expect
 
 logger = logging.getLogger(__name__)
 
-
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
-Most = tuple[int | None, int | None]  # images of the split, and captions of each image
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
 
@@ -53,8 +52,8 @@ class Pairs:
         cls,
         data: Dataset | DatasetDict,
         *,
-        image: str = COLUMNS.image,
-        caption: str = COLUMNS.caption,
+        image: str = PairsOptions.image_column,
+        caption: str = PairsOptions.caption_column,
         image_id: str | None = None,
         split: str = "all",
         strict: bool = False,
@@ -69,7 +68,7 @@ class Pairs:
             >>> pairs = Pairs.from_dataset(ds["train"], caption="captions")
         """
         expect(data, (Dataset, DatasetDict), "data", "a Dataset or a DatasetDict; `load_pairs` takes a path or Hub id")
-        columns: Any = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
+        columns = {"image_column": image, "caption_column": caption, "image_id_column": image_id}
         return load_pairs(data, split=split, strict=strict, **columns)
 
     def __len__(self) -> int:
@@ -110,151 +109,89 @@ class Pairs:
         return order, starts
 
 
-def load_pairs(
-    source: str | Path | Dataset | DatasetDict,
-    *,
-    split: str = "train",
-    image_folder: str | Path | None = None,
-    image_column: str = COLUMNS.image,
-    caption_column: str = COLUMNS.caption,
-    image_id_column: str | None = None,
-    group: str | None = None,
-    strict: bool = False,
-    benchmark: str | None = None,
-    with_restval: bool = False,
-    max_images: int | None = None,
-    max_captions: int | None = None,
-    pairs_config: str | None = None,
-    pairs_revision: str | None = None,
-    private_urls: bool = False,
-    stream: bool = False,
-) -> Pairs:
+def load_pairs(source: str | Path | Dataset | DatasetDict, **options: Any) -> Pairs:
     """Load pairs, and leave out what cannot be used.
 
     Args:
         source: Folder with `captions.jsonl` (keys `image`, `captions`, `split`), table (CSV, TSV, JSONL, Parquet),
             caption JSON of COCO or Karpathy, Hub id, dataset or its folder. Equal image files are one image.
-        split: Which split; `all` takes everything.
-        image_folder: Folder that the paths of a caption JSON, table or dataset start from. Default: that of the table.
-        image_column: Column that holds the image, its path or, in a table, its address (http or https).
-        caption_column: Column that holds the caption or a list of captions; or several columns, with commas.
-        image_id_column: Column whose rows of one value are one image. Default: `image_id`, `filename`, `cocoid`, `id`.
-        group: Column or key whose rows of one value (a product) stay in one split and are no negatives of each other.
-        strict: Raise an error if anything is wrong with the data.
-        benchmark: A key of `benchmarks.SIZES`; a split that is not the benchmark's, or lacks images, raises an error.
-        with_restval: Count Karpathy's split `restval` as part of `train`.
-        max_images: Most images of the split; a fixed draw. All by default.
-        max_captions: Most captions of an image: the first ones. All by default.
-        pairs_config: Configuration of a dataset of the Hub.
-        pairs_revision: Its branch, tag or commit.
-        private_urls: Download images of a table from addresses of this machine and of private networks too.
-        stream: Stream a dataset of the Hub into the cache, split by split; an interrupted stream is resumed.
+        options: `split` (default: `train`; `all` takes everything), `image_folder`, `caption_column` and the other
+            options that `repair-hf mine --help-all` lists under *pairs*, by the names of their flags.
 
     Raises:
         UserError: If the source cannot be read, has no such split, is not the benchmark, or has nothing usable.
-        RunStopped: If a stream breaks off.
 
     Example:
         >>> load_pairs("photos", split="all").captions[0]["caption"]
     """
-    named, of_hub = (image_column, caption_column, image_id_column, group), (pairs_config, pairs_revision)
-    columns = Columns(*named, None if image_folder is None else Path(image_folder), *of_hub, private_urls, stream)
-    return _load(source, columns, split, strict, benchmark, with_restval, (max_images, max_captions))
+    right = "a folder, a Hub id, a Dataset or a DatasetDict (not streamed)"
+    expect(source, (str, Path, Dataset, DatasetDict), "source", right)
+    known = {each.name for each in fields(PairsOptions)} - {"pairs"}
+    if unknown := sorted(set(options) - known):
+        raise UserError(f"`load_pairs` has no option {unknown}; it takes {sorted(known)}.")
+    data = source if isinstance(source, Dataset | DatasetDict) else None
+    name = str(source) if data is None else f"the {type(source).__name__}"
+    return _load(PairsOptions(name, **options), data)
 
 
 def load_wanted(options: PairsOptions, split: str | None = None) -> Pairs:
     """Load the pairs that a command's options name; `split` overrides theirs."""
-    named = asdict(options) | ({} if split is None else {"split": split})
-    return load_pairs(named.pop("pairs"), **named)
+    return _load(options if split is None else replace(options, split=split), None)
 
 
-def _load(
-    given: Any, columns: Columns, split: str, strict: bool, benchmark: str | None, with_restval: bool, most: Most
-) -> Pairs:
-    (source, data), problems, expected = _named(given), Problems(), None
-    if benchmark is not None:
-        expected = BenchmarkSplit(benchmark, check_name(benchmark, split, with_restval=with_restval), source)
-    wanted = (split, "restval") if with_restval and split == "train" else (split,)
-    listing = read_listing(source, problems, wanted, columns, data)
+def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
+    """Load the pairs of a source, or of `data`, a dataset in memory that `options.pairs` names in messages."""
+    source, split, problems, expected = options.pairs, options.split, Problems(), None
+    if options.benchmark is not None:
+        name = check_name(options.benchmark, split, with_restval=options.with_restval)
+        expected = BenchmarkSplit(options.benchmark, name, source)
+    splits = (split, "restval") if options.with_restval and split == "train" else (split,)
+    listing = read_listing(options, data, splits, problems)
     listing = merge_rows(listing, source, by_id_alone=expected is not None)
-    all_ids: list[str] = listing.images["image_id"][:]
-    rows = rows_of_split(listing, all_ids, wanted, expected, problems, source)
-    whole = (len(rows), sum(len(listing.captions[row]) for row in rows)) if any(most) else None
-    rows = draw_images(rows, all_ids, most[0])
-    ids, images, captions, looks = _admitted(listing, rows, all_ids, most[1], expected, problems)
-    _report(problems, source, strict, is_empty=not ids)
-    table = _caption_table(ids, captions)
+    rows = rows_of_split(listing, splits, expected, problems, source)
+    is_part = options.max_images is not None or options.max_captions is not None
+    whole = (len(rows), sum(len(row.captions) for row in rows)) if is_part else None
+    rows, looks = _usable(listing, draw_images(rows, options.max_images), expected, problems)
+    _report(problems, options, is_empty=not rows)
+    images, captions = _image_table(listing, rows, looks, options), _caption_table(rows, options.max_captions)
     if expected is not None:
-        logger.info("%s %s: %d images, %d captions.", benchmark, expected.split, len(images), len(table))
-    return Pairs(images.cast_column("image", Image(mode="RGB")), table, problems.found(), looks, whole)
+        logger.info("%s %s: %d images, %d captions.", expected.benchmark, expected.split, len(images), len(captions))
+    return Pairs(images, captions, problems.found(), tuple(each.look for each in looks), whole)
 
 
-def _named(source: Any) -> tuple[str, Dataset | DatasetDict | None]:
-    """Return the name of a source for messages, and the dataset if it is one in memory."""
-    given = "a folder, a Hub id, a Dataset or a DatasetDict (not streamed)"
-    expect(source, (str, Path, Dataset, DatasetDict), "source", given)
-    is_data = isinstance(source, Dataset | DatasetDict)
-    return (f"the {type(source).__name__}", source) if is_data else (str(source), None)
-
-
-def _admitted(
-    listing: Listing,
-    rows: Sequence[int],
-    ids: list[str],
-    most_captions: int | None,
-    expected: BenchmarkSplit | None,
-    problems: Problems,
-) -> tuple[list[str], Dataset, list[dict[int, str]], tuple[str, ...]]:
-    """Return the ids, images, captions and looks of what can be used of some rows."""
-    captions = {row: _texts(ids[row], listing.captions[row], problems) for row in rows}
+def _usable(
+    listing: Listing, wanted: list[Row], expected: BenchmarkSplit | None, problems: Problems
+) -> tuple[list[Row], list[Inspection]]:
+    """Return the rows with an image and a caption that can be used, and what was found out about their images."""
+    rows = [row._replace(captions=_texts(row, problems)) for row in wanted]
     if expected is not None:
-        expected.check_captions(sum(len(listing.captions[row]) - len(captions[row]) for row in rows))
-    images, usable, looks = _decodable(listing, [row for row in rows if captions[row]], ids, problems)
+        expected.check_captions(problems.count("empty_caption"))
+    rows = [row for row in rows if any(row.captions)]
+    found = inspect_images(listing.images.select([row.image for row in rows]))
+    for row, each in zip(rows, found, strict=True):
+        if each.problem is not None:
+            problems.add(each.problem, row.image_id)
+    usable = [(row, each) for row, each in zip(rows, found, strict=True) if each.problem is None]
     if expected is not None:
-        expected.check_images([ids[row] for row in rows], [ids[row] for row in usable])
-    return [ids[row] for row in usable], images, [_first(captions[row], most_captions) for row in usable], looks
+        expected.check_images([row.image_id for row in wanted], [row.image_id for row, _ in usable])
+    return [row for row, _ in usable], [each for _, each in usable]
 
 
-def _texts(image_id: str, captions: list[Any], problems: Problems) -> dict[int, str]:
-    """Return the usable captions of an image by their place among all of its captions, stripped."""
-    texts = {}
-    for place, caption in enumerate(captions):
-        if isinstance(caption, str) and caption.strip():
-            texts[place] = caption.strip()
-        else:
-            problems.add("empty_caption", f"{image_id}#{place}")
-    if not texts:
-        problems.add("image_without_captions", image_id)
+def _texts(row: Row, problems: Problems) -> list[str | None]:
+    """Return an image's captions, stripped; None in the place of one that cannot be used."""
+    texts = [text.strip() or None if isinstance(text, str) else None for text in row.captions]
+    for place, text in enumerate(texts):
+        if text is None:
+            problems.add("empty_caption", f"{row.image_id}#{place}")
+    if not any(texts):
+        problems.add("image_without_captions", row.image_id)
     return texts
 
 
-def _first(texts: dict[int, str], most: int | None) -> dict[int, str]:
-    return dict(list(texts.items())[:most])
-
-
-def _decodable(
-    listing: Listing, rows: list[int], ids: list[str], problems: Problems
-) -> tuple[Dataset, list[int], tuple[str, ...]]:
-    """Return the images that can be decoded, their rows and their looks."""
-    looks = dict(zip(rows, inspect_images(listing.images.select(rows), listing.folders), strict=True))
-    for row, look in looks.items():
-        if look.problem is not None:
-            problems.add(look.problem, ids[row])
-    rows = [row for row in rows if looks[row].problem is None]
-    images = listing.images.select(rows)
-    if transparent := {place for place, row in enumerate(rows) if looks[row].is_transparent}:
-        logger.info("%d of %d images are transparent; they get a white background.", len(transparent), len(rows))
-    if deep := {place for place, row in enumerate(rows) if looks[row].is_deep}:
-        logger.info("%d of %d images have grey values of over 8 bits; they are scaled to 8.", len(deep), len(rows))
-    if transparent or deep:
-        images = redraw(images, transparent | deep)
-    return images, rows, tuple(looks[row].look for row in rows)
-
-
-def _report(problems: Problems, source: str, strict: bool, is_empty: bool) -> None:
-    found = problems.found()
+def _report(problems: Problems, options: PairsOptions, *, is_empty: bool) -> None:
+    found, source = problems.found(), options.pairs
     listed = "; ".join(map(str, found))
-    if found and strict:
+    if found and options.strict:
         raise UserError(f"`{source}` has {listed}. Repair them, or leave out `strict` to skip them.")
     if is_empty:
         raise UserError(f"`{source}` holds no usable image with a caption: {listed or 'it is empty'}.")
@@ -262,10 +199,34 @@ def _report(problems: Problems, source: str, strict: bool, is_empty: bool) -> No
         logger.warning("%s: left out %s.", source, problem)
 
 
-def _caption_table(image_ids: list[str], captions: list[dict[int, str]]) -> Dataset:
-    named = [
-        (f"{image_id}#{place}", caption, index)
-        for index, (image_id, texts) in enumerate(zip(image_ids, captions, strict=True))
-        for place, caption in texts.items()
+def _image_table(listing: Listing, rows: list[Row], looks: Sequence[Inspection], options: PairsOptions) -> Dataset:
+    """Return the images of some rows; those that are transparent or deeper than 8 bits are drawn in plain RGB."""
+    images, places = listing.images, [row.image for row in rows]
+    if changed := [place for place, look in enumerate(looks) if look.is_transparent or look.is_deep]:
+        logger.info(
+            "%d of %d images are transparent or have more than 8 bits; they are drawn in plain RGB, on white.",
+            len(changed),
+            len(rows),
+        )
+        drawn = redraw(images.select([places[place] for place in changed]))
+        for number, place in enumerate(changed, len(images)):
+            places[place] = number
+        images = concatenate_datasets([images, drawn])
+    columns = {"image_id": [row.image_id for row in rows]}
+    if options.group is not None:
+        columns["group"] = [row.group or row.image_id for row in rows]
+    for name, values in columns.items():  # in full length: `add_column` would copy the images of a selection
+        of_place = dict(zip(places, values, strict=True))
+        images = images.add_column(name, [of_place.get(place, "") for place in range(len(images))])
+    images = images.select(places).select_columns(["image_id", "image", *list(columns)[1:]])
+    return images.cast_column("image", Image(mode="RGB"))
+
+
+def _caption_table(rows: Sequence[Row], most: int | None) -> Dataset:
+    """Return the captions of some rows, at most the first so many of each."""
+    table = [
+        (f"{row.image_id}#{place}", text, index)
+        for index, row in enumerate(rows)
+        for place, text in islice(((place, text) for place, text in enumerate(row.captions) if text), most)
     ]
-    return Dataset.from_dict(dict(zip(CAPTIONS, zip(*named, strict=True), strict=True)), features=CAPTIONS)
+    return Dataset.from_dict(dict(zip(CAPTIONS, zip(*table, strict=True), strict=True)), features=CAPTIONS)

@@ -1,39 +1,36 @@
 """Download the images that a table names by address, once, into the cache of Hugging Face's assets.
 
-A table may come from a stranger, so only http and https are spoken, and by default with public addresses only. The
-host is looked up here and the request sent to the very address that was checked: a name cannot lead elsewhere later.
+An address that cannot be used is remembered too. So every stage finds the same rows, whether or not the address
+answers again. Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import ipaddress
+import logging
 import os
-import socket
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 from huggingface_hub import cached_assets_path
-from tqdm.asyncio import tqdm
+from tqdm.auto import tqdm
 
-from repair_hf.pairs.images import MAX_BYTES
+from repair_hf.pairs.images import MAX_BYTES, UNDECODABLE, open_image
 
-SCHEMES = ("http", "https")
+logger = logging.getLogger(__name__)
+
 SECONDS = 60.0  # for one image, with redirects
 REDIRECTS = 5
 AT_ONCE = 16
+Fetched = tuple[Path, str | None]  # the file of an image, and why it is not there
 
 
-class Unfetched(Exception):
-    """Why an image cannot be downloaded."""
-
-
-def is_address(name: str | None) -> bool:
-    """Whether the name of an image is an address, of whatever scheme."""
-    return name is not None and "://" in name
+def is_address(name: str) -> bool:
+    """Return whether the name of an image is an address, of whatever scheme."""
+    return "://" in name
 
 
 def fetched_folder() -> Path:
@@ -41,91 +38,58 @@ def fetched_folder() -> Path:
     return cached_assets_path("repair_hf", "images")
 
 
-def fetch_images(urls: Iterable[str], *, private: bool = False) -> dict[str, Path | Unfetched]:
-    """Download images that are not in the cache yet; return the file of each, or why there is none.
+def fetch_images(urls: Iterable[str]) -> dict[str, Fetched]:
+    """Download images that are not in the cache yet; return the file of each, and why it is not there, if so.
 
-    `private` also allows addresses of this machine and of private networks.
+    Faults are remembered unless every address has one: then the network may be down.
     """
-    with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
-        return thread.submit(asyncio.run, _fetch_all(dict.fromkeys(urls), private)).result()
+    folder = fetched_folder()
+    (faults := folder / "failed").mkdir(parents=True, exist_ok=True)
+    names = {url: hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:40] for url in urls}
+    missing = [url for url, name in names.items() if not any((place / name).is_file() for place in (folder, faults))]
+    headers = {"User-Agent": "repair-hf", "Accept-Encoding": "identity"}
+    client = httpx.Client(timeout=SECONDS, max_redirects=REDIRECTS, follow_redirects=True, headers=headers)
+    with client, ThreadPoolExecutor(AT_ONCE) as threads:
+        found = threads.map(lambda url: _download(client, url, folder / names[url]), missing)
+        new = dict(zip(missing, tqdm(found, "Downloading images", len(missing), delay=3, disable=None), strict=True))
+    old = {url: faults / name for url, name in names.items() if url not in new and not (folder / name).is_file()}
+    if any((folder / name).is_file() for name in names.values()):
+        for url, fault in new.items():
+            if fault is not None:
+                (faults / names[url]).write_text(fault, encoding="utf-8")
+        if old or any(new.values()):
+            logger.warning("Addresses without an image stay left out. Delete %s to try them again.", faults)
+    new |= {url: file.read_text(encoding="utf-8") for url, file in old.items()}
+    return {url: (folder / name, new.get(url)) for url, name in names.items()}
 
 
-async def _fetch_all(urls: Iterable[str], private: bool) -> dict[str, Path | Unfetched]:
-    folder, turns = fetched_folder(), asyncio.Semaphore(AT_ONCE)
-    # without kept connections: those of one address may belong to several hosts
-    limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=SECONDS, limits=limits, trust_env=False) as client:
-
-        async def fetch(url: str) -> tuple[str, Path | Unfetched]:
-            file = folder / hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-            async with turns:
-                try:
-                    if not file.is_file():
-                        async with asyncio.timeout(SECONDS):
-                            await _download(client, url, file, private)
-                    return url, file
-                except Unfetched as error:
-                    return url, error
-                except TimeoutError:
-                    return url, Unfetched(f"no whole image within {SECONDS:g} s")
-                except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, socket.gaierror) as error:
-                    return url, Unfetched(f"{type(error).__name__} {error}".strip())
-
-        return dict(await tqdm.gather(*map(fetch, urls), desc="Downloading images", delay=3, disable=None))
-
-
-async def _download(client: httpx.AsyncClient, name: str, file: Path, private: bool) -> None:
-    url = httpx.URL(name)
-    for _ in range(REDIRECTS + 1):
-        if url.scheme not in SCHEMES or not url.host or (url.port or 0) > 65535:
-            raise Unfetched("not an http or https address")
-        address = await _checked_address(url, private)
-        request = client.build_request(
-            "GET",
-            url.copy_with(host=f"[{address}]" if address.version == 6 else str(address)),
-            headers={"Host": url.netloc.decode(), "Accept-Encoding": "identity", "User-Agent": "repair-hf"},
-            extensions={"sni_hostname": url.raw_host.decode()},
-        )
-        response = await client.send(request, stream=True)
-        try:
-            if response.has_redirect_location:
-                url = url.join(response.headers["Location"])
-                continue
-            if response.status_code != 200:
-                raise Unfetched(f"HTTP {response.status_code}")
-            return await _save(response, file)
-        finally:
-            await response.aclose()
-    raise Unfetched(f"more than {REDIRECTS} redirects")
-
-
-async def _checked_address(url: httpx.URL, private: bool) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Look up a host; all of its addresses must be public, unless private ones are allowed."""
-    port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
-    addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in found]
-    for address in addresses:
-        if not private and not _is_public(address):
-            raise Unfetched(f"{address} is a private address; `private_urls` allows it")
-    return addresses[0]
-
-
-def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is one of the public internet, and holds no other address (IPv6 only)."""
-    if address.version == 6 and (address.ipv4_mapped or address.sixtofour or address.teredo):
-        return False
-    is_unicast = address.version == 4 or address in ipaddress.ip_network("2000::/3")
-    return address.is_global and is_unicast and not address.is_multicast
-
-
-async def _save(response: httpx.Response, file: Path) -> None:
-    draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+def _download(client: httpx.Client, url: str, file: Path) -> str | None:
+    """Download an image; return why it cannot be used, if so."""
+    draft, end = file.with_name(f".{file.name}.{os.getpid()}.tmp"), time.monotonic() + SECONDS
     try:
-        with draft.open("wb") as out:
-            async for chunk in response.aiter_raw():
-                if out.tell() + len(chunk) > MAX_BYTES:
-                    raise Unfetched(f"more than {MAX_BYTES:,} bytes")
-                out.write(chunk)
+        with client.stream("GET", url) as response:
+            if response.status_code != 200:
+                return f"HTTP {response.status_code}"
+            with draft.open("wb") as out:
+                for chunk in response.iter_raw():
+                    if out.tell() + len(chunk) > MAX_BYTES:
+                        return f"more than {MAX_BYTES:,} bytes"
+                    if time.monotonic() > end:
+                        return f"no whole image within {SECONDS:g} s"
+                    out.write(chunk)
+        if fault := _fault(draft):
+            return fault
         draft.replace(file)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        return f"{type(error).__name__} {error}".strip()
     finally:
         draft.unlink(missing_ok=True)
+    return None
+
+
+def _fault(file: Path) -> str | None:
+    try:
+        open_image(str(file)).close()
+    except UNDECODABLE as error:
+        return f"not an image ({type(error).__name__})"
+    return None

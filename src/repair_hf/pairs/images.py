@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +21,10 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 from datasets import Dataset
+from huggingface_hub import cached_assets_path
 from tqdm.auto import tqdm
 
-from repair_hf.pairs.cells import OutsideFolder, file_within, undecoded
-from repair_hf.pairs.png import lacks_rows, may_lack_rows
+from repair_hf.pairs.cells import undecoded
 
 # Pillow's errors for a file that it cannot decode: SyntaxError for broken PNG chunks, TypeError and AttributeError for
 # tags of the wrong type.
@@ -45,6 +44,8 @@ FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 2**28 // 3  # 256 MB when decoded
 MAX_RATIO = 100  # of the sides; a processor that resizes the shorter side to 384 makes 15 million pixels of it
+REDRAWN_AT_ONCE = 50  # images in memory
+ABSENT = "absent"  # the look of a cell without an image
 THREADS = 8  # opening files waits mostly for the disk
 
 
@@ -58,18 +59,18 @@ class Inspection(NamedTuple):
     problem: str | None  # a key of `KINDS`
     is_transparent: bool = False
     is_deep: bool = False
-    look: str = ""  # equal for files of one format that have equal pixels; seldom for others
+    look: str = ""  # equal for files of one format that have equal pixels, seldom for others; empty if unknown
 
 
-def inspect_images(images: Dataset, folders: Sequence[str | Path], column: str = "image") -> list[Inspection]:
-    """Check each image of a column by decoding it. Files must lie in one of `folders` after links are resolved."""
+def inspect_images(images: Dataset, column: str = "image") -> list[Inspection]:
+    """Check each image of a column by decoding it."""
     found: list[Inspection] = []
     with (
         ThreadPoolExecutor(THREADS) as threads,
         tqdm(total=len(images), desc="Checking images", delay=3, disable=None) as bar,
     ):
         for some in _cells(images, column):
-            found += threads.map(partial(_inspect, folders=folders), some)
+            found += threads.map(_inspect, some)
             bar.update(len(some))
     return found
 
@@ -84,19 +85,24 @@ def equal_pixels(images: Dataset, looks: Sequence[str]) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
-def redraw(images: Dataset, rows: set[int]) -> Dataset:
-    """Replace the images at `rows` by their `in_rgb` versions, so that every reader sees the same pixels."""
+def redraw(images: Dataset) -> Dataset:
+    """Return the `in_rgb` versions of some images, so that every reader sees the same pixels.
 
-    def draw(row: dict, index: int) -> dict:
-        if index not in rows:
-            return row
-        with open_cell(row["image"]) as image:
-            image = in_rgb(PIL.ImageOps.exif_transpose(image))
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        return {"image": {"bytes": buffer.getvalue(), "path": row["image"]["path"]}}
+    They are kept in the cache, not in memory.
+    """
+    file = cached_assets_path("repair_hf", "redrawn") / f"{content_digest(images)}.arrow"
+    title = "Drawing images in plain RGB"
+    return images.map(
+        _drawn, features=images.features, cache_file_name=str(file), writer_batch_size=REDRAWN_AT_ONCE, desc=title
+    )
 
-    return images.map(draw, with_indices=True, features=images.features, desc="Drawing images in plain RGB")
+
+def _drawn(row: dict) -> dict:
+    with open_cell(row["image"]) as image:
+        image = in_rgb(PIL.ImageOps.exif_transpose(image))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return {"image": {"bytes": buffer.getvalue(), "path": row["image"]["path"]}}
 
 
 def in_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
@@ -215,17 +221,13 @@ def _cells(images: Dataset, column: str) -> Iterator[list[dict | None]]:
         yield some[column]
 
 
-def _inspect(cell: dict | None, folders: Sequence[str | Path]) -> Inspection:
+def _inspect(cell: dict | None) -> Inspection:
     if cell is None or (cell["bytes"] is None and not cell["path"]):
+        return Inspection("missing_image", look=ABSENT)
+    if cell["bytes"] is None and not os.path.isfile(cell["path"]):  # a device or a pipe may never end
         return Inspection("missing_image")
     try:
-        if cell["bytes"] is None:
-            file_within(cell["path"], folders)
         return _decoded(cell)
-    except OutsideFolder:
-        return Inspection("outside_folder")
-    except FileNotFoundError:
-        return Inspection("missing_image")
     except TooLarge:
         return Inspection("too_large_image")
     except UNDECODABLE:
@@ -234,25 +236,22 @@ def _inspect(cell: dict | None, folders: Sequence[str | Path]) -> Inspection:
 
 def _decoded(cell: dict) -> Inspection:
     with open_cell(cell) as image:
-        has_alpha, has_depth = is_transparent(image), is_deep(image)
-        is_png = image.format == "PNG"
+        has_alpha, has_depth, is_png = is_transparent(image), is_deep(image), image.format == "PNG"
         if is_png:
             image.verify()  # the checksums, at which a decoder does not look; the image cannot be decoded after it
         else:
-            look = _decode(image, cell)
+            look = _look(image)
     if is_png:
         with open_cell(cell) as image:
-            look = _decode(image, cell)
+            look = _look(image)
     return Inspection(None, has_alpha, has_depth, look)
 
 
-def _decode(image: PIL.Image.Image, cell: dict) -> str:
+def _look(image: PIL.Image.Image) -> str:
     """Decode an image, and digest what it looks like."""
     image.draft("L", (1, 1))  # a JPEG's smallest version; no effect on others
     image.load()
     is_jpeg = image.format == "JPEG"
-    if image.format == "PNG" and may_lack_rows(image) and lacks_rows(read_cell(cell)):
-        raise OSError("the PNG file has fewer rows than its header announces")
     PIL.ImageOps.exif_transpose(image, in_place=True)  # fails for broken tags
     return f"{is_jpeg} {_pixel_digest(image if is_jpeg else in_rgb(image)).hex()}"
 

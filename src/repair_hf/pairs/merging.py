@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from datasets import Dataset
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from repair_hf.pairs.cells import equal_cells
-from repair_hf.pairs.sources import Listing
+from repair_hf.pairs.images import ABSENT, inspect_images
+from repair_hf.pairs.rows import Listing, Row
 from repair_hf.runtime.options import UserError
 
 logger = logging.getLogger(__name__)
@@ -22,50 +20,89 @@ def merge_rows(listing: Listing, source: str, *, by_id_alone: bool) -> Listing:
     """Merge rows of one id and, unless `by_id_alone`, of one image file or of equal bytes.
 
     The first of them gives id, image and split; all of them give captions. Some photographs of COCO stand in it under
-    two ids, and the sizes of benchmarks count both. Groups that share an image become one.
+    two ids, and the sizes of benchmarks count both. Rows of one id whose images differ get ids of their own. Groups
+    that share an image become one.
 
     Raises:
         UserError: If the source puts images of one group into several splits.
     """
-    owner: dict[int, str] = {}
-    rows: dict[str, int] = {}
-    captions: dict[str, list[Any]] = {}
-    ids = listing.images["image_id"][:]
-    look = range(len(ids)) if by_id_alone else equal_cells(listing.images, "image")
-    owners = [owner.setdefault(number, image_id) for image_id, number in zip(ids, look, strict=True)]
-    for row, image_id in enumerate(owners):
-        rows.setdefault(image_id, row)
-        captions.setdefault(image_id, []).extend(listing.captions[row])
-    images, splits = listing.images, listing.splits
-    if "group" in images.features:
-        images = _with_joined_groups(images, owners)
-    if len(rows) < len(ids):
-        images = images.select(list(rows.values()))
-        splits = None if splits is None else [splits[row] for row in rows.values()]
-        named = (source, f"{len(ids):,}", f"{len(rows):,}")
+    rows = _with_own_ids(listing, source)
+    owner: dict[int, str] = {}  # by cell
+    if not by_id_alone:
+        rows = [row._replace(image_id=owner.setdefault(row.cell, row.image_id)) for row in rows]
+    if any(row.group for row in rows):
+        rows = _with_joined_groups(rows)
+    merged: dict[str, Row] = {}
+    for row in rows:
+        first = merged.setdefault(row.image_id, row._replace(captions=[]))
+        first.captions.extend(row.captions)
+    if len(merged) < len(rows):
+        named = (source, f"{len(rows):,}", f"{len(merged):,}")
         logger.info("%s: merged %s rows into %s images; each keeps all of its captions.", *named)
-    if "group" in images.features and splits is not None:
-        _check_groups(source, images["group"][:], splits)
-    return Listing(images, list(captions.values()), splits, listing.folders)
+    _check_groups(source, [row for row in merged.values() if row.group and row.split is not None])
+    return listing._replace(rows=list(merged.values()))
 
 
-def _with_joined_groups(images: Dataset, owners: Sequence[str]) -> Dataset:
-    """Give the rows of one image, and of one group, the first of their groups' names."""
-    names = images["group"][:]
-    image, group = (np.unique(column, return_inverse=True)[1] for column in (owners, names))
+def _with_own_ids(listing: Listing, source: str) -> list[Row]:
+    """Give images that share an id, but not their pixels, ids of their own: by split or, in one split, by pixels."""
+    cells: dict[str, set[int]] = {}
+    for row in listing.rows:
+        cells.setdefault(row.image_id, set()).add(row.cell)
+    first_rows = {row.cell: row.image for row in reversed(listing.rows) if len(cells[row.image_id]) > 1}
+    if not first_rows:
+        return listing.rows
+    found = inspect_images(listing.images.select(list(first_rows.values())))
+    # a cell without an image may belong to any image of its id, a file that cannot be read to none
+    pixels = {cell: each.look or f"{cell:08d}" for cell, each in zip(first_rows, found, strict=True)}
+    pixels = {cell: look for cell, look in pixels.items() if look != ABSENT}
+    several = {name for name, some in cells.items() if len({pixels[cell] for cell in some if cell in pixels}) > 1}
+    first: dict[str, str] = {}  # the pixels that have an id
+    renamed: dict[str, str] = {}
+    rows = []
+    for row in listing.rows:
+        image_id, look = row.image_id, pixels.get(row.cell)
+        if image_id in several and look is not None:
+            image_id = image_id if row.split is None else f"{row.split}/{image_id}"
+            if first.setdefault(image_id, look) != look:
+                image_id = f"{image_id}~{look[-8:]}"
+            renamed[image_id] = row.image_id
+        rows.append(row._replace(image_id=image_id))
+    if several:
+        _warn(source, several, renamed)
+    return rows
+
+
+def _warn(source: str, several: set[str], renamed: dict[str, str]) -> None:
+    example = min(several)
+    names = [name for name, image_id in renamed.items() if image_id == example]
+    logger.warning(
+        "%s: ids that name several images: %s, such as %a for %s images, which are kept apart as %s. "
+        "Set `image_id_column` to a column with one value per image.",
+        source,
+        f"{len(several):,}",
+        example,
+        f"{len(names):,}",
+        ", ".join(map(ascii, names[:3])) + ", ..." * (len(names) > 3),
+    )
+
+
+def _with_joined_groups(rows: Sequence[Row]) -> list[Row]:
+    """Give the rows of one image, and of one group, the first of their groups' names; a row may have no group."""
+    names = [row.group or row.image_id for row in rows]
+    ids = [row.image_id for row in rows]
+    image, group = (np.unique(column, return_inverse=True)[1] for column in (ids, names))
     size = 2 * len(names)
     edges = coo_array((np.ones(len(names), bool), (image, len(names) + group)), shape=(size, size))
     first: dict[int, str] = {}
     parts = connected_components(edges, directed=False)[1][image].tolist()
-    joined = [first.setdefault(part, name) for part, name in zip(parts, names, strict=True)]
-    return images.remove_columns("group").add_column("group", joined)
+    named = zip(rows, parts, names, strict=True)
+    return [row._replace(group=first.setdefault(part, name)) for row, part, name in named]
 
 
-def _check_groups(source: str, groups: Sequence[str], splits: Sequence[str | None]) -> None:
+def _check_groups(source: str, rows: Sequence[Row]) -> None:
     found: dict[str, set[str]] = {}
-    for group, split in zip(groups, splits, strict=True):
-        if split is not None:
-            found.setdefault(group, set()).add(split)
+    for row in rows:
+        found.setdefault(str(row.group), set()).add(str(row.split))
     if torn := [group for group, where in found.items() if len(where) > 1]:
         raise UserError(
             f"`{source}` has {len(torn):,} groups in several splits, such as `{torn[0]}` in {sorted(found[torn[0]])}. "

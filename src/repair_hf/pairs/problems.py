@@ -65,6 +65,9 @@ class Problems:
         if self._counts[kind] <= EXAMPLES:
             self._examples[kind].append(example)
 
+    def count(self, kind: str) -> int:
+        return self._counts[kind]
+
     def found(self) -> tuple[Problem, ...]:
         return tuple(
             Problem(kind, self._counts[kind], tuple(self._examples[kind])) for kind in KINDS if self._counts[kind]

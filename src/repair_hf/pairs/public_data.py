@@ -7,19 +7,23 @@ its repository at the commit in the address.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.file_download import http_get
 
-from repair_hf.pairs.downloads import download, unpack
+from repair_hf.runtime.disk import check_room, is_full
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import RunStopped
 
-MIRROR = "REPAIR_HF_DATA_ENDPOINT"  # takes the place of `https://`: MIRROR/host/path
 _COCO, _DRIVE = "http://images.cocodataset.org/zips", "https://drive.usercontent.google.com/download?export=download"
 _SUGARCREPE = "https://raw.githubusercontent.com/RAIVNLab/sugar-crepe/0047054b243992f0fad63d6f64f7544862daf846/data"
 
@@ -30,8 +34,8 @@ class Part:
 
     Attributes:
         source: The address of `file`; without `step`, it is downloaded. A Hub id without `://`.
+        file: What is downloaded: the part itself, or an archive that holds it.
         count: Number of files in the folder `name`; at least so many make it complete. 0 for a file.
-        members: Which files of the archive `file` belong to `name`, if it is an archive.
         step: What a person must do to get `file`.
     """
 
@@ -41,13 +45,12 @@ class Part:
     size: int | None = None
     sha256: str | None = None
     count: int = 0
-    members: str | None = None
     step: str | None = None
 
     def is_there(self, folder: Path) -> bool:
-        """Whether a folder holds this part whole."""
+        """Return whether a folder holds this part whole."""
         place = folder / self.name
-        return place.is_file() if not self.count else place.is_dir() and _count(place) >= self.count
+        return place.is_file() if not self.count else place.is_dir() and len(os.listdir(place)) >= self.count
 
     @property
     def checked_by(self) -> str:
@@ -71,12 +74,11 @@ def _karpathy(name: str) -> Part:
         "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip",
         36_745_453,
         "4cfd70132527b80933105e5829dc9034eaab9573482e2e680abbab6130244817",
-        members=name,
     )
 
 
 def _coco(name: str, size: int, sha256: str, count: int) -> Part:
-    return Part(name, f"{name}.zip", f"{_COCO}/{name}.zip", size, sha256, count, "*.jpg")
+    return Part(name, f"{name}.zip", f"{_COCO}/{name}.zip", size, sha256, count)
 
 
 def _sugarcrepe(name: str, sha256: str) -> Part:
@@ -84,8 +86,7 @@ def _sugarcrepe(name: str, sha256: str) -> Part:
 
 
 def _drive(name: str, file: str, id: str, count: int = 0) -> Part:
-    members = "*.jpg" if count else None
-    return Part(name, file, f"{_DRIVE}&confirm=t&id={id}", count=count, members=members)
+    return Part(name, file, f"{_DRIVE}&confirm=t&id={id}", count=count)
 
 
 _COCO_TERMS = "COCO's annotations: CC BY 4.0. The photographs belong to their authors, under Flickr's terms."
@@ -102,7 +103,6 @@ SETS = {
                 "flickr30k-images.tar.gz",
                 "https://shannon.cs.illinois.edu/DenotationGraph/",
                 count=31_014,
-                members="*.jpg",
                 step="Fill in the form that this page links to, and put the file that you are sent there",
             ),
         ),
@@ -146,9 +146,7 @@ SETS = {
     "winoground": PublicData(
         (
             Part("examples.jsonl", "data/examples.jsonl", "facebook/winoground", step=_WINOGROUND_STEP),
-            Part(
-                "images", "data/images.zip", "facebook/winoground", count=800, members="*.png", step=_WINOGROUND_STEP
-            ),
+            Part("images", "data/images.zip", "facebook/winoground", count=800, step=_WINOGROUND_STEP),
         ),
         "Those on its page of the Hub, which you accept there.",
     ),
@@ -172,18 +170,74 @@ def get(part: Part, folder: Path) -> None:
         elif part.step is not None:
             raise UserError(f"{part.source}: {part.step}: {file}. Then type the command again.")
         else:
-            download(_address(part.source), file, size=part.size, sha256=part.sha256)
-    if part.members is None:
+            _download(part, file)
+    if file.name == Path(part.name).name:
         file.replace(folder / part.name)
         return
-    place = folder / part.name if part.count else folder
-    draft = place if place.is_dir() else folder / f".{part.name}.unpacking"  # a folder that is there counts as whole
-    unpack(file, draft, part.members)
-    draft.replace(place)
-    if not part.is_there(folder):
-        found = f"{_count(folder / part.name):,} of {part.count:,} files" if part.count else "no such file"
-        raise UserError(f"{file} holds {found} for `{part.name}`. Delete it, and type the command again.")
+    _unpack(part, file, folder)
     file.unlink()
+
+
+def _download(part: Part, file: Path) -> None:
+    """Download a file; what an interrupted download left in `FILE.part` is continued."""
+    draft = file.with_name(f"{file.name}.part")
+    try:
+        with draft.open("ab") as out:
+            check_room(file.parent, max((part.size or 0) - out.tell(), 0))
+            http_get(part.source, out, resume_size=out.tell(), expected_size=part.size)
+    except (httpx.HTTPError, HfHubHTTPError, OSError) as error:  # OSError: of another size than was announced
+        if is_full(error):
+            raise
+        if isinstance(error, HfHubHTTPError) and error.response.status_code == 416:  # nothing is left to download
+            draft.unlink()
+        reason = " ".join(str(error).split())[:200]
+        raise RunStopped(
+            f"The download of {part.source} stopped: {reason}. Rerun the same command to resume."
+        ) from error
+    with draft.open("rb") as content:
+        is_page = content.read(100).lstrip()[:1] == b"<"
+        content.seek(0)
+        digest = None if part.sha256 is None else hashlib.file_digest(content, "sha256").hexdigest()
+    if is_page:
+        draft.unlink()
+        raise UserError(
+            f"{part.source} answers with a web page. Open it in a browser, and save the download as {file}."
+        )
+    if digest != part.sha256:
+        draft.unlink()
+        raise UserError(
+            f"{file.name} from {part.source} has the SHA-256 checksum {digest} instead of {part.sha256}; it was "
+            "deleted. Type the command again to fetch it anew."
+        )
+    draft.replace(file)
+
+
+def _unpack(part: Part, archive: Path, folder: Path) -> None:
+    """Take the file or folder of a part out of an archive; other files of an existing folder stay."""
+    scratch, place = folder / f".{part.name}.unpacking", folder / part.name
+    shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
+    try:
+        safely: Any = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
+        shutil.unpack_archive(archive, scratch, **safely)
+        if (found := _member(part, scratch)) is None:
+            raise ValueError(f"it does not hold `{part.name}`" + f" with {part.count:,} files" * bool(part.count))
+        for path in found.iterdir() if place.is_dir() else ():
+            path.replace(place / path.name)
+        if not place.is_dir():
+            found.replace(place)
+    except (shutil.ReadError, ValueError, EOFError, OSError) as error:
+        if is_full(error):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        raise UserError(f"{archive} cannot be unpacked: {reason}. Delete it, and type the command again.") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _member(part: Part, scratch: Path) -> Path | None:
+    """Find a file, or the folder with enough files, in what an archive held."""
+    found = [path for path in (*scratch.rglob(part.name), scratch) if path.is_dir() == (part.count > 0)]
+    return next((path for path in found if not part.count or len(os.listdir(path)) >= part.count), None)
 
 
 def _from_hub(part: Part, folder: Path) -> None:
@@ -196,12 +250,3 @@ def _from_hub(part: Part, folder: Path) -> None:
         raise RunStopped(f"The Hub answered with HTTP {status}; the same command resumes.") from error
     except (httpx.TransportError, LocalEntryNotFoundError) as error:
         raise RunStopped(f"The Hub cannot be reached ({error}); the same command resumes.") from error
-
-
-def _address(url: str) -> str:
-    mirror = os.environ.get(MIRROR)
-    return url if mirror is None else f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
-
-
-def _count(folder: Path) -> int:
-    return sum(not entry.name.startswith(".") for entry in os.scandir(folder))

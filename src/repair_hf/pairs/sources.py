@@ -1,4 +1,4 @@
-"""List the images and captions of a folder with `captions.jsonl`, of a table, or of a dataset.
+"""Read the rows of any source: a table, a folder with `captions.jsonl`, a caption JSON, or a dataset.
 
 No image is decoded here. A row that does not fit the format is collected as a problem and raises no error.
 """
@@ -6,201 +6,115 @@ No image is decoded here. A row that does not fit the format is collected as a p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from datasets import (
     Dataset,
     DatasetDict,
     DatasetInfo,
-    Features,
     Image,
     LargeList,
     List,
-    Value,
     concatenate_datasets,
+    load_dataset,
+    load_from_disk,
 )
+from datasets.exceptions import DatasetsError
 from datasets.features.features import require_decoding
+from yaml import YAMLError
 
-from repair_hf.pairs.cells import anchored, own_folders, undecoded
-from repair_hf.pairs.fetching import Unfetched, fetch_images, fetched_folder, is_address
-from repair_hf.pairs.loading import load_or_stream, stream_rows
-from repair_hf.pairs.naming import ID_COLUMNS, MAYBE_IDS, TEXTS, image_ids, plain_texts
+from repair_hf.pairs.annotations import read_annotations
+from repair_hf.pairs.cells import OutsideFolder, anchored, equal_cells, misplaced, own_folders, undecoded
+from repair_hf.pairs.fetching import fetch_images, is_address
 from repair_hf.pairs.problems import Problems
-from repair_hf.pairs.streaming import Stream
-from repair_hf.pairs.tables import is_table, load_table
-from repair_hf.runtime.options import UserError
-from repair_hf.runtime.texts import read_json_lines
+from repair_hf.pairs.rows import ID_COLUMNS, MAYBE_IDS, TEXTS, Listing, Row, image_files, image_ids, plain_texts
+from repair_hf.pairs.tables import TABLES, is_table, load_table
+from repair_hf.runtime.hub_access import name_for_datasets
+from repair_hf.runtime.options import PairsOptions, UserError
 
-IMAGES = Features({"image_id": Value("string"), "image": Image(decode=False)})
-FORM = '{"image": "x.jpg", "captions": ["...", "..."], "split": "train"}'  # `split` is optional
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which dataset it is, where a table or a dataset keeps what, and where the images lie that it names."""
-
-    image: str
-    caption: str  # or several, with commas between them
-    image_id: str | None = None
-    group: str | None = None
-    folder: Path | None = None
-    config: str | None = None  # of a dataset of the Hub, like its revision
-    revision: str | None = None
-    private_urls: bool = False
-    stream: bool = False
-
-    def captions(self, found: Sequence[str]) -> list[str]:
-        """The names of the caption columns."""
-        return [self.caption] if self.caption in found else [name.strip() for name in self.caption.split(",")]
+# What `datasets` raises: no such data, no network, a damaged file, a header of README.md that is no YAML, ...
+UNLOADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, YAMLError, DatasetsError)
+OF_HUB = ("pairs_config", "pairs_revision")
+OF_COLUMNS = ("image_column", "caption_column", "image_id_column", "group", *OF_HUB)
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The images of a source with their raw captions and splits."""
-
-    images: Dataset  # `image_id`, `image`, encoded, and `group` if the source names groups
-    captions: list[list[Any]]  # of each image
-    splits: list[str | None] | None  # the source's own split of each image; None if it has none
-    folders: Sequence[Path]  # where its files may lie; of a folder that is a link, what it leads to
-
-
-def read_folder(folder: Path, group: str | None, problems: Problems) -> Listing:
-    """Read the lines of `captions.jsonl`, see `FORM`. Images are named relative to the folder or to its `images`.
-
-    `group` is the key of a line's group.
-    """
-    file = folder / "captions.jsonl"
-    parsed = [(number, _usable(row)) for number, row in read_json_lines(file)]
-    if parsed and all(row is None for _, row in parsed):
-        first = file.read_bytes().split(b"\n")[parsed[0][0] - 1][:100].decode("utf-8", "replace")
-        raise UserError(
-            f"No line of {file} can be used. Write lines such as {FORM}. `captions` must be a list, even for one "
-            f"caption; `split` is optional. The first line is {ascii(first)}."
-        )
-    rows = []
-    for number, row in parsed:
-        if row is None:
-            problems.add("malformed_row", f"line {number}")
-        elif is_outside(row["image"]):
-            problems.add("outside_folder", row["image"])
-        else:
-            rows.append(row)
-    has_splits = any("split" in row for row in rows)
-    images = list_files([(row["image"], _locate(folder, row["image"])) for row in rows])
-    if group is not None:
-        if rows and not any(group in row for row in rows):
-            raise UserError(f"no line of {file} has the key `{group}`. Set `group` to one that some have.")
-        images = with_groups(images, [row.get(group) for row in rows])
-    return Listing(
-        images,
-        [row["captions"] for row in rows],
-        [row.get("split") for row in rows] if has_splits else None,
-        (folder, folder / "images"),
-    )
-
-
-def read_dataset(
-    source: str,
-    splits: Sequence[str],
-    columns: Columns,
-    problems: Problems,
-    data: Dataset | DatasetDict | None = None,
+def read_listing(
+    options: PairsOptions, data: Dataset | DatasetDict | None, splits: Sequence[str], problems: Problems
 ) -> Listing:
-    """Read a table, or a dataset of the Hub, of a folder or in memory (`data`, whose name in messages is `source`).
+    """Read the rows of `options.pairs`, or of `data`, a dataset in memory that has this name in messages.
 
-    Texts in the image column are addresses, whose images are downloaded once, or paths, relative to `columns.folder`
-    or else to the data's own folder. A column of ids (`ID_COLUMNS`, `MAYBE_IDS`) names the images; if splits use an id
-    for different images, split and id do. A row without an id is named by its path, or by split and row. A column
-    `split` gives the splits of a dataset that has only one. A lone split named `train` counts as no splits: `datasets`
-    uses that name for data without splits.
+    A dataset with several splits is read only in `splits`, unless groups must be found in all of them.
+
+    Raises:
+        UserError: If there is no such source, or it is of no known kind.
     """
-    (parts, stream), own, relative_to = _parts(source, problems, columns, data)
-    wanted = parts
-    if splits[0] in parts and len(parts) > 1 and columns.group is None:  # groups are looked for in all splits
-        wanted = {name: parts[name] for name in splits if name in parts}
-    captions = columns.captions(next(iter(wanted.values())).column_names)
-    for part in wanted.values():
-        _check_columns(source, part, columns, captions, takes_paths=data is not None or Path(source).exists())
-    if stream is not None:
-        wanted = {name: stream_rows(stream, name) for name in wanted}
-    named = (*ID_COLUMNS, *MAYBE_IDS) if columns.image_id is None else (columns.image_id,)
-    needed = tuple(name for name in (columns.image, *captions, columns.group) if name is not None)
-    rows = concatenate_datasets([part.select_columns(_columns(part, needed, named)) for part in wanted.values()])
-    names = [(name, row) for name, part in wanted.items() for row in range(len(part))]
-    of_rows: list[str | None] | None = [name for name, _ in names]
-    if len(parts) == 1 and "split" in rows.features:
-        of_rows = plain_texts(rows, "split")
-    elif list(parts) == ["train"]:
-        of_rows = None
-    of_row = [f"{name}-{row:07d}" for name, row in names]
-    folder = relative_to if data is not None else Path(source)
-    if rows.features[columns.image] in TEXTS:
-        of_row = [path or name for path, name in zip(rows[columns.image][:], of_row, strict=True)]
-        folder = columns.folder or relative_to
-        rows, of_row, of_rows = _fetched(rows, of_row, of_rows, columns, problems)
-        rows = rows.cast_column(columns.image, Image(decode=False))
-    images = undecoded(anchored(rows, [columns.image], folder), columns.image)
-    images = images.rename_columns({columns.image: "image"})
-    ids = image_ids(rows, columns.image_id, of_row, of_rows, images)
-    images = images.add_column("image_id", ids).select_columns(["image_id", "image"])
-    if columns.group is not None:
-        images = with_groups(images, plain_texts(rows, columns.group))
-    folders = [*own, fetched_folder(), *([] if columns.folder is None else [columns.folder])]
-    return Listing(images, _captions(rows, captions), of_rows, folders)
+    path = Path(options.pairs)
+    if data is None and path.suffix == ".json":
+        _refuse(options, OF_COLUMNS, "a table or a dataset")
+        return _read_annotations(path, options, problems)
+    is_here = data is not None or path.exists()
+    if is_here:
+        _refuse(options, OF_HUB, "the Hub")
+    parts = _load_parts(options, data, problems)
+    folder = Path.cwd() if data is not None else path if path.is_dir() else path.parent
+    return _list_rows(parts, options, splits, problems, folder, None if is_here else own_folders(options.pairs))
 
 
-def _parts(
-    source: str, problems: Problems, columns: Columns, data: Dataset | DatasetDict | None
-) -> tuple[tuple[dict[str, Dataset], Stream | None], list[Path], Path]:
-    """Return the splits of a source, their stream if any, and the folders of its files and of its relative paths."""
+def load_any(source: str, config: str | None = None, revision: str | None = None) -> Dataset | DatasetDict:
+    """Load a dataset by Hub id, or from a folder of `save_to_disk` or of data files."""
+    is_saved = any((Path(source) / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    return load_from_disk(source) if is_saved else load_dataset(name_for_datasets(source), config, revision=revision)
+
+
+def _refuse(options: PairsOptions, names: Sequence[str], right: str) -> None:
+    """Raise an error if an option of another kind of source is set."""
+    set_ones = [name for name in names if getattr(options, name) != getattr(PairsOptions, name)]
+    if set_ones:
+        named = " and ".join(f"`{name}` {getattr(options, name)}" for name in set_ones)
+        raise UserError(f"{named}: only for {right}, and `{options.pairs}` is another source. Leave it out.")
+
+
+def _read_annotations(file: Path, options: PairsOptions, problems: Problems) -> Listing:
+    if not file.is_file():
+        raise UserError(f"`{file}` does not exist; give the path of a caption JSON, COCO's or Karpathy's.")
+    if options.image_folder is None or not Path(options.image_folder).is_dir():
+        raise UserError(f"`image_folder` must be the folder of the images in {file}, got {options.image_folder}.")
+    return read_annotations(file, Path(options.image_folder), problems)
+
+
+def _load_parts(options: PairsOptions, data: Dataset | DatasetDict | None, problems: Problems) -> dict[str, Dataset]:
+    """Load a table or a dataset by split."""
     if data is None:
-        if is_table(source):
-            loaded, stream = load_table(Path(source), problems), None
-        else:
-            image = columns.image if columns.stream else None
-            loaded, stream = load_or_stream(source, columns.config, columns.revision, image)
-        own = own_folders(source)
-        return (_splits(loaded), stream), own, own[0]
+        path = Path(options.pairs)
+        table = path / "captions.jsonl" if path.is_dir() else path
+        loaded = load_table(table, problems) if is_table(table) else _load_dataset(options)
+        return _by_split(loaded)
     # in one piece: `datasets` cannot add a column where others were added before and are not selected
-    parts = {name: _in_one_piece(part) for name, part in _splits(data).items()}
-    return (parts, None), [Path(os.path.abspath(os.sep))], Path.cwd()  # the caller can open any file of these
+    return {name: _in_one_piece(part) for name, part in _by_split(data).items()}
 
 
-def _usable(row: Any) -> dict | None:
-    match row:
-        case {"image": str() as image, "captions": list()} if image and isinstance(row.get("split", ""), str):
-            return row
-    return None
+def _load_dataset(options: PairsOptions) -> Dataset | DatasetDict:
+    source, path = options.pairs, Path(options.pairs)
+    if path.is_file():
+        raise UserError(
+            f"`{source}` is a file; only tables ({', '.join(TABLES)}) and caption JSONs (.json) are read as one. Give "
+            "one of these, or the folder of a dataset."
+        )
+    try:
+        return load_any(source, options.pairs_config, options.pairs_revision)
+    except UNLOADABLE as error:
+        here = "" if path.exists() else "is not a local file or folder, and "
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise UserError(
+            f"`{source}` {here}cannot be loaded as a dataset: {reason}. Give a folder with captions.jsonl, a "
+            "table, a COCO caption JSON, or the Hub id or folder of a dataset."
+        ) from error
 
 
-def is_outside(name: str) -> bool:
-    """Whether a name leads out of its folder: downloaded data must not read other files of this machine."""
-    path = PurePath(name)
-    return path.is_absolute() or ".." in path.parts
-
-
-def _locate(folder: Path, name: str) -> Path:
-    beside, below = folder / name, folder / "images" / name
-    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
-
-
-def list_files(named: Iterable[tuple[str, Path]]) -> Dataset:
-    """List image files by id, without opening them."""
-    named = list(named)
-    images = [{"bytes": None, "path": str(path.absolute())} for _, path in named]
-    return Dataset.from_dict({"image_id": [name for name, _ in named], "image": images}, features=IMAGES)
-
-
-def with_groups(images: Dataset, groups: Sequence[Any]) -> Dataset:
-    """Add the column `group`; an image without a group is a group of its own."""
-    names = [
-        image_id if group in (None, "") else str(group)
-        for image_id, group in zip(images["image_id"], groups, strict=True)
-    ]
-    return images.add_column("group", names)
+def _by_split(data: Dataset | DatasetDict) -> dict[str, Dataset]:
+    return dict(data) if isinstance(data, DatasetDict) else {"train": data}
 
 
 def _in_one_piece(data: Dataset) -> Dataset:
@@ -208,60 +122,118 @@ def _in_one_piece(data: Dataset) -> Dataset:
     return Dataset(data.with_format("arrow")[:], info=DatasetInfo(features=data.features))
 
 
-def _splits(data: Dataset | DatasetDict) -> dict[str, Dataset]:
-    return dict(data) if isinstance(data, DatasetDict) else {"train": data}
+def _list_rows(
+    parts: dict[str, Dataset],
+    options: PairsOptions,
+    splits: Sequence[str],
+    problems: Problems,
+    folder: Path,
+    own: Sequence[Path] | None = None,
+) -> Listing:
+    """List the rows of the splits `parts` of a table or dataset.
+
+    A row without an id is named by its path or address, or else by its split and number. A column `split` gives the
+    splits of a dataset that has only one. A lone split named `train` counts as no splits: `datasets` uses that name
+    for data without splits.
+
+    Relative paths start in `folder`, texts in `options.image_folder` if that is set. `own` are the folders that hold
+    the files of a dataset of the Hub, and None for the user's own data, which may name any file.
+    """
+    wanted = parts
+    if splits[0] in parts and len(parts) > 1 and options.group is None:
+        wanted = {name: parts[name] for name in splits if name in parts}
+    captions = _caption_columns(options.caption_column, next(iter(wanted.values())).column_names)
+    for part in wanted.values():
+        _check_columns(part, options, captions, takes_paths=own is None)
+    needed = [name for name in (options.image_column, *captions, options.image_id_column, options.group) if name]
+    rows = concatenate_datasets([part.select_columns(_with_ids(part, needed)) for part in wanted.values()])
+    names = [f"{name}-{row:07d}" for name, part in wanted.items() for row in range(len(part))]
+    lone = list(parts) == ["train"]
+    of_rows = [None if lone else name for name, part in wanted.items() for _ in range(len(part))]
+    of_rows = plain_texts(rows, "split") if len(parts) == 1 and "split" in rows.features else of_rows
+    if rows.features[options.image_column] in TEXTS:
+        texts = rows[options.image_column][:]
+        names = [text or name for text, name in zip(texts, names, strict=True)]
+        images, lost = _files(texts, Path(options.image_folder or folder), problems)
+    else:
+        images = undecoded(anchored(rows, [options.image_column], folder), options.image_column)
+        images = images.rename_columns({options.image_column: "image"})
+        lost = set() if own is None else _outside(images, own, names, problems)
+    cells = equal_cells(images, "image")
+    ids = image_ids(rows.remove_columns(options.image_column), options.image_id_column, names, cells)
+    groups = [None] * len(rows) if options.group is None else plain_texts(rows, options.group)
+    listed = map(Row, range(len(rows)), ids, cells, _captions(rows, captions), of_rows, groups)
+    return Listing(images, [row for row in listed if row.image not in lost])
 
 
-def _check_columns(
-    source: str, rows: Dataset, columns: Columns, captions: Sequence[str], *, takes_paths: bool
-) -> None:
-    asked: list[tuple[str, str | None]] = [("image_column", columns.image)]
+def _caption_columns(named: str, found: Sequence[str]) -> list[str]:
+    if named == PairsOptions.caption_column and named not in found and "captions" in found:
+        return ["captions"]
+    return [named] if named in found else [name.strip() for name in named.split(",")]
+
+
+def _check_columns(rows: Dataset, options: PairsOptions, captions: Sequence[str], *, takes_paths: bool) -> None:
+    asked: list[tuple[str, str | None]] = [("image_column", options.image_column)]
     asked += [("caption_column", name) for name in captions]
-    asked += [("image_id_column", columns.image_id), ("group", columns.group)]
+    asked += [("image_id_column", options.image_id_column), ("group", options.group)]
     for option, column in asked:
         if column is not None and column not in rows.features:
-            raise UserError(f"`{source}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
-    image = rows.features[columns.image]
+            raise UserError(f"`{options.pairs}` has no column `{column}`; it has {rows.column_names}. Set `{option}`.")
+    image = rows.features[options.image_column]
     if not isinstance(image, Image) and not (image in TEXTS and takes_paths):
-        raise UserError(f"Column `{columns.image}` of `{source}` holds {image}; cast it to `datasets.Image()`.")
+        raise UserError(
+            f"Column `{options.image_column}` of `{options.pairs}` holds {image}; cast it to `datasets.Image()`."
+        )
     for name in captions:
         caption = rows.features[name]
         inner = caption.feature if isinstance(caption, List | LargeList) else caption
         if inner not in TEXTS:
             raise UserError(
-                f"Column `{name}` of `{source}` holds {caption}; it must hold a string or a list of strings."
+                f"Column `{name}` of `{options.pairs}` holds {caption}; it must hold a string or a list of strings."
             )
 
 
-def _fetched(
-    rows: Dataset, own: list[str], splits: list[str | None] | None, columns: Columns, problems: Problems
-) -> tuple[Dataset, list[str], list[str | None] | None]:
-    """Put downloaded files in the place of addresses, and leave out rows, their names and splits without a file."""
-    names = rows[columns.image][:]
-    if not any(map(is_address, names)):
-        return rows, own, splits
-    files = fetch_images(filter(is_address, names), private=columns.private_urls)
-    placed = [files.get(name, name) for name in names]
-    for name, file in zip(names, placed, strict=True):
-        if isinstance(file, Unfetched):
-            problems.add("unfetched_image", f"{name}: {file}")
-    kept = [row for row, file in enumerate(placed) if not isinstance(file, Unfetched)]
-    if not kept:
-        raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
-    texts = [None if placed[row] is None else str(placed[row]) for row in kept]
-    rows = rows.select(kept).remove_columns(columns.image).add_column(columns.image, texts)
-    return rows, [own[row] for row in kept], None if splits is None else [splits[row] for row in kept]
-
-
-def _columns(rows: Dataset, needed: Sequence[str], named: Sequence[str]) -> list[str]:
-    others = [name for name in (*named, "split") if name in rows.features and name not in needed]
+def _with_ids(rows: Dataset, needed: Sequence[str]) -> list[str]:
+    others = [name for name in (*ID_COLUMNS, *MAYBE_IDS, "split") if name in rows.features]
     # what decodes would open files
     return list(dict.fromkeys((*needed, *(name for name in others if not require_decoding(rows.features[name])))))
 
 
-def _captions(rows: Dataset, columns: Sequence[str]) -> list[list[Any]]:
-    """Return the captions of each row, of all columns."""
+def _outside(images: Dataset, own: Sequence[Path], names: list[str], problems: Problems) -> set[int]:
+    """Return the rows whose image names a file that is not the dataset's own, or that does not exist."""
+    faults = misplaced(images, "image", own)
+    for row, fault in faults.items():
+        problems.add("outside_folder" if isinstance(fault, OutsideFolder) else "missing_image", names[row])
+    return set(faults)
+
+
+def _files(texts: list[str | None], folder: Path, problems: Problems) -> tuple[Dataset, set[int]]:
+    """Return the image files that paths and addresses name, and the rows whose images cannot be downloaded."""
+    fetched = fetch_images(text for text in texts if text and is_address(text))
+    paths: list[Path | None] = []
+    lost = set()
+    for row, text in enumerate(texts):
+        file, fault = fetched.get(text or "", (None, None))
+        if fault is not None:
+            problems.add("unfetched_image", f"{text}: {fault}")
+            lost.add(row)
+        paths.append(file or (_located(folder, text) if text else None))
+    if lost and len(lost) == len(texts):
+        raise UserError(f"No image can be used: {'; '.join(map(str, problems.found()))}.")
+    return image_files(paths), lost
+
+
+def _located(folder: Path, name: str) -> Path:
+    """Return the path of an image in a folder or, if it is not there, in the folder's `images`."""
+    beside, below = folder.absolute() / name, folder.absolute() / "images" / name
+    return below if os.path.isfile(below) and not os.path.isfile(beside) else beside  # no error for any name
+
+
+def _captions(rows: Dataset, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield the captions of each row, of all columns."""
     texts = [
-        rows[name][:] if rows.features[name] not in TEXTS else [[value] for value in rows[name][:]] for name in columns
+        rows[name][:] if rows.features[name] not in TEXTS else [[one] for one in rows[name][:]] for name in columns
     ]
-    return [[text for some in of_row for text in some or []] for of_row in zip(*texts, strict=True)]
+    return (
+        [text for some in of_row for text in ([None] if some is None else some)] for of_row in zip(*texts, strict=True)
+    )

@@ -18,8 +18,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*SEPARATORS, ".jsonl", ".parquet")
 
 
-def is_table(source: str) -> bool:
-    """Whether a source is a file of one of `TABLES`."""
+def is_table(source: str | Path) -> bool:
+    """Return whether a source is a file of one of `TABLES`."""
     path = Path(source)
     return path.suffix.lower() in TABLES and path.is_file()
 
@@ -45,8 +45,9 @@ def load_table(file: Path, problems: Problems) -> Dataset:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise UserError(f"{file} cannot be read as a table: {reason}. Repair the file, or make it again.") from error
     if not rows:
-        raise UserError(f"{file} has no usable row; each needs an image and a caption.")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+        form = '{"image": "x.jpg", "captions": ["a dog", "a brown dog"]}'
+        raise UserError(f"{file} has no usable row; each needs an image and a caption. In JSON Lines: {form}.")
+    names = dict.fromkeys(name for row in rows for name in row if "\0" not in name)  # no name of a column in Arrow
     columns = {name: [row.get(name) for row in rows] for name in names}
     has_lists = {name: any(isinstance(value, list) for value in values) for name, values in columns.items()}
     features = {name: List(Value("string")) if has_lists[name] else Value("string") for name in names}

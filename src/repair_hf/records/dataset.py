@@ -31,7 +31,7 @@ from datasets.arrow_writer import ArrowWriter
 
 from repair_hf.pairs.admission import admit_images
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.loading import UNLOADABLE
+from repair_hf.pairs.sources import UNLOADABLE
 from repair_hf.records.answers import good_records
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES, readme
 from repair_hf.records.columns import DROPPED_FEATURES as DROPPED_FEATURES

@@ -120,8 +120,6 @@ class PairsOptions(Bounded):
     )
     pairs_config: str | None = opt(None, "Configuration (subset) of the Hub dataset.")
     pairs_revision: str | None = opt(None, "Branch, tag or commit of the Hub dataset. Default: the newest.")
-    stream: bool = opt(False, "Stream a Hub dataset into the cache, one split at a time; resumes.")
-    private_urls: bool = opt(False, "Allow image URLs on private networks and on this machine.")
     split: str = opt("train", "Split to use; `all` uses every split.")
     strict: bool = opt(False, "Raise an error at the first bad row instead of skipping bad rows.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(

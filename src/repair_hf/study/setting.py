@@ -14,9 +14,9 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.shipped import NARROW, RETRIEVERS
 from repair_hf.evaluation.cases import Cases
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.evaluation.words import MODEL as PARSER
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.pairs.truth import Truth, truth_of
-from repair_hf.pairs.words import MODEL as PARSER
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import PairsOptions, UserError
 from repair_hf.runtime.run_folder import digest

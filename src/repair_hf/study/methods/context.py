@@ -20,12 +20,12 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
+from repair_hf.evaluation.words import MODEL, load_parser
 from repair_hf.llm.answers import RejectedAnswer
 from repair_hf.llm.client import AnswerError, ChatModel, Deferred
 from repair_hf.llm.cost import known_dollars
 from repair_hf.llm.prompts import Drawing
 from repair_hf.pairs.dataset import Pairs
-from repair_hf.pairs.words import MODEL, load_parser
 from repair_hf.synthesis.candidates import Candidates
 from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usable
 from repair_hf.synthesis.hosted import HostedEditor
