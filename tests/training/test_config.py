@@ -29,13 +29,6 @@ def test_options_that_cannot_work_raise_an_error_that_names_them(name, named, co
         config(**named)
 
 
-@pytest.mark.parametrize("flag", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
-def test_a_launcher_that_shards_the_model_is_an_error(flag, config, monkeypatch):
-    monkeypatch.setenv(flag, "true")
-    with pytest.raises(UserError, match="launcher shards"):
-        config()
-
-
 def test_paper_chooses_fill_and_loss_where_no_other_is_named(config):
     def chosen(**named):
         made = config(**named)

@@ -119,7 +119,7 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
     aside = paths if newest is None else paths[: paths.index(newest)]
     if aside and logs:
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
-        logger.warning("Incomplete or damaged, and left aside: %s; %s.", ", ".join(map(str, aside)), instead)
+        logger.warning("Left aside, as incomplete or damaged: %s; %s.", ", ".join(map(str, aside)), instead)
     if newest and (changed := differences(read_json(newest / SEAL)["options"], json.loads(json.dumps(options)))):
         raise UserError(
             f"{newest} is of another run: {changed}. Give another output folder, delete its checkpoints to start "

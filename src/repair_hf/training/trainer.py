@@ -289,9 +289,10 @@ def train(
     Returns:
         `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (evaluations, checkpoints and
         the time before a resume included), `seconds_per_step`, `loss` (mean over the steps), `images_per_step` and
-        `texts_per_step` (encoded, all processes together), `fill` (see `Anchors.report`), `edits_reachable` (by
-        direction, the share that can be encoded), `samples_encoded` (synthetic samples of each kind), and the metrics
-        of the last evaluation, if any, or of the best with `load_best_model_at_end`.
+        `texts_per_step` (encoded, all processes together), `captions_cut` (truncated to the model's maximal length),
+        `fill` (see `Anchors.report`), `edits_reachable` (by direction, the share that can be encoded),
+        `samples_encoded` (synthetic samples of each kind), and the metrics of the last evaluation, if any, or of the
+        best with `load_best_model_at_end`.
     """
     trainer = RepairTrainer(model, config or RepairConfig(), pairs, validation, records=records, **options)
     trainer.train(checkpoint)
