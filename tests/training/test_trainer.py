@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from datasets import DatasetDict
 from training_runs import assert_same, curve, losses, weights
 from transformers import AutoModel, AutoProcessor, TrainerCallback
 
@@ -202,6 +203,12 @@ def test_plain_training_masks_captions_of_equal_wording(pairs, fit, tmp_path):
     captions = pairs.captions.remove_columns("caption").add_column("caption", ["the same"] * 24)
     fit(None, train_pairs=replace(pairs, captions=captions))
     assert all(line["loss"] == 0 == line["grad_norm"] for line in curve(tmp_path / "out"))
+
+
+def test_records_may_be_a_dataset_dict_of_one_split(repaired, make_trainer):
+    one, other = make_trainer(repaired), make_trainer(DatasetDict(train=repaired), "other")
+    assert one.fill.report() == other.fill.report()
+    assert one.options["records_digest"] == other.options["records_digest"]
 
 
 class Margin(Objective):
