@@ -66,7 +66,7 @@ class Anchors(torch.utils.data.Dataset[Key]):
     def share(self) -> float:
         """The share of anchors that have a pair beside them, the same in every epoch."""
         counts = self.report()
-        return 1 - counts["beside_0"] / counts["anchors"]
+        return (counts["anchors"] - counts["beside_0"]) / counts["anchors"]
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw the pairs of some anchors. They depend on epoch, anchor and seed alone.
