@@ -151,10 +151,9 @@ def _ours(row: str, load: Namespace, folder: str) -> tuple[Any, list]:
     tables = [table for table in (pairs.images, trainer.fill.images) if table is not None]
     pictures = [noise(len(table), preprocessor) for table in tables]
     captions = [part["edit_text"] for part in (trainer.fill.texts,) if part is not None]
-    captions, groups = [pairs.captions["caption"], *captions], trainer.data_collator.groups
-    trainer.data_collator = PairCollator(  # noise in the place of pictures
-        preprocessor, trainer.fill, pictures, captions, groups=groups, chunk_size=args.chunk_size
-    )
+    captions, at_once = [pairs.captions["caption"], *captions], trainer.data_collator.at_once
+    # noise in the place of pictures
+    trainer.data_collator = PairCollator(preprocessor, trainer.fill, pictures, captions, at_once)
     some = [batch for _, batch in zip(range(3), trainer.get_train_dataloader(), strict=False)]
     return trainer, [(len(batch["pixels"]), [texts["input_ids"] for texts in batch["texts"]]) for batch in some]
 

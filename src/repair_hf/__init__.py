@@ -22,10 +22,10 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.synthesis.synthesize import synthesize as synthesize
     from repair_hf.training.collation import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
-    from repair_hf.training.finetune import train as train
     from repair_hf.training.step import Objective as Objective
     from repair_hf.training.step import PairObjective as PairObjective
     from repair_hf.training.trainer import RepairTrainer as RepairTrainer
+    from repair_hf.training.trainer import train as train
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ _HOMES = {
     "RepairTrainer": "repair_hf.training.trainer",
     "push_model": "repair_hf.hub.push",
     "push_records": "repair_hf.hub.push",
-    "train": "repair_hf.training.finetune",
+    "train": "repair_hf.training.trainer",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
 }
 

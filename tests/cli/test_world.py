@@ -67,7 +67,7 @@ def test_a_pretraining_that_is_cut_off_leaves_no_retriever(tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("repair_hf.training.finetune.train", cut_off)
+        patched.setattr("repair_hf.training.trainer.train", cut_off)
         assert main(words) != 0
     assert not (base / "config.json").exists()
     assert main(words) == 0 and AutoModel.from_pretrained(base) and not (base / "start").exists()

@@ -30,6 +30,7 @@ from transformers import (
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.token_store import TokenStore
 from repair_hf.training.step import encode, mean_over_pairs, softmax_loss
 
 OPENAI = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
@@ -150,8 +151,7 @@ def check(encoder: DualEncoder, backbone: Backbone) -> None:
 def check_step(encoder: DualEncoder) -> None:
     """Check that the loss is finite, and that every parameter but SigLIP's bias has a finite gradient."""
     pixels = torch.randint(0, 256, (2, *encoder.preprocessor.image_shape), dtype=torch.uint8)
-    tokens = encoder.preprocessor.texts(CAPTIONS)
-    batch = {"pixels": pixels, "texts": [encoder.preprocessor.text_inputs(tokens, torch.arange(2))]}
+    batch = {"pixels": pixels, "texts": [TokenStore(encoder.preprocessor, [CAPTIONS])[np.arange(2)]]}
     model, visible = encoder.model.train(), torch.ones(2, 2, dtype=torch.bool)
     images, texts = encode(model, batch, encoder.preprocessor.normalize, inner=model)
     loss = mean_over_pairs(softmax_loss(model.logit_scale.exp() * images @ texts.mT, visible), visible)

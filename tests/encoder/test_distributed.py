@@ -196,8 +196,8 @@ def test_what_runs_its_stages_in_one_process_refuses_to_be_several(monkeypatch, 
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("ACCELERATE_USE_FSDP", "true", "`fsdp` shards the model.*recipes/accelerate"),
-        ("ACCELERATE_USE_DEEPSPEED", "true", "`deepspeed` shards the model.*recipes/accelerate"),
+        ("ACCELERATE_USE_FSDP", "true", "launcher shards the model.*recipes/accelerate"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "launcher shards the model.*recipes/accelerate"),
         ("ACCELERATE_MIXED_PRECISION", "fp16", "`fp16` needs a GPU"),
     ],
 )

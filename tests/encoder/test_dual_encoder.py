@@ -161,7 +161,7 @@ def test_cache_misses_when_a_caption_or_an_image_changes(encoder, pairs_folder, 
 
 
 def test_names_the_item_whose_vector_is_broken(encoder):
-    token = encoder.preprocessor.texts(["yellow"])["input_ids"][0, 1]
+    token = encoder.preprocessor.token_ids(["yellow"])[0][0][1]
     with torch.no_grad():
         encoder.model.text_model.embeddings.token_embedding.weight[token] = torch.nan
     with pytest.raises(UserError, match="1 of 2 vectors are zero or not finite, first for caption 'a yellow square'"):

@@ -64,15 +64,6 @@ def test_settings_that_leave_out_a_step_are_kept(clip_folder):
     assert preprocessor.normalize(preprocessor.images(images)).equal(own)
 
 
-def test_clip_captions_are_padded_to_the_longest_of_the_call_and_siglips_fully(preprocessor, siglip_folder):
-    tokens = preprocessor.texts(["a red circle", "a red circle on grey paper"])
-    assert tokens["input_ids"].shape == tokens["attention_mask"].shape
-    assert tokens["attention_mask"].sum(1).tolist() == [5, 8]
-    assert tokens["input_ids"].shape[1] == 8
-    tokens = Preprocessor.from_pretrained(siglip_folder).texts(["a red circle"])
-    assert list(tokens) == ["input_ids"] and tokens["input_ids"].shape == (1, 12)  # no mask
-
-
 def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     """Also where the tokenizer itself knows no limit."""
     preprocessor = Preprocessor.from_pretrained(folder)
@@ -85,20 +76,21 @@ def test_cuts_captions_at_the_models_longest_and_counts_them(folder, caplog):
     assert f"{wanted} of 61 captions were truncated to {longest} tokens, the most that the model" in caplog.text
     caplog.clear()
     assert preprocessor.report_captions(["a red circle"] * 3) == 0 and not caplog.text
-    ids = preprocessor.texts(captions)["input_ids"]
-    assert ids.shape[1] == longest and ids[58, -1] == tokenizer.eos_token_id
+    ids, n_cut = preprocessor.token_ids(captions)
+    assert n_cut == wanted and max(map(len, ids)) == longest and ids[58][-1] == tokenizer.eos_token_id
+    assert ids[58] == tokenizer(captions[58], truncation=True, max_length=longest)["input_ids"]
 
 
 def test_survives_saving_and_pickling(folder, tmp_path):
     preprocessor = Preprocessor.from_pretrained(folder)
     before = preprocessor.digest
-    preprocessor.texts(["a", "a red circle"])  # leaves its traces in the tokenizer
+    preprocessor.token_ids(["a", "a red circle"])  # leaves its traces in the tokenizer
     assert preprocessor.digest == before
     preprocessor.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     for copy in (Preprocessor.from_pretrained(tmp_path), pickle.loads(pickle.dumps(preprocessor))):
         assert copy.digest == preprocessor.digest
-        assert copy.texts(["a red circle"])["input_ids"].equal(preprocessor.texts(["a red circle"])["input_ids"])
+        assert copy.token_ids(["a red circle"]) == preprocessor.token_ids(["a red circle"])
         assert copy.images([picture("RGB")]).equal(preprocessor.images([picture("RGB")]))
 
 

@@ -16,7 +16,7 @@ from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import load_pairs
 
 CAPTIONS = ["a red circle on grey paper", "circle", "a blue square"]
-EDITS = ["one", "a yellow triangle on grey paper again and again"]
+EDITS = ["one", "a yellow triangle on grey paper again and again", "circle " * 40]
 
 
 @pytest.fixture
@@ -38,13 +38,16 @@ def preprocess(request, preprocessor, siglip_folder):
 def test_tokens_are_those_of_the_captions_together(preprocess, at_once, monkeypatch):
     """Padded to the longest of the batch (SigLIP's to the full length), whatever block they were tokenized in."""
     monkeypatch.setattr(token_store, "TOKENIZED_AT_ONCE", at_once)
-    seen, texts = [], preprocess.texts
-    monkeypatch.setattr(preprocess, "texts", lambda some: (seen.append(len(some)), texts(some))[1])
+    seen, ids = [], preprocess.token_ids
+    monkeypatch.setattr(preprocess, "token_ids", lambda some: (seen.append(len(some)), ids(some))[1])
     tokens = TokenStore(preprocess, [CAPTIONS, EDITS])
-    assert seen == {1: [1] * 5, 2: [2, 1, 2], 1024: [3, 2]}[at_once]
-    for rows in ([1, 2], [3], [4, 0, 2], [0, 1, 2, 3, 4], [2, 2]):
-        together = texts([[*CAPTIONS, *EDITS][row] for row in rows])
-        expected = preprocess.text_inputs(together, torch.arange(len(rows)))
+    assert seen == {1: [1] * 6, 2: [2, 1, 2, 1], 1024: [3, 3]}[at_once] and tokens.n_cut == 1
+    padding = {"padding": "max_length" if preprocess.pads_fully else "longest", "padding_side": "right"}
+    cut = {"truncation": True, "max_length": preprocess.max_length, "return_tensors": "pt"}
+    for rows in ([1, 2], [3], [4, 0, 2], [0, 1, 2, 3, 4, 5], [2, 2]):
+        expected = preprocess.processor.tokenizer([[*CAPTIONS, *EDITS][row] for row in rows], **padding, **cut)
+        if preprocess.pads_fully or preprocess.is_causal:
+            del expected["attention_mask"]
         found = tokens[np.array(rows)]
         assert found.keys() == expected.keys()
         for name, ids in expected.items():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.training.collation import PairCollator, count_distinct
+from repair_hf.training.checkpoints import count_distinct
+from repair_hf.training.collation import PairCollator
 from repair_hf.training.fills import Edits
 
 CAPTIONS = ["a red circle on grey paper", "circle", "a blue square"]
@@ -29,7 +30,7 @@ class Table:
         return self.values[torch.from_numpy(rows)]
 
 
-def collate(preprocessor, images: list[list[int]], texts: list[list[int]], groups: int = 1) -> dict:
+def collate(preprocessor, images: list[list[int]], texts: list[list[int]], at_once: int | None = None) -> dict:
     """The batch of anchors whose pairs are these rows."""
 
     def draw(epochs, anchors):
@@ -37,7 +38,7 @@ def collate(preprocessor, images: list[list[int]], texts: list[list[int]], group
         return np.array(images)[anchors], np.array(texts)[anchors]
 
     fill = SimpleNamespace(draw=draw)
-    collator = PairCollator(preprocessor, fill, [Table(0, 6), Table(6, 3)], [CAPTIONS, EDITS], groups=groups)
+    collator = PairCollator(preprocessor, fill, [Table(0, 6), Table(6, 3)], [CAPTIONS, EDITS], at_once)
     return collator([(3, anchor) for anchor in range(len(images))])
 
 
@@ -45,16 +46,16 @@ def looked_up(places: torch.Tensor, values: list) -> list:
     return [[None if place < 0 else values[place] for place in row] for row in places.tolist()]
 
 
-@pytest.mark.parametrize("n_groups", [1, 2, 3, 8])
-def test_shared_items_are_in_the_batch_once_and_found_again(n_groups, preprocessor):
+@pytest.mark.parametrize(("at_once", "n_groups"), [(None, 1), (5, 1), (3, 2), (2, 3), (1, 4)])
+def test_shared_items_are_in_the_batch_once_and_found_again(at_once, n_groups, preprocessor):
     images, texts = [[4, 7, 2], [2, 8, 4], [5, -1, 4]], [[0, 3, 2], [1, 3, 0], [2, -1, -1]]
-    batch = collate(preprocessor, images, texts, n_groups)
+    batch = collate(preprocessor, images, texts, at_once)
     assert batch["pixels"].dtype == torch.uint8 and batch["pixels"][:, 0, 0, 0].tolist() == [2, 4, 5, 7, 8]
     assert looked_up(batch["images"], [2, 4, 5, 7, 8]) == [[4, 7, 2], [2, 8, 4], [5, None, 4]]
     decode = preprocessor.processor.tokenizer.decode
     groups = [part["input_ids"] for part in batch["texts"]]
     said = [decode(row, skip_special_tokens=True).strip() for ids in groups for row in ids]
-    assert sorted(said) == sorted([*CAPTIONS, EDITS[0]]) and len(groups) == min(n_groups, 4)
+    assert sorted(said) == sorted([*CAPTIONS, EDITS[0]]) and len(groups) == n_groups
     named = [*CAPTIONS, *EDITS, None]
     assert looked_up(batch["captions"], said) == [[named[k] for k in row] for row in texts]
     assert batch["image_rows"].tolist() == images and batch["text_rows"].tolist() == texts
@@ -65,7 +66,7 @@ def test_shared_items_are_in_the_batch_once_and_found_again(n_groups, preprocess
 
 def test_count_distinct_equals_a_loop():
     rows = np.random.default_rng(0).integers(-1, 12, (20, 3))
-    assert count_distinct(rows, 4) == sum(len(set(rows[k : k + 4].ravel()) - {-1}) for k in range(0, 20, 4))
+    assert count_distinct(rows, 5) == sum(len(set(rows[k : k + 4].ravel()) - {-1}) for k in range(0, 20, 4))
 
 
 def test_each_distinct_item_of_a_batch_is_encoded_once(repaired, pairs, make_trainer):

@@ -64,13 +64,6 @@ def test_order_depends_on_seed_and_epoch_alone():
     assert (epoch_of(OneCaptionPerImage(images, 8, seed=2), 2) != first).any()
 
 
-def test_the_keys_of_a_run_are_those_of_its_first_batches():
-    sampler = OneCaptionPerImage(np.repeat(np.arange(10), 2), 4)  # 5 batches an epoch
-    expected = [(epoch, anchor) for epoch in range(3) for anchor in epoch_of(sampler, epoch)][: 12 * 4]
-    found = [key for epochs, anchors in sampler.keys(12) for key in zip(epochs, anchors, strict=True)]
-    assert found == expected
-
-
 @pytest.mark.parametrize("counts", [[2] * 10, [1, 9, *[3] * 9]])
 def test_every_caption_is_in_some_epoch_also_where_some_are_left_out(counts):
     images = np.repeat(np.arange(len(counts)), counts)

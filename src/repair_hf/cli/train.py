@@ -87,7 +87,7 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
     """Train, or print what would be trained on."""
-    from repair_hf.runtime.run_folder import check_stage, finish_stage, finished
+    from repair_hf.runtime.run_folder import check_stage, finished
     from repair_hf.training.checkpoints import find_checkpoint
 
     is_first = config.process_index == 0
@@ -101,18 +101,14 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         check_login(config.repository)
     trainer = _trainer(pairs_options, stage, options, config)
     if stage.dry_run:
-        wanted, options_now = config.resume_from_checkpoint or None, trainer.options
-        checkpoint = find_checkpoint(wanted, stage.output, trainer.run, logs=is_first)
-        check_stage(stage.output, command="train", options=options_now, is_bound=wanted == "last" and bool(checkpoint))
+        find_checkpoint(config.resume_from_checkpoint or None, stage.output, trainer.options, logs=is_first)
+        check_stage(stage.output, command="train", options=trainer.options)
         return _print_pairs(trainer.fill.report()) if is_first else None
     summary = finished(stage.output, trainer.options, needs=("fill", "steps", "seconds", "seconds_per_step", "loss"))
     is_done, repo = summary is not None, _repository(config) if pushes and is_first else None
     if summary is None:
-        n_cut = _count_truncated(trainer) if is_first else 0
         trainer.train()
-        summary = trainer.summary | {"captions_cut": n_cut}
-        if is_first:
-            finish_stage(stage.output, summary)
+        summary = trainer.summary
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
@@ -164,13 +160,6 @@ def _load(options: TrainOptions, config: RepairConfig) -> Any:
         dtype=options.dtype,
         attn_implementation=options.attn_implementation,
     )
-
-
-def _count_truncated(trainer: RepairTrainer) -> int:
-    """Count the captions and edited captions that the model reads in part, and warn of them."""
-    edits = trainer.fill.texts
-    parts = [trainer.train_dataset.captions["caption"], *([] if edits is None else [edits["edit_text"]])]
-    return sum(trainer.processing_class.report_captions(part) for part in parts)
 
 
 def _settle_output(stage: StageOptions, config: RepairConfig) -> None:

@@ -89,7 +89,7 @@ def pretrain(options: PretrainOptions) -> None:
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.toyworld.base import build_model, build_processor
     from repair_hf.training.config import RepairConfig
-    from repair_hf.training.finetune import train
+    from repair_hf.training.trainer import train
 
     pairs, folder = load_pairs(options.world, split="train"), Path(options.output)
     if options.batch_size > len(pairs.images):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from repair_hf.encoder.models import ADAPTER, check_peft
-from repair_hf.encoder.shipped import RETRIEVERS
+from repair_hf.encoder.models import check_peft
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import write_atomically
 
 TOWERS = {"image": ("vision_model", "visual_projection"), "text": ("text_model", "text_projection")}
 ALPHA = 2  # LoRA's alpha for each rank: the update is scaled by it
@@ -69,17 +66,6 @@ def as_json(config: Any) -> dict[str, Any] | None:
         return None
     values = {name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()}
     return json.loads(json.dumps(values, default=str))
-
-
-def name_base(folder: str | Path) -> None:
-    """Name a shipped base in a saved adapter as `world/base`: its folder is another on each machine.
-
-    peft must not see that name when it saves: it would ask the Hub for it.
-    """
-    path, names = Path(folder) / ADAPTER, {str(place): name for name, place in RETRIEVERS.items()}
-    config = json.loads(path.read_text())
-    base = config["base_model_name_or_path"]
-    write_atomically(path, json.dumps(config | {"base_model_name_or_path": names.get(base, base)}, indent=2) + "\n")
 
 
 def _lora(model: PreTrainedModel, rank: int, towers: str) -> Any:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from repair_hf.encoder.embedder import CAPTIONS_AT_ONCE, Embedder, TextParts, settled, unit
 from repair_hf.encoder.models import load_model
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.token_store import TokenStore
 from repair_hf.runtime.arrays import Parts
 from repair_hf.runtime.options import expect
 from repair_hf.runtime.run_folder import digest
@@ -128,13 +129,13 @@ class DualEncoder(Embedder):
         with tqdm(total=total, desc=desc, unit=" captions", delay=1, disable=None if desc else True) as bar:
             for start in range(share.start, share.stop, CAPTIONS_AT_ONCE):
                 some = texts[start : min(start + CAPTIONS_AT_ONCE, share.stop)]
-                tokens = self.preprocessor.texts(some)  # (n, L) each
+                tokens = TokenStore(self.preprocessor, [some])
                 # longest first, so that a batch too large for the memory fails at once
-                order = self.preprocessor.lengths(tokens).argsort(descending=True, stable=True)  # (n,)
+                order = torch.from_numpy(tokens.lengths).argsort(descending=True, stable=True)  # (n,)
                 features = []
                 for batch in torch.split(order, self.batch_size):
                     with self._inference():
-                        features.append(self._text_features(self.preprocessor.text_inputs(tokens, batch)).cpu())
+                        features.append(self._text_features(tokens[batch.numpy()]).cpu())
                     bar.update(len(batch))
                 vectors = torch.cat(features)[order.argsort()]
                 yield slice(start, start + len(some)), unit(vectors, [f"caption {text!r}" for text in some])

@@ -112,46 +112,22 @@ class Preprocessor:
             found[:, channel] = table.index_select(0, some.int().flatten()).view(some.shape)
         return found
 
-    def texts(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Tokenize captions, truncated to the model's maximal length.
+    def token_ids(self, captions: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Tokenize captions, truncated to the model's maximal length, and count those that are truncated.
 
-        They are padded to the longest caption of the call, with an `attention_mask`. SigLIP's are padded to the
-        maximal length without a mask, as in its training.
-
-        Shape:
-            Returns (n, L) int64 each.
+        SigLIP's are padded to the maximal length, as in its training.
         """
-        tokenizer = self.processor.tokenizer
-        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_tensors": "np"}
-        if self.pads_fully:
-            tokens = tokenizer(list(captions), padding="max_length", return_attention_mask=False, **cut)
-        else:
-            tokens = tokenizer(
-                list(captions), padding="longest", padding_side="right", return_attention_mask=True, **cut
-            )
-        return {name: torch.from_numpy(tokens[name]) for name in ("input_ids", "attention_mask") if name in tokens}
+        tokenizer, padding = self.processor.tokenizer, "max_length" if self.pads_fully else False
+        how: dict[str, Any] = {"padding": padding, "max_length": self.max_length, "return_attention_mask": False}
+        ids = tokenizer(list(captions), truncation=False, verbose=False, **how)["input_ids"]
+        too_long = [place for place, one in enumerate(ids) if len(one) > self.max_length]
+        for place in too_long:
+            ids[place] = tokenizer(captions[place], truncation=True, **how)["input_ids"]
+        return ids, len(too_long)
 
     def report_captions(self, captions: Sequence[str]) -> int:
-        """Count the captions that `texts` truncates; see the function of this name."""
+        """Count the captions that are truncated; see the function of this name."""
         return report_captions(self.processor.tokenizer, self.max_length, captions)
-
-    def text_inputs(self, tokens: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-        """Return the model's inputs for some rows of the result of `texts`, truncated to the longest of them.
-
-        A causal text tower gets no mask: it never attends to the padding at the end, and attention without a mask uses
-        a faster kernel.
-        """
-        if "attention_mask" not in tokens:
-            return {name: ids[rows].long() for name, ids in tokens.items()}
-        some = {name: ids[rows] for name, ids in tokens.items()}
-        longest = int(self.lengths(some).max())
-        names = ("input_ids",) if self.is_causal else tuple(some)
-        return {name: some[name][:, :longest].long() for name in names}
-
-    def lengths(self, tokens: dict[str, Tensor]) -> Tensor:
-        """Count each row's tokens without padding, (n,); all tokens where the model was trained with padding."""
-        ids = tokens["input_ids"]
-        return tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.full((len(ids),), ids.shape[1])
 
     def batches(self, images: Any, size: int, desc: str | None = None, share: slice = slice(None)) -> Iterator[Tensor]:
         """Yield images in order, `size` at a time, as (n, 3, H, W) uint8; decode in advance.
@@ -243,9 +219,7 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
                 if one not in strange:
                     strange[one] = one == tokenizer.unk_token_id or "\ufffd" in tokenizer.decode([one])
             n_strange += 2 * sum(strange[one] for one in ids) > len(ids)
-    if n_cut:
-        cut = f"{n_cut:,} of {len(captions):,} captions were truncated"
-        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
+    warn_of_cuts(n_cut, len(captions), max_length)
     if n_strange:
         logger.warning(
             "More than half of the tokens of %s of %s captions are unknown to the model's tokenizer. Is it made "
@@ -253,6 +227,13 @@ def report_captions(tokenizer: Any, max_length: int, captions: Sequence[str]) ->
             f"{n_strange:,}", f"{len(captions):,}",
         )  # fmt: skip
     return n_cut
+
+
+def warn_of_cuts(n_cut: int, n: int, max_length: int) -> None:
+    """Log a warning if any of n captions are truncated."""
+    if n_cut:
+        cut = f"{n_cut:,} of {n:,} captions were truncated"
+        logger.warning("%s to %d tokens, the most that the model reads.", cut, max_length)
 
 
 def ahead(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,31 +16,40 @@ from repair_hf.pairs.truth import expanded
 
 
 class TokenStore:
-    """The token ids of a table of captions, one after the other without padding."""
+    """The token ids of a table of captions, one after the other without padding.
+
+    Args:
+        preprocessor: Tokenizes them.
+        captions: The table, in one or more consecutive parts: lists, or columns of a dataset.
+
+    Attributes:
+        lengths: (M,) tokens of each caption, without padding; all tokens where the model was trained with padding.
+        n_cut: How many captions are truncated to the model's maximal length.
+    """
 
     def __init__(self, preprocessor: Preprocessor, captions: Sequence[Any]) -> None:
-        self.preprocessor = preprocessor
-        ids, lengths = [], []
+        self.preprocessor, self.n_cut = preprocessor, 0
+        ids, lengths = array("i"), array("i")  # they grow in place
         for part in captions:
             for start in range(0, len(part), TOKENIZED_AT_ONCE):
-                tokens = preprocessor.texts(part[start : start + TOKENIZED_AT_ONCE])
-                length = preprocessor.lengths(tokens).numpy()
-                ids.append(tokens["input_ids"].numpy()[_mask(length)].astype(np.int32))
-                lengths.append(length)
-        self._ids, self.lengths = np.concatenate(ids), np.concatenate(lengths)
+                found, n_cut = preprocessor.token_ids(part[start : start + TOKENIZED_AT_ONCE])
+                ids.extend(chain.from_iterable(found))
+                lengths.extend(map(len, found))
+                self.n_cut += n_cut
+        self._ids, self.lengths = np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int32)
         self._starts = np.cumsum(self.lengths) - self.lengths
 
     def __getitem__(self, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return the model's inputs for some captions, (n, L) each."""
-        mask = _mask(self.lengths[rows])  # (n, L)
+        """Return the model's inputs for some captions, padded to the longest of them, (n, L) int64 each.
+
+        A causal text tower gets no mask: it never attends to the padding at the end, and attention without a mask uses
+        a faster kernel. Nor does a model that was trained with padding.
+        """
+        lengths = self.lengths[rows]
+        mask = np.arange(lengths.max()) < lengths[:, None]  # (n, L)
         ids = np.full(mask.shape, self.preprocessor.processor.tokenizer.pad_token_id)
-        ids[mask] = self._ids[expanded(self._starts[rows], self._starts[rows] + self.lengths[rows])[0]]
+        ids[mask] = self._ids[expanded(self._starts[rows], self._starts[rows] + lengths)[0]]
         tokens = {"input_ids": torch.from_numpy(ids)}
-        if not self.preprocessor.pads_fully:
+        if not (self.preprocessor.pads_fully or self.preprocessor.is_causal):
             tokens["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
-        return self.preprocessor.text_inputs(tokens, torch.arange(len(rows)))
-
-
-def _mask(lengths: np.ndarray) -> np.ndarray:
-    """Return which of (n, longest) tokens are there, for n captions of some lengths."""
-    return np.arange(lengths.max()) < lengths[:, None]
+        return tokens

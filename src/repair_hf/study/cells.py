@@ -31,7 +31,7 @@ from repair_hf.study.spending import Cost, Product
 from repair_hf.toyworld.truth import with_scenes
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
-from repair_hf.training.finetune import train
+from repair_hf.training.trainer import train
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder

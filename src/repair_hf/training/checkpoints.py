@@ -1,6 +1,6 @@
 """What surrounds the steps of a training: the callback, checkpoints, and the summary.
 
-Beside the Trainer's files a checkpoint holds `SEAL`, written last: what identifies its run, and the digests of all
+Beside the Trainer's files a checkpoint holds `SEAL`, written last: the options of its run, and the digests of all
 other files. A checkpoint is whole if these match. Another one, whose run was killed while it was written, is left
 aside.
 """
@@ -10,22 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.own_files import intact, read_json
+from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import differences, write_atomically
-from repair_hf.training.collation import count_distinct
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import MAX_LOGIT_SCALE
@@ -39,7 +36,7 @@ class LoopCallback(TrainerCallback):
     """Start the sampler's epochs, time the loop, bound a softmax loss's scale, and seal checkpoints.
 
     Args:
-        trainer: Has `sampler`, `base` (the dual encoder), `run` (what identifies it) and `accelerator`.
+        trainer: Has `sampler`, `base` (the dual encoder), `options` (of the run) and `accelerator`.
         bounds_scale: Whether the logit scale is at most 100.
     """
 
@@ -82,85 +79,53 @@ class LoopCallback(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         self.trainer.accelerator.wait_for_everyone()  # until every process has written its files
         if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.run)
+            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.trainer.options)
 
 
-def seal(folder: Path, run: Mapping[str, Any]) -> None:
-    """Write what identifies a run, and the digests of its checkpoint's files."""
+def seal(folder: Path, options: Mapping[str, Any]) -> None:
+    """Write the options of a run, and the digests of its checkpoint's files."""
     files = {path.relative_to(folder).as_posix(): _digest(path) for path in folder.rglob("*") if path.is_file()}
     files.pop(SEAL, None)
-    write_atomically(folder / SEAL, json.dumps({"run": run, "files": files}, indent=2) + "\n")
+    write_atomically(folder / SEAL, json.dumps({"options": options, "files": files}, indent=2) + "\n")
 
 
-def fault(folder: Path) -> str | None:
-    """Return what is wrong with a checkpoint, as a short clause; None if it is whole."""
+def is_whole(folder: Path) -> bool:
+    """Return whether the files of a checkpoint are as they were written."""
     try:
-        with intact(folder / SEAL):
-            files = dict(read_json(folder / SEAL, needs=["run", "files"])["files"])
-    except FileNotFoundError:
-        return f"{SEAL} is missing, so it was not written to its end"
-    except UserError as error:
-        return f"{SEAL} cannot be read: {str(error).split('. ')[0]}"
-    for name, digest in files.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if _digest(folder / name) != digest:
-            return f"{name} is not as it was written"
-    return None
+        files = read_json(folder / SEAL, needs=["options", "files"])["files"]
+        return all(_digest(folder / name) == digest for name, digest in files.items())
+    except (FileNotFoundError, UserError):
+        return False
 
 
-def find_checkpoint(wanted: str | None, output: str, run: Mapping[str, Any], *, logs: bool = True) -> Path | None:
+def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any], *, logs: bool = True) -> Path | None:
     """Resolve `resume_from_checkpoint` (a folder, `last` of those in `output`, or None) to a folder; None starts anew.
 
     Raises:
-        UserError: If a named folder is not a whole checkpoint, or the last checkpoint is of another run.
+        UserError: If a named folder is not a whole checkpoint, or the last checkpoint is of other options.
     """
     if wanted is None:
         return None
     if wanted != "last":
-        if why := fault(Path(wanted)):
+        if not is_whole(Path(wanted)):
             raise UserError(
-                f"`resume_from_checkpoint` names {wanted}, which is not a whole checkpoint: {why}. "
-                "Give a `checkpoint-...` folder, or `last`."
+                f"`resume_from_checkpoint` names {wanted}, which is not a whole checkpoint. Give a `checkpoint-...` "
+                "folder, or `last`."
             )
         return Path(wanted)
-    newest, aside = newest_checkpoint(output)
+    paths = [path for path in Path(output).glob("checkpoint-*") if _steps(path).isdigit()]
+    paths.sort(key=lambda path: int(_steps(path)), reverse=True)
+    newest = next(filter(is_whole, paths), None)
+    aside = paths if newest is None else paths[: paths.index(newest)]
     if aside and logs:
-        faults = ", ".join(f"{path} ({why})" for path, why in aside.items())
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
-        logger.warning("Left aside: %s; %s.", faults, instead)
-    if newest and (changed := differences(read_json(newest / SEAL)["run"], json.loads(json.dumps(run)))):
+        logger.warning("Left aside, as incomplete or damaged: %s; %s.", ", ".join(map(str, aside)), instead)
+    if newest and (changed := differences(read_json(newest / SEAL)["options"], json.loads(json.dumps(options)))):
         raise UserError(
             f"{newest} is of another run: {changed}. Give another output folder, delete its checkpoints to start "
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."
         )
     return newest
-
-
-def newest_checkpoint(folder: str | Path) -> tuple[Path | None, dict[Path, str]]:
-    """Find the whole checkpoint with the most steps in a run's folder, and what is wrong with each newer one."""
-    steps = {path: re.fullmatch(r"checkpoint-(\d+)", path.name) for path in Path(folder).glob("checkpoint-*")}
-    aside: dict[Path, str] = {}
-    for _, path in sorted(((int(found[1]), path) for path, found in steps.items() if found), reverse=True):
-        if (why := fault(path)) is None:
-            return path, aside
-        aside[path] = why
-    return None, aside
-
-
-@contextmanager
-def checking_the_best(trainer: Trainer) -> Iterator[None]:
-    """Raise a UserError if the best checkpoint, whose weights are loaded at the end inside, was damaged before."""
-    error: Exception | None = None
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as failed:
-        error = failed
-    folder = Path(str(trainer.state.best_model_checkpoint))
-    if trainer.args.load_best_model_at_end and folder.is_dir() and (why := fault(folder)):
-        raise UserError(f"The best checkpoint, {folder}, is damaged: {why}. Delete the checkpoints to train anew.")
-    if error is not None:
-        raise error
 
 
 def space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
@@ -173,14 +138,16 @@ def space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
 
 def summarize(trainer: Any, steps: int) -> dict[str, Any]:
     """Return the summary of a finished training that `train` describes."""
-    fill, loop, pairs, history = trainer.fill, trainer.loop, trainer.train_dataset, trainer.state.log_history
+    fill, sampler, pairs, history = trainer.fill, trainer.sampler, trainer.train_dataset, trainer.state.log_history
     evaluations = [line for line in history if "eval_i2t_R@1" in line]
     if trainer.args.load_best_model_at_end:
         evaluations = [line for line in evaluations if line["step"] == trainer.state.best_global_step]
-    drawn = zip(*(fill.draw(*keys) for keys in trainer.sampler.keys(steps)), strict=True)
-    images, texts = (np.concatenate(side) for side in drawn)  # (anchors, S) each
+    losses = {line["step"]: line["loss"] for line in history if "loss" in line}  # means since the line before
+    anchors = np.concatenate([sampler.order(epoch) for epoch in range(math.ceil(steps / sampler.batches))])
+    anchors = anchors[: steps * sampler.batch_size]
+    images, texts = fill.draw(np.arange(len(anchors)) // len(sampler), anchors)  # (anchors, S) each
     new = np.unique(images[images >= len(pairs.images)]), np.unique(texts[texts >= len(pairs)])
-    seconds, size = loop.seconds, trainer.args.train_batch_size
+    seconds, n_batches = trainer.loop.seconds, len(anchors) // trainer.args.train_batch_size
     return {
         "steps": steps,
         "processes": trainer.args.world_size,
@@ -188,23 +155,24 @@ def summarize(trainer: Any, steps: int) -> dict[str, Any]:
         "parameters_trained": trainer.base.num_parameters(only_trainable=True),
         "seconds": seconds,
         "seconds_per_step": seconds / steps,
-        "loss": mean_loss(history),
-        "images_per_step": count_distinct(images, size) / steps,
-        "texts_per_step": count_distinct(texts, size) / steps,
-        "fill": trainer.run["fill_report"],
+        "loss": float(np.average([*losses.values()], weights=np.diff([*losses], prepend=0))),
+        "images_per_step": count_distinct(images, n_batches) / steps,
+        "texts_per_step": count_distinct(texts, n_batches) / steps,
+        "captions_cut": trainer.data_collator.tokens.n_cut,
+        "fill": fill.report(),
         "edits_reachable": fill.edits_reachable(),
         "samples_encoded": fill.samples(*new),
     } | (evaluations[-1] if evaluations else {})
 
 
-def mean_loss(history: Sequence[Mapping[str, Any]]) -> float:
-    """Average the logged losses over all steps of a run, those before a resume included."""
-    total = last = 0.0
-    for line in history:
-        if "loss" in line:  # the mean since the line before
-            total += line["loss"] * (line["step"] - last)
-            last = line["step"]
-    return total / max(last, 1.0)
+def count_distinct(rows: np.ndarray, n_batches: int) -> int:
+    """Count the distinct rows of each of the batches, summed; (anchors, S), -1 is none."""
+    batches = np.sort(rows.reshape(n_batches, -1), axis=1)
+    return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
+
+
+def _steps(checkpoint: Path) -> str:
+    return checkpoint.name.rpartition("-")[2]
 
 
 def _digest(path: Path) -> str:

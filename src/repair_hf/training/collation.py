@@ -11,14 +11,14 @@ import torch
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.pixel_store import Pixels, pixels_of
-from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.preprocessing import Preprocessor, warn_of_cuts
 from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, Key
 
 # On a CPU several small forwards with less padding are faster than a large one (`python benchmarks/train.py`).
-GROUPS_ON_CPU = 4
+AT_ONCE_ON_CPU = 96
 
 
 class PairCollator:
@@ -32,9 +32,8 @@ class PairCollator:
         fill: Says which pairs stand beside an anchor.
         images: The image table, in one or more consecutive parts.
         captions: The caption table, in the same way: lists, or columns of a dataset.
-        groups: How many groups of captions, and so forwards of the model.
-        chunk_size: Most images or captions of a forward, in place of `groups`. It is exceeded where a batch has few of
-            one kind: each forward takes at least one of both.
+        at_once: Most images or captions of a forward, by default all. It is exceeded where a batch has few of one
+            kind: each forward takes at least one of both.
 
     Shape:
         The batch holds `pixels` (n_images, 3, H, W) uint8; `texts`, one dict for each group, of `input_ids` and, where
@@ -49,11 +48,9 @@ class PairCollator:
         fill: Anchors,
         images: Sequence[Pixels],
         captions: Sequence[Any],
-        *,
-        groups: int = 1,
-        chunk_size: int | None = None,
+        at_once: int | None = None,
     ) -> None:
-        self.fill, self.images, self.groups, self.chunk_size = fill, list(images), groups, chunk_size
+        self.fill, self.images, self.at_once = fill, list(images), at_once
         self.tokens = TokenStore(preprocessor, captions)
 
     def __call__(self, keys: Sequence[Key]) -> dict[str, Any]:
@@ -63,7 +60,9 @@ class PairCollator:
         texts, at_text = _distinct(text_rows)
         by_length = self.tokens.lengths[texts].argsort(kind="stable")
         at_text = np.where(at_text < 0, -1, by_length.argsort()[at_text])
-        groups = np.array_split(texts[by_length], self.n_groups(len(images), len(texts)))
+        sizes = len(images), len(texts)
+        n_groups = 1 if self.at_once is None else min(math.ceil(max(sizes) / self.at_once), *sizes)
+        groups = np.array_split(texts[by_length], n_groups)
         pixels = [part[rows] for part, rows in _by_part(self.images, images)]
         return {
             "pixels": pixels[0] if len(pixels) == 1 else torch.cat(pixels),
@@ -74,30 +73,20 @@ class PairCollator:
             "text_rows": torch.from_numpy(text_rows),
         }
 
-    def n_groups(self, n_images: int, n_texts: int) -> int:
-        """Return the number of caption groups of a batch; with `chunk_size`, of its chunks."""
-        if self.chunk_size is None:
-            return min(self.groups, n_images, n_texts)
-        return min(math.ceil(max(n_images, n_texts) / self.chunk_size), n_images, n_texts)
-
 
 def collator_of(encoder: DualEncoder, pairs: Pairs, fill: Anchors, args: RepairConfig) -> PairCollator:
     """Create the collator of a training. With `cache_images`, images are decoded once, into a file."""
-    cache_images = args.cache_images
-    images = [pixels_of(pairs.images, "image", encoder.preprocessor, cache_images=cache_images)]
-    captions: list[Any] = [pairs.captions["caption"]]
+    images, captions = [(pairs.images, "image")], [pairs.captions["caption"]]
     if fill.images is not None:
-        images.append(pixels_of(fill.images, "edit_image", encoder.preprocessor, cache_images=cache_images))
+        images.append((fill.images, "edit_image"))
     if fill.texts is not None:
         captions.append(fill.texts["edit_text"])
-    groups = GROUPS_ON_CPU if args.device.type == "cpu" else 1
-    return PairCollator(encoder.preprocessor, fill, images, captions, groups=groups, chunk_size=args.chunk_size)
-
-
-def count_distinct(rows: np.ndarray, size: int) -> int:
-    """Count the distinct rows of each batch of `size` anchors, summed over the batches; (anchors, S), -1 is none."""
-    batches = np.sort(rows.reshape(-1, size * rows.shape[1]), axis=1)
-    return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
+    pixels = [pixels_of(*part, encoder.preprocessor, cache_images=args.cache_images) for part in images]
+    at_once = args.chunk_size or (AT_ONCE_ON_CPU if args.device.type == "cpu" else None)
+    collator = PairCollator(encoder.preprocessor, fill, pixels, captions, at_once)
+    if args.process_index == 0:
+        warn_of_cuts(collator.tokens.n_cut, len(collator.tokens.lengths), encoder.preprocessor.max_length)
+    return collator
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

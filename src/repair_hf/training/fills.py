@@ -16,18 +16,17 @@ Rows number the images and captions of the training pairs first, then the edits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, truth_of
-from repair_hf.records.dataset import one_split
 from repair_hf.records.index import Groups, index_failures
-from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.sampling import uniforms
 
@@ -63,10 +62,11 @@ class Anchors(torch.utils.data.Dataset[Key]):
     def __getitem__(self, key: Key) -> Key:
         return key
 
-    @property
+    @cached_property
     def share(self) -> float:
-        """The share of anchors that have a pair beside them, in every epoch."""
-        return 0.0
+        """The share of anchors that have a pair beside them, the same in every epoch."""
+        counts = self.report()
+        return (counts["anchors"] - counts["beside_0"]) / counts["anchors"]
 
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw the pairs of some anchors. They depend on epoch, anchor and seed alone.
@@ -92,13 +92,6 @@ class Anchors(torch.utils.data.Dataset[Key]):
     def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
         """Count by kind the synthetic samples among distinct rows of images and captions beyond those of the pairs."""
         return {}
-
-    def chance(self, epochs: np.ndarray, anchors: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield uniform numbers, (n,) each."""
-        stream = 0
-        while True:
-            yield uniforms(self.seed, epochs, anchors, stream)
-            stream += 1
 
 
 class _FromRecords(Anchors):
@@ -130,11 +123,6 @@ class _FromRecords(Anchors):
     def samples(self, images: np.ndarray, texts: np.ndarray) -> dict[str, int]:
         return {"i2t": len(texts), "t2i": len(images)}
 
-    def _share_of(self, by_image: Groups, by_caption: Groups) -> float:
-        """Return the share of anchors whose image or whose caption has a record in these."""
-        has_record = (by_image.count[self.pairs.caption_image] > 0) | (by_caption.count[:-1] > 0)
-        return float(has_record.mean())
-
     def _with_edits(self, truth: Truth) -> Truth:
         """Add what the edits were made for: an image's caption, and a caption's image."""
         i2t, t2i = self.i2t.n_edits, self.t2i.n_edits
@@ -142,9 +130,9 @@ class _FromRecords(Anchors):
         groups = self.pairs.groups  # what fits one caption of a group fits all of them
         alone = np.full(t2i, -1)
         classes = alone if groups is None else truth.image_class[self.pairs.caption_image[asked_texts]]
-        texts = [] if self.texts is None else self.texts["edit_text"]
+        blocks = [] if self.texts is None else self.texts.iter(1024)
         return truth.extended(
-            texts,
+            (text for block in blocks for text in block["edit_text"]),
             images=np.concatenate([self.t2i.edits[:t2i], asked_images]),
             texts=np.concatenate([asked_texts, self.i2t.edits[:i2t]]),
             new_classes=classes,
@@ -159,14 +147,10 @@ class Edits(_FromRecords):
     An edit stands in every step beside the false positive that it was made from, so every edit trains.
     """
 
-    @property
-    def share(self) -> float:
-        return self._share_of(self.t2i.edits_by_negative, self.i2t.edits_by_negative)
-
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images, chance = self.pairs.caption_image[anchors], self.chance(epochs, anchors)
-        t2i = self.t2i.edits_by_negative.draw(images, next(chance))
-        i2t = self.i2t.edits_by_negative.draw(anchors, next(chance))
+        images = self.pairs.caption_image[anchors]
+        t2i = self.t2i.edits_by_negative.draw(images, uniforms(self.seed, epochs, anchors, 0))
+        i2t = self.i2t.edits_by_negative.draw(anchors, uniforms(self.seed, epochs, anchors, 1))
         return (
             np.stack([images, self.t2i.edits[t2i], self.i2t.queries[i2t]], 1),
             np.stack([anchors, self.t2i.queries[t2i], self.i2t.edits[i2t]], 1),
@@ -188,20 +172,16 @@ class PaperGrid(_FromRecords):
         self._fits_text, self._fits_image = self.i2t.counterparts(self.t2i), self.t2i.counterparts(self.i2t)
         self._captions_of = Groups(pairs.caption_image, len(pairs.images))
 
-    @property
-    def share(self) -> float:
-        return self._share_of(self.i2t.by_query, self.t2i.by_query)
-
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images, chance = self.pairs.caption_image[anchors], self.chance(epochs, anchors)
-        i2t = self.i2t.by_query.draw(images, next(chance))
-        t2i = self.t2i.by_query.draw(anchors, next(chance))
+        images = self.pairs.caption_image[anchors]
+        i2t = self.i2t.by_query.draw(images, uniforms(self.seed, epochs, anchors, 0))
+        t2i = self.t2i.by_query.draw(anchors, uniforms(self.seed, epochs, anchors, 1))
         wrong_texts, wrong_images = self.i2t.negatives[i2t], self.t2i.negatives[t2i]
         right_images = self.t2i.edits[self._fits_text[i2t]]
         right_texts = self.i2t.edits[self._fits_image[t2i]]
         is_annotated = (right_images < 0) & (wrong_texts >= 0)
         right_images = np.where(is_annotated, self.pairs.caption_image[wrong_texts], right_images)
-        annotated = self._captions_of.draw(wrong_images, next(chance))
+        annotated = self._captions_of.draw(wrong_images, uniforms(self.seed, epochs, anchors, 2))
         right_texts = np.where(right_texts < 0, annotated, right_texts)
         return np.stack([images, right_images, wrong_images], 1), np.stack([anchors, wrong_texts, right_texts], 1)
 
@@ -210,17 +190,12 @@ class PaperGrid(_FromRecords):
         return {way: len(np.unique(used[used >= 0])) / side.n_edits for way, side, used in sides if side.n_edits}
 
 
-def fill_of(pairs: Pairs, records: Dataset | DatasetDict | None, args: RepairConfig, truth: Truth | None) -> Anchors:
+def fill_of(pairs: Pairs, records: Dataset | None, args: RepairConfig, truth: Truth | None) -> Anchors:
     """Create the fill that a configuration names, and warn of records and edits that cannot train.
 
     Raises:
-        UserError: If records are of a wrong type, lack columns, or do not belong to the pairs.
+        UserError: If records lack columns, or do not belong to the pairs.
     """
-    expect(
-        records, (Dataset, DatasetDict, type(None)), "records", "a Dataset; `load_records` takes a folder or Hub id"
-    )
-    if isinstance(records, DatasetDict):
-        records = one_split(records)
     if records is None or args.loss == "none":
         return Anchors(pairs, truth, args.draw_seed)
     fill = (PaperGrid if args.fill == "paper" else Edits)(pairs, records, truth, args.draw_seed)

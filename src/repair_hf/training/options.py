@@ -70,5 +70,3 @@ class Hyperparameters:
         None, "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name."
     )
     hub_strategy: str = opt("end", "Must be `end`: the final model is pushed in one commit.")
-    dataloader_drop_last: bool = opt(True, "Must be on: every batch needs the same number of negatives.")
-    remove_unused_columns: bool = opt(False, "Must be off: the collator creates the model's inputs.")

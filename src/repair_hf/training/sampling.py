@@ -5,7 +5,6 @@ Both depend on seed and epoch alone: they are the same in every worker and proce
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -90,14 +89,6 @@ class OneCaptionPerImage(Sampler[tuple[int, int]]):
             wrong = np.flatnonzero(is_taken)
             batches[wrong], batches[free] = batches[free], batches[wrong]
         return batches
-
-    def keys(self, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, epoch by epoch, the epochs and anchors of a run's first `steps` batches, (n,) each."""
-        left = steps * self.batch_size
-        for epoch in range(math.ceil(steps / self.batches)):
-            anchors = self.order(epoch)[:left]
-            left -= len(anchors)
-            yield np.full_like(anchors, epoch), anchors
 
 
 def uniforms(seed: int, epoch: np.ndarray, items: np.ndarray, stream: int) -> np.ndarray:

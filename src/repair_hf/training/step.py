@@ -13,7 +13,6 @@ the pairs themselves. Cells that are known to match are not visible (see `pairs.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -31,10 +30,7 @@ from transformers import PreTrainedModel
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.fills import Anchors
 from repair_hf.training.options import Loss
-
-logger = logging.getLogger(__name__)
 
 MAX_LOGIT_SCALE = math.log(100)
 
@@ -210,12 +206,6 @@ class PairObjective(Objective):
         return terms
 
 
-def objective_of(args: RepairConfig, fill: Anchors, *, sigmoid: bool) -> PairObjective:
-    """Create the objective that a configuration names."""
-    loss: Loss = "none" if fill.share == 0 else args.loss  # type: ignore[assignment]  # it is settled
-    return PairObjective(loss, args.grid_weight, fill.share, sigmoid=sigmoid)
-
-
 def check_parameters(objective: Objective, model: nn.Module) -> None:
     """Raise an error for an objective with parameters outside the model, which would not be trained."""
     known = {id(parameter) for parameter in model.parameters()}
@@ -244,9 +234,6 @@ def check_model(model: PreTrainedModel, args: RepairConfig) -> bool:
     sigmoid = "logit_bias" in parameters and args.global_loss != "softmax"
     if "logit_bias" in parameters:
         parameters["logit_bias"].requires_grad_(sigmoid)
-    scale = parameters["logit_scale"].exp().item()
-    if not sigmoid and scale > 1.001 * math.exp(MAX_LOGIT_SCALE) and args.process_index == 0:  # SigLIP's is 117
-        logger.warning("The model's logit scale is %.1f; from the first step on it is held at 100 at most.", scale)
     return sigmoid
 
 

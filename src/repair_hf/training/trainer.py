@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProcessorMixin, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from repair_hf.encoder.adapters import as_json, has_adapters, limit_training, name_base
+from repair_hf.encoder.adapters import as_json, limit_training
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.opening import Retriever, open_encoder
 from repair_hf.encoder.pixel_store import pixels_of
@@ -24,15 +22,16 @@ from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
+from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect
 from repair_hf.runtime.run_folder import digest, finish_stage, open_stage
-from repair_hf.training.checkpoints import LoopCallback, checking_the_best, find_checkpoint, space_needed, summarize
+from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed, summarize
 from repair_hf.training.collation import collator_of
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
 from repair_hf.training.sampling import OneCaptionPerImage
-from repair_hf.training.step import Objective, check_model, check_parameters, encode, objective_of, step_of
+from repair_hf.training.step import Objective, PairObjective, check_model, check_parameters, encode, step_of
 
 IN_MEMORY = "a dataset in memory"
 
@@ -56,8 +55,7 @@ class RepairTrainer(Trainer):
         fill: Which pairs stand beside each training pair; by default what `args.fill` makes of `records`.
         objective: The loss; by default the one that `args.loss` names.
         peft_config: Adapters to train instead of all weights, such as `peft.LoraConfig(...)`.
-        callbacks: As in the Trainer.
-        optimizers: As in the Trainer.
+        callbacks, optimizers: As in the Trainer.
 
     Attributes:
         options: What the folder records of this run, and the card shows.
@@ -98,12 +96,16 @@ class RepairTrainer(Trainer):
         expect(args, RepairConfig, "args", "a RepairConfig, such as `RepairConfig(OUTPUT_FOLDER)`")
         expect(train_dataset, Pairs, "train_dataset", MAKE_PAIRS)
         expect(eval_dataset, (Pairs, type(None)), "eval_dataset", MAKE_PAIRS)
+        expect(records, (Dataset, DatasetDict, type(None)), "records", "a Dataset; see `load_records`")
         args = args.prepared(has_validation=eval_dataset is not None)
+        records = None if records is None else one_split(records)
         encoder = open_encoder(model, processing_class, device=args.device)
-        self.base, base_digest = encoder.model, encoder.digest
+        self.base, model_digest = encoder.model, encoder.digest
         self.needs_bias = check_model(self.base, args)
         self.fill = fill or fill_of(train_dataset, records, args, truth)
-        self.objective: Objective = objective or objective_of(args, self.fill, sigmoid=self.needs_bias)
+        loss = args.loss if args.loss and self.fill.share else "none"
+        own = PairObjective(loss, args.grid_weight, self.fill.share, sigmoid=self.needs_bias)
+        self.objective: Objective = objective or own
         self.sampler = OneCaptionPerImage(train_dataset.caption_image, args.step_size, args.draw_seed)
         self.loop = LoopCallback(self, bounds_scale=not self.needs_bias)
         limits = {name: getattr(args, name) for name in ("freeze", "lora_rank", "lora_towers", "seed")}
@@ -120,13 +122,8 @@ class RepairTrainer(Trainer):
         check_parameters(self.objective, self.model)
         if args.disable_tqdm:
             self.remove_callback(PrinterCallback)  # `LoopCallback` logs
-        self.can_return_loss = True
         self.model_accepts_loss_kwargs = False  # the loss is a mean: accumulated parts are averaged
-        stored = partial(pixels_of, preprocessor=encoder.preprocessor, cache_images=args.cache_images)
-        self._validation = eval_dataset, eval_dataset and stored(eval_dataset.images, "image")
-        self.run = self._identity(peft_config, objective) | {"model_digest": base_digest}
-        self.options = {"output": str(args.output_dir), "pairs": IN_MEMORY, **self.run}
-        self.options |= _named_records(records)
+        self.options = self._options(peft_config, objective, records) | {"model_digest": model_digest}
         self._has_trained = False
         self._terms: dict[str, list[Tensor]] = {}  # since the last log
 
@@ -149,15 +146,14 @@ class RepairTrainer(Trainer):
         if wanted is None or wanted is True:
             wanted = None if self._has_trained else self.args.resume_from_checkpoint
         is_main = self.is_world_process_zero()
-        checkpoint = find_checkpoint(wanted or None, folder, self.run, logs=is_main)
+        checkpoint = find_checkpoint(wanted or None, folder, self.options, logs=is_main)
         self._has_trained, self._terms = True, {}
         if is_main:
-            open_stage(folder, command="train", options=self.options, is_bound=wanted == "last" and bool(checkpoint))
+            open_stage(folder, command="train", options=self.options)
         size = space_needed(self.model, self.args)
         check_room(folder, size)
         with naming_full_disk(folder, lambda: size):
-            with checking_the_best(self):
-                result = super().train(str(checkpoint) if checkpoint else None, trial, ignore_keys_for_eval)
+            result = super().train(str(checkpoint) if checkpoint else None, trial, ignore_keys_for_eval)
             self.save_model()
             self.save_state()
         self.model.eval()
@@ -220,22 +216,15 @@ class RepairTrainer(Trainer):
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if pairs is None:
             raise UserError("There is nothing to evaluate on; give `eval_dataset`, pairs of a validation split.")
-        known, stored = self._validation
-        encoder = DualEncoder(
-            self.base, self.processing_class, device=self.args.device, batch_size=self.args.per_device_eval_batch_size
-        )
-        vectors = encoder.embed_pairs(pairs, pixels=stored if pairs is known else None)
+        args, preprocessor = self.args, self.processing_class
+        encoder = DualEncoder(self.base, preprocessor, device=args.device, batch_size=args.per_device_eval_batch_size)
+        pixels = pixels_of(pairs.images, "image", preprocessor, cache_images=args.cache_images)
+        vectors = encoder.embed_pairs(pairs, pixels=pixels)
         found = evaluate_retrieval(*vectors, pairs.caption_image)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, or its adapters, and the processor."""
-        super().save_model(output_dir, _internal_call)
-        if has_adapters(self.model) and self.args.should_save:
-            name_base(output_dir or str(self.args.output_dir))
 
     def push_to_hub(self, repo: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Push the trained model with its processor and its card, as one commit; see `push_model`.
@@ -244,16 +233,13 @@ class RepairTrainer(Trainer):
         `args.hub_private_repo`. Processes other than the main one get None.
 
         Raises:
-            UserError: If nothing is trained yet, or as `push_model`.
+            UserError, RunStopped: As `push_model`.
         """
         from repair_hf.hub.push import push_model  # the one import from a higher floor: a Trainer pushes itself
 
-        folder, pushed = Path(str(self.args.output_dir)), None
+        pushed, options = None, {"private": bool(self.args.hub_private_repo)} | options
         if self.is_world_process_zero():
-            if not (folder / "summary.json").is_file():
-                raise UserError(f"{folder} holds no trained model yet; call `train()` first.")
-            options = {"private": bool(self.args.hub_private_repo)} | options
-            pushed = push_model(folder, repo or self.args.repository, **options)
+            pushed = push_model(str(self.args.output_dir), repo or self.args.repository, **options)
         self.accelerator.wait_for_everyone()
         return pushed
 
@@ -262,22 +248,52 @@ class RepairTrainer(Trainer):
         matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
         return [name for name in super().get_decay_parameter_names(model) if name in matrices]
 
-    def _identity(self, peft_config: Any, objective: Objective | None) -> dict[str, Any]:
-        """Return what identifies this run in its checkpoints."""
-        return self.args.recorded(has_records=self.fill.share > 0) | {
+    def _options(self, peft_config: Any, objective: Objective | None, records: Any) -> dict[str, Any]:
+        """Return what identifies this run, in its folder and in its checkpoints."""
+        options = self.args.recorded() | {
+            "output": str(self.args.output_dir),
+            "pairs": IN_MEMORY,
+            "pairs_fingerprint": self.train_dataset.fingerprint,
             "model": self.base.name_or_path or None,
             "sigmoid": self.needs_bias,
             "dtype": str(self.base.dtype),
             "peft_config": as_json(peft_config),
             "objective": objective and type(objective).__name__,
-            "fill_report": self.fill.report(),
-            "pairs_fingerprint": self.train_dataset.fingerprint,
         }
+        if records is not None:
+            options |= {"records": IN_MEMORY, "records_digest": digest(records["record_id"][:])}
+        return options
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Return 0: the Trainer's formula is for language models."""
-        return 0
 
+def train(
+    model: Retriever,
+    pairs: Pairs,
+    records: Dataset | None = None,
+    config: RepairConfig | None = None,
+    *,
+    validation: Pairs | None = None,
+    checkpoint: str | bool | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fine-tune a dual encoder in one call, as `RepairTrainer` does.
 
-def _named_records(records: Any) -> dict[str, Any]:
-    return {} if records is None else {"records": IN_MEMORY, "records_digest": digest(records["record_id"][:])}
+    Args:
+        model: Trained in place if it is a model or a `DualEncoder`, else loaded from a folder or the Hub.
+        pairs: Training pairs.
+        records: What `load_records` returns, made from failures on `pairs`; None trains on the pairs alone.
+        config: How to train; by default `RepairConfig()`.
+        validation: Pairs to evaluate on.
+        checkpoint: Folder to resume from; False starts anew, None follows `config.resume_from_checkpoint`.
+        options: Other arguments of `RepairTrainer`, such as `objective` or `callbacks`.
+
+    Returns:
+        `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (evaluations, checkpoints and
+        the time before a resume included), `seconds_per_step`, `loss` (mean over the steps), `images_per_step` and
+        `texts_per_step` (encoded, all processes together), `captions_cut` (truncated to the model's maximal length),
+        `fill` (see `Anchors.report`), `edits_reachable` (by direction, the share that can be encoded),
+        `samples_encoded` (synthetic samples of each kind), and the metrics of the last evaluation, if any, or of the
+        best with `load_best_model_at_end`.
+    """
+    trainer = RepairTrainer(model, config or RepairConfig(), pairs, validation, records=records, **options)
+    trainer.train(checkpoint)
+    return trainer.summary

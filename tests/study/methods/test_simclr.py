@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -9,12 +10,13 @@ from training_runs import curve
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
+from repair_hf.encoder.token_store import TokenStore
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.study.methods import simclr
 from repair_hf.study.methods.simclr import HEAD, TwoViews
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.finetune import train
+from repair_hf.training.trainer import train
 from tests.study.methods.counting import step
 
 
@@ -47,7 +49,7 @@ def test_two_views_of_each_anchors_image_are_encoded_and_train_tower_and_head(en
     size = encoder.model.config.vision_config.image_size
     one = step([[2, 1], [0, 3]], [[0, -1], [1, -1]])
     one.batch["pixels"] = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 3, size, size)
-    one.batch["texts"] = [encoder.preprocessor.texts(["a cat", "a dog"])]
+    one.batch["texts"] = [TokenStore(encoder.preprocessor, [["a cat", "a dog"]])[np.arange(2)]]
     terms = objective.terms(one)
     assert encoded[0][:, 0, 0, 0].tolist() == [3, 1, 4, 2] and objective.weights == {"loss_views": 0.25}
     terms["loss_views"].backward()

@@ -71,15 +71,10 @@ class Samples(Anchors):
         if self._parts:
             self.truth = self._with_samples(self.truth)
 
-    @property
-    def share(self) -> float:
-        counts = [rows.count for part, rows in self._parts.items() if part not in REPLACING]
-        return float((np.sum(counts, axis=0) > 0).mean()) if counts else 0.0
-
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images, texts = [self.pairs.caption_image[anchors]], [anchors]
-        for (part, rows), chance in zip(self._parts.items(), self.chance(epochs, anchors), strict=False):
-            new_images, new_texts = rows.draw(anchors, chance)
+        for stream, (part, rows) in enumerate(self._parts.items()):
+            new_images, new_texts = rows.draw(anchors, uniforms(self.seed, epochs, anchors, stream))
             if part == "rewrite":
                 texts[0] = new_texts
             elif part == "variant":
