@@ -111,9 +111,10 @@ class Ledger:
     async def pay(self, key: str, worst: Callable[[], float], topic: Topic) -> AsyncIterator[Call]:
         """Reserve the worst case of a call while it is on its way. Set `reply` inside: it is written with its bill.
 
-        If `reply` is set already, the call was paid before. Without a reply the call counts as lost, unless an
-        exception says that it cannot be billed (`may_be_billed`). If the ceilings only lack what other calls have
-        reserved, wait for their bills; `worst` is then called again, because bills correct it.
+        If its state is not `reserved`, the call is answered, rejected or in a batch: send nothing. Without a reply a
+        reserved call counts as lost, unless an exception says that it cannot be billed (`may_be_billed`). If the
+        ceilings only lack what other calls have reserved, wait for their bills; `worst` is then called again, because
+        bills correct it.
 
         Raises:
             BudgetSpent: If a ceiling does not allow this call.

@@ -178,7 +178,7 @@ class Sender:
                 await question.ready()
             tokens = question.tokens() if self.limits.has_tokens else 0
             async with self.limits.slot(tokens) as slot, self.ledger.pay(key, question.worst, topic) as call:
-                if call.reply is None:
+                if call.state == "reserved":  # else it is answered, or another process has put it into a batch
                     call.reply = await self._on_the_wire(question.send, slot)
         except RejectedRequest as error:
             self._note_rejected(key, error, topic)
