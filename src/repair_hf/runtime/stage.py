@@ -123,7 +123,7 @@ class Stage:
         """
         self.check()
         if self.folder is None:
-            return work(None)
+            return as_json(work(None))
         with one_writer(self.folder):
             if not again and (summary := self.summary) is not None:
                 return summary
