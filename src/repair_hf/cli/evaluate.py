@@ -9,7 +9,7 @@ Under `accelerate launch` the processes share the embedding, with the same resul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from repair_hf.cli.subcommands import suggest
@@ -51,8 +51,8 @@ def run(
         return
     _print_metrics(evaluation)
     print(f"-> {stage.output}")
-    mined = flags(changed(replace(pairs.source, split="train")))
-    suggest("mine", *mined, "--model", options.model[-1], "--output", "runs/failures")
+    mined = changed(pairs_options) | {"split": None}  # so mine uses its own default
+    suggest("mine", *flags(mined), "--model", options.model[-1], "--output", "runs/failures")
 
 
 def _print_plan(evaluation: Any) -> None:
