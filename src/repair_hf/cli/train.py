@@ -69,15 +69,15 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
         trainer.stage.check()
         find_checkpoint(config.resume_from_checkpoint or None, stage.output, trainer.options, logs=is_first)
         return _print_pairs(trainer.fill.report()) if is_first else None
+    repo = _repository(config) if pushes and is_first else None  # before the Trainer creates its folder
     trainer = open_trainer(options, pairs, config, validation=validation)
-    summary = trainer.stage.summary
-    is_done, repo = summary is not None, _repository(config) if pushes and is_first else None
-    summary = summary or trained(trainer)
+    finished = trainer.stage.summary
+    summary = finished or trained(trainer)
     if is_first:
         _print_summary(summary)
         print(f"-> {stage.output}")
         if repo is not None:
-            _push(Path(stage.output), repo, config, again=is_done)
+            _push(Path(stage.output), repo, config, again=finished is not None)
         tested = changed(pairs_options) | {"split": None}  # so evaluate uses its own default
         suggest("evaluate", *flags(tested), "--model", stage.output, "--output", f"{stage.output}-test")
 
