@@ -9,7 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__getattr__`
+    from repair_hf.analysis.analyze import analyze as analyze
+    from repair_hf.analysis.show import show as show
     from repair_hf.encoder.dual_encoder import DualEncoder as DualEncoder
+    from repair_hf.encoder.open_clip import export_open_clip as export_open_clip
+    from repair_hf.evaluation.evaluate import evaluate as evaluate
     from repair_hf.evaluation.retrieval import evaluate_retrieval as evaluate_retrieval
     from repair_hf.hub.push import push_model as push_model
     from repair_hf.hub.push import push_records as push_records
@@ -18,14 +22,15 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.pairs.dataset import Pairs as Pairs
     from repair_hf.pairs.dataset import load_pairs as load_pairs
     from repair_hf.records.dataset import load_records as load_records
+    from repair_hf.records.triplets import export_triplets as export_triplets
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
     from repair_hf.training.collation import PairCollator as PairCollator
     from repair_hf.training.config import RepairConfig as RepairConfig
+    from repair_hf.training.finetune import train as train
     from repair_hf.training.step import Objective as Objective
     from repair_hf.training.step import PairObjective as PairObjective
     from repair_hf.training.trainer import RepairTrainer as RepairTrainer
-    from repair_hf.training.trainer import train as train
 
 __version__ = "0.1.0"
 
@@ -45,7 +50,12 @@ _HOMES = {
     "RepairTrainer": "repair_hf.training.trainer",
     "push_model": "repair_hf.hub.push",
     "push_records": "repair_hf.hub.push",
-    "train": "repair_hf.training.trainer",
+    "train": "repair_hf.training.finetune",
+    "evaluate": "repair_hf.evaluation.evaluate",
+    "show": "repair_hf.analysis.show",
+    "analyze": "repair_hf.analysis.analyze",
+    "export_open_clip": "repair_hf.encoder.open_clip",
+    "export_triplets": "repair_hf.records.triplets",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",
 }
 

@@ -22,7 +22,7 @@ from repair_hf.pairs.dataset import load_pairs
 from repair_hf.records.answers import CRITERIA, read_answers, read_items
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import open_stage
+from repair_hf.runtime.stage import Stage
 from repair_hf.toyworld import captions, instructions, oracle, renderer, scenes
 from repair_hf.toyworld.server import ChatServer
 
@@ -110,10 +110,8 @@ def test_only_audited_records(judged):
 def test_nobody_has_looked(unjudged, tmp_path, capsys):
     with pytest.raises(UserError, match="The records of .* have no annotations.*annotate edits"):
         load_records(unjudged, audited=True)
-    assert main(["agreement", str(unjudged)]) == 2
-    assert "No judgements in" in capsys.readouterr().err
-    assert main(["agreement", str(unjudged), str(tmp_path / "absent")]) == 2
-    assert f"there are no records in {tmp_path / 'absent'}; give the folder of" in capsys.readouterr().err
+    assert main(["analyze", str(unjudged), "--output", str(tmp_path / "report")]) == 0
+    assert "The audit against people" not in capsys.readouterr().out
 
 
 def test_the_sample_shows_nothing_that_annotators_must_not_know(judged):
@@ -224,12 +222,13 @@ def test_labelling_again_asks_nothing(report, judged):
     "command, says", [("mine", "is a folder of `mine`; give a folder of"), ("synthesize", "holds no records yet")]
 )
 def test_a_folder_without_records_is_named_by_its_kind(tmp_path, command, says):
+    Stage(command, tmp_path / command).open()
     with pytest.raises(UserError, match=says):
-        gather(open_stage(tmp_path / command, command=command, options={}))
+        gather(tmp_path / command)
 
 
-def test_agreement_prints_and_writes(judged, tmp_path, capsys):
-    assert main(["agreement", str(judged), "--output", str(tmp_path / "agreement")]) == 0
+def test_analyze_prints_and_writes_how_people_judged(judged, tmp_path, capsys):
+    assert main(["analyze", str(judged), "--output", str(tmp_path / "agreement")]) == 0
     shown = capsys.readouterr().out
     assert "The audit against people" in shown and "no valid hard contrast" in " ".join(shown.split())
     assert (tmp_path / "agreement" / "agreement_qc.csv").is_file()

@@ -66,7 +66,7 @@ def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
         lines = [{"annotator": "ann", "item": item} | said for item in read_items(here)["item"]]
         (here / "answers").mkdir()
         (here / "answers" / "ann.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["agreement", str(folder), "--output", str(tmp_path / "agreed")]) == 0
+    assert main(["analyze", str(folder), "--output", str(tmp_path / "agreed")]) == 0
     found = {task: pd.read_csv(tmp_path / "agreed" / f"agreement_{task}.csv").iloc[0] for task in ("qc", "edits")}
     assert found["qc"][["accepted, genuine", "rejected, genuine"]].tolist() == [kept, failures] and kept and failures
     assert found["edits"][["criterion", "items", "met"]].tolist() == ["fp_wrong", kept, kept]

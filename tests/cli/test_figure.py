@@ -51,7 +51,7 @@ def test_changed_pixels():
 
 def test_a_grid(illustrated_folder, pairs_folder, clip_folder, tmp_path, illustrated):
     pairs, records = illustrated
-    words = ["--pairs", pairs_folder, "--split", "all", "--before", clip_folder, "--after", clip_folder]
+    words = ["--pairs", pairs_folder, "--before", clip_folder, "--after", clip_folder]
     ways = [set(records.filter(lambda row, way=way: row["direction"] == way)["q_id"]) for way in ("t2i", "i2t")]
     anchor = next(name for name in pairs.captions["caption_id"] if name in ways[0] and name.split("#")[0] in ways[1])
     assert figure("grid", illustrated_folder, *words, "--anchor", anchor, "--output", tmp_path / "grid.png") == 0

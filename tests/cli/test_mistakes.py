@@ -7,8 +7,7 @@ import pytest
 
 from repair_hf.cli.main import COMMANDS, main
 from repair_hf.cli.subcommands import load_command
-from repair_hf.runtime.flags import default_of, is_needed
-from repair_hf.runtime.options import BOUNDS, UserError
+from repair_hf.runtime.options import UserError, declaration_of, default_of, is_needed
 
 MINE = "mine --pairs $pairs --split all --model $clip --output $out"
 TRAIN = MINE.replace("mine", "train") + " --records $records --use-cpu --per-device-train-batch-size 4 --max-steps 4"
@@ -34,7 +33,6 @@ STUDY = "study --output $out"
         (f"{TRAIN} --per-device-train-batch-size 13", "needs as many different images"),
         (f"{TRAIN} --fp16", "`fp16` needs a GPU"),
         ("run $empty", "lacks mine.yaml, synthesize.yaml, train.yaml, evaluate.yaml"),
-        ("world pretrain --width 100", "`width` must be a multiple of 32, got 100"),
         ("show absent-folder", "absent-folder holds no records"),
         ("show absent-folder --output x.jpg", "`output` must be an .html or .png file, got 'x.jpg'."),
         ("figure case $records --record nothing", "holds no record 'nothing'; an id looks like"),
@@ -42,7 +40,6 @@ STUDY = "study --output $out"
         ("annotate qc $empty --dry-run", "holds no records"),
         ("analyze no/such-records --output x", "holds no records"),
         ("analyze no/such-run", "no/such-run is not a local folder; give the folder of a run"),
-        ("analyze $empty --watch 0", "`watch` must be at least 1, got 0"),
         ("analyze $empty --llm openai/gpt-4o --batch", "`batch` works with `repair-hf synthesize` only"),
         ("push records $empty --repo me/x", "holds no records to push; give a folder that `repair-hf synthesize` has"),
         ("push model $empty --repo me/x", "holds no model to push; give a folder that `repair-hf train` has finished"),
@@ -78,9 +75,9 @@ def test_every_bound_of_every_command_is_checked_where_its_options_are_made():
     groups = [module["OPTIONS"] for module in modules if "OPTIONS" in module]
     groups += [types for module in modules for types, _ in module.get("ACTIONS", {}).values()]
     kinds, count = {each for types in groups for each in types}, 0
-    for kind, option in [(each, option) for each in kinds for option in fields(each) if BOUNDS in option.metadata]:
+    for kind, option in [(each, option) for each in kinds for option in fields(each) if declaration_of(option).bounds]:
         needed = {each.name: "x" for each in fields(kind) if is_needed(each)}
-        for name, bound in option.metadata[BOUNDS].items():
+        for name, bound in declaration_of(option).bounds.items():
             wrong = bound + 1 if name == "most" else bound - 1
             with pytest.raises(UserError, match=f"`{option.name}` must be "):
                 kind(**needed | {option.name: [wrong] if isinstance(default_of(option), list) else wrong})

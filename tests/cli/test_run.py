@@ -153,14 +153,34 @@ def test_names_of_a_round_twice_are_refused(done, capsys):
     assert "stand in more than one of" in capsys.readouterr().err
 
 
+def test_all_recipes_are_those_of_one_folder(recipe, tmp_path, monkeypatch, capsys):
+    """A folder of the name of one of ours, in which only one stage has a recipe: ours are for other data."""
+    (tmp_path / "coco").mkdir()
+    shutil.copy(recipe / "mine.yaml", tmp_path / "coco")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "./coco", "--dry-run"]) == 2
+    assert "coco lacks synthesize.yaml, train.yaml, evaluate.yaml" in capsys.readouterr().err
+
+
+def test_each_folder_holds_the_command_of_its_own_stage(done):
+    for name, place in (
+        ("mine", "failures"),
+        ("synthesize", "records"),
+        ("train", "retriever"),
+        ("evaluate", "evaluate"),
+    ):
+        words = (done[0] / "round-1" / place / "command.txt").read_text().split()
+        assert words[:2] == ["repair-hf", name] and words[-1] == str(done[0] / "round-1" / place)
+
+
 def test_dry_run_prints_the_commands(recipe, words, tmp_path, capsys):
-    assert main([*words, "--dry-run", "--split", "test", "--output", str(tmp_path / "none")]) == 0
+    assert main([*words, "--dry-run", "--split", "train", "--output", str(tmp_path / "none")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines] == "world evaluate mine synthesize train evaluate".split() + (
         "mine synthesize train evaluate".split()
     )
     assert all(line.startswith("$ repair-hf ") for line in lines) and not (tmp_path / "none").exists()
-    assert "--split test" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
+    assert "--split train" in lines[-1] and f"--earlier-rounds {tmp_path}/none/round-1/records" in lines[-3]
 
 
 def test_failures_mined_without_a_retriever_have_no_rounds(recipe, tmp_path, capsys):

@@ -25,7 +25,7 @@ def test_what_was_dropped_with_its_pictures(illustrated_folder, pairs_folder, tm
     words = ["show", str(illustrated_folder), "--dropped", "gt_invalid", "--output", str(page)]
     assert cli.main(words) == 0
     assert "--pairs shows them" in capsys.readouterr().out and "<img" not in page.read_text()
-    assert cli.main([*words, "--pairs", str(pairs_folder), "--split", "all"]) == 0
+    assert cli.main([*words, "--pairs", str(pairs_folder)]) == 0
     shown = capsys.readouterr().out
     assert "show   1 of 1 failures dropped as gt_invalid" in shown and "--pairs shows them" not in shown
     assert page.read_text().count('<img src="data:') == 2

@@ -18,10 +18,10 @@ from PIL import Image
 from transformers import AutoModel
 
 from repair_hf.cli.main import main
-from repair_hf.cli.train import TrainOptions
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.training.checkpoints import SEAL
+from repair_hf.training.options import TrainOptions
 
 
 @pytest.fixture

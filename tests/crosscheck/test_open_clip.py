@@ -17,7 +17,7 @@ from PIL import Image
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.open_clip import export_open_clip
+from repair_hf.encoder.open_clip import write_open_clip
 from repair_hf.evaluation import sugarcrepe
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional
 from repair_hf.toyworld import captions, scenes
@@ -42,7 +42,7 @@ def sentences() -> list[str]:
 
 
 def exported(encoder: DualEncoder, folder: Path):
-    export_open_clip(encoder, folder, name="nobody/asks")
+    write_open_clip(encoder, folder, name="nobody/asks")
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     return model.eval(), preprocess, open_clip.get_tokenizer(f"local-dir:{folder}")
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from repair_hf.cli.main import main
 from repair_hf.encoder.dual_encoder import DualEncoder
-from repair_hf.encoder.open_clip import export_open_clip, open_clip_config
+from repair_hf.encoder.open_clip import open_clip_config, write_open_clip
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.hub.files import pack_model
 from repair_hf.runtime.options import UserError
@@ -76,7 +76,7 @@ def test_the_same_vectors_in_a_plain_implementation(kind, encoder, clip, tmp_pat
         clip.text_model.eos_token_id = clip.config.text_config.eos_token_id = 2
     if kind == "shorter captions":
         encoder.preprocessor.max_length = 20
-    config = export_open_clip(encoder, tmp_path, name="me/clip")
+    config = write_open_clip(encoder, tmp_path, name="me/clip")
     assert json.loads((tmp_path / "open_clip_config.json").read_text()) == config
     weights, architecture = load_file(tmp_path / "open_clip_model.safetensors"), config["model_cfg"]
     assert architecture["quick_gelu"] is (kind != "gelu")
@@ -121,7 +121,7 @@ def test_refuses_pixels_that_open_clip_would_not_make(setting, value, message, e
 def test_refuses_other_activations_and_architectures(encoder, siglip_folder, tmp_path, capsys):
     encoder.model.config.text_config.hidden_act = "gelu"
     with pytest.raises(UserError, match="gelu or quick_gelu in both towers, got quick_gelu and gelu"):
-        export_open_clip(encoder, tmp_path / "out", name="x")
+        write_open_clip(encoder, tmp_path / "out", name="x")
     assert not (tmp_path / "out").exists()
     words = ["export", "open_clip", str(siglip_folder), "--output", str(tmp_path / "out")]
     assert main([*words, "--dry-run"]) == 2

@@ -21,7 +21,7 @@ from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.records.columns import FEATURES
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 
 IMAGES = 128
 

@@ -19,7 +19,7 @@ STAGES = {
     "train": f"train {PAIRS} --model {{clip}} --output {{out}} --use-cpu --dry-run --per-device-train-batch-size 2",
     "synthesize": f"synthesize {PAIRS} --model {{clip}} --failures {{mined}} --output {{out}} --dry-run {LLM}",
 }
-READ_PAIRS = STAGES | {"show": f"show {{records}} {PAIRS} --output {{out}}/sheet.html"}
+READ_PAIRS = STAGES | {"show": "show {records} --pairs {pairs} --output {out}/sheet.html"}
 COCO = "{pairs}/coco.json --image-folder {pairs}"
 READ_COCO = {name: STAGES[name].replace("{pairs}", COCO) for name in ("mine", "train")}
 READ_RECORDS = {
@@ -35,7 +35,7 @@ READ_MODEL = STAGES | {"export": "export {clip} --output {out}", "figure": (
 RESUME = STAGES["train"].replace("{out}", "{trained}") + " --max-steps 2 --save-strategy steps --save-steps 1"
 FROM = STAGES["train"] + " --resume-from-checkpoint {trained}/checkpoint-2"
 PUSH_MODEL = {"push": "push model {trained} --repo me/x --dry-run"}
-READ_JUDGED = {"agreement": "agreement {judged}", "analyze": "analyze {judged} --output {out}"}
+READ_JUDGED = {"analyze": "analyze {judged} --output {out}"}
 MADE_BEFORE = {"mine": STAGES["mine"].replace("{out}", "{mined}"), "train": RESUME}
 MINED_BEFORE = {"synthesize": STAGES["synthesize"].replace("--any-model", "")}
 # commands of two words, or without options

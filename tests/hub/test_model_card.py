@@ -18,8 +18,8 @@ from repair_hf.hub import model_card as of_models
 from repair_hf.hub import record_card as of_records
 from repair_hf.hub.model_card import model_card
 from repair_hf.hub.rendering import Stage, render, template
+from repair_hf.runtime import stage as runtime
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import open_stage
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,8 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
     stage = Stage(tmp_path, options | {"h": "me/x)<script>"}, {}, {}, "")
     assert stage.hub_ids("h") == [] and "](" not in stage.name_of("h")  # no name becomes a link that leads elsewhere
     assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
-    folder = open_stage(tmp_path / "out", command="train", options=options)
+    runtime.Stage("train", "runs/train", inputs=options).open()
+    folder = Path("runs/train").absolute()
     monkeypatch.chdir("/")  # as on another machine: what was here is not there
     assert [Stage.of(folder).hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
 

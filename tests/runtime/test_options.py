@@ -4,8 +4,18 @@ from typing import Literal
 
 import pytest
 
-from repair_hf.runtime.command_line import as_flags, flags, parse
-from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, UserError, need, opt
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import (
+    Bounded,
+    PairsOptions,
+    StageOptions,
+    UserError,
+    changed,
+    fill,
+    flags,
+    need,
+    opt,
+)
 
 
 @dataclass
@@ -22,6 +32,7 @@ class Options(Bounded):
     slot: Literal["anchor", "mixed"] = opt("anchor", "Which.")
 
     seed: int = opt(0, "Of the draws.")
+    words: list[str] = opt([], "Several words.")
     spice: bytes | None = opt(None, "What no word can express.")
     letter: Literal["a", "b", "c", "d", "e", "f", "g", "h", "i"] = opt("a", "One of many.")
 
@@ -31,7 +42,7 @@ class Options(Bounded):
             raise ValueError("`dish` must be food, got stones.")
 
 
-def fill(*argv: str) -> Options:
+def filled(*argv: str) -> Options:
     return parse((Options,), argv, "repair-hf cook")[0]
 
 
@@ -46,7 +57,7 @@ def recipe(tmp_path):
 
 def test_a_flag_beats_the_recipe_and_the_recipe_beats_the_default(recipe):
     path = recipe("dish: soup\nk_mine: 7\nrate: 0.25\nsizes: [2, 3, 4]\n")
-    options = fill("--k-mine", "9", "--config", path, "--sizes", "8")
+    options = filled("--k-mine", "9", "--config", path, "--sizes", "8")
     assert (options.dish, options.k_mine, options.rate, options.sizes) == ("soup", 9, 0.25, [8])
 
 
@@ -60,19 +71,21 @@ def test_a_flag_beats_the_recipe_and_the_recipe_beats_the_default(recipe):
         ("sizes: []", {"sizes": []}),
         ("slot: mixed", {"slot": "mixed"}),
         ("dish: --fish", {"dish": "--fish"}),
+        ("words: [-a, '3', 4]", {"words": ["-a", "3", "4"]}),
+        ("words: one", {"words": ["one"]}),
         ("# nothing said", {}),
     ],
 )
 def test_values_of_a_recipe_get_the_type_of_the_field(recipe, line, expected):
     dish = [] if "dish" in expected else ["soup"]  # the first word is the first thing that is needed
-    assert fill(*dish, f"--config={recipe(line)}") == Options(**({"dish": "soup"} | expected))
+    assert filled(*dish, f"--config={recipe(line)}") == Options(**({"dish": "soup"} | expected))
     assert Options("soup").sizes is not Options("soup").sizes
 
 
 def test_a_path_may_begin_at_home(recipe, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert fill("--config", recipe("dish: ~/soup")).dish == "/home/me/soup"
-    assert [fill(f"--dish={word}").dish for word in ("~", "~me/soup", "a~/b")] == ["/home/me", "~me/soup", "a~/b"]
+    assert filled("--config", recipe("dish: ~/soup")).dish == "/home/me/soup"
+    assert [filled(f"--dish={word}").dish for word in ("~", "~me/soup", "a~/b")] == ["/home/me", "~me/soup", "a~/b"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +99,12 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
         ("rate: 0", "`rate` must be above 0 and at most 1, got 0"),
         ("share: 2", "`share` must be between 0 and 1, got 2"),
         ("rate: .nan", "`rate` must be above 0 and at most 1, got nan"),
+        ("words: [a, no]", "`words` is read as False by YAML; write it in quotes, such as 'no'"),
+        ("words: [null]", "`words` is read as None by YAML; write it in quotes, such as 'null'"),
+        ("words: [yes]", "`words` is read as True by YAML; write it in quotes, such as 'yes'"),
+        ("sizes: [true]", "`sizes` cannot be True"),
+        ("slot: first", "`slot` must be anchor or mixed, got 'first'"),
+        ("k_mine: many", "`k_mine` cannot be 'many'"),
         ("limit: [1, 2]", r"recipe.yaml: `limit` takes one value, got the list \[1, 2\]"),
         ("dish:", "`dish` is empty in the recipe"),
         ("k_mine:", "`k_mine` is empty in the recipe; give it a value, or leave the line out"),
@@ -96,7 +115,7 @@ def test_a_path_may_begin_at_home(recipe, monkeypatch):
 )
 def test_what_is_wrong_in_a_recipe_stops_the_run(recipe, line, message):
     with pytest.raises(UserError, match=message):
-        fill("--config", recipe(line), *([] if "dish" in line else ["--dish", "soup"]))
+        filled("--config", recipe(line), *([] if "dish" in line else ["--dish", "soup"]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +147,7 @@ def test_a_wrong_value_in_python_is_an_error_too(values, message):
 )
 def test_what_is_wrong_on_the_command_line_stops_the_run(argv, message):
     with pytest.raises(UserError, match=message):
-        fill(*argv)
+        filled(*argv)
 
 
 def test_help_shows_groups_types_defaults_and_what_is_needed(capsys):
@@ -167,6 +186,14 @@ def test_flags_of_values_are_the_words_of_a_command_line(values, line):
 
 def test_flags_of_options_fill_the_same_options():
     options = Options("a soup", rate=0.25, sizes=[2, 3], salted=False, limit=7)
-    assert as_flags(options) == ["--dish", "a soup", *"--rate 0.25 --sizes 2 3 --no-salted --limit 7".split()]
-    assert fill(*as_flags(options)) == options
-    assert as_flags(Options("soup")) == ["--dish", "soup"]
+    words = flags(changed(options))
+    assert words == ["--dish", "a soup", *"--rate 0.25 --sizes 2 3 --no-salted --limit 7".split()]
+    assert filled(*words) == options
+    assert flags(changed(Options("soup"))) == ["--dish", "soup"]
+
+
+def test_keywords_of_a_function_fill_the_options_that_declare_them():
+    stage, options = fill([StageOptions, Options], {"dish": "soup", "output": "x", "rate": 0.25}, "cook")
+    assert (stage, options) == (StageOptions("x"), Options("soup", rate=0.25))
+    with pytest.raises(UserError, match=r"`cook` has no option \['dsh'\]. Did you mean `dish`\?"):
+        fill([StageOptions, Options], {"dsh": "soup", "output": "x"}, "cook")

@@ -15,7 +15,7 @@ from repair_hf.study.plan import bill, count_trainings, plan_rows
 from repair_hf.study.setting import Setting
 from repair_hf.study.swaps import Models
 from repair_hf.study.tuning import SearchSpace
-from repair_hf.synthesis.models import EditorOptions, LLMOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 METHODS = load_methods()
 

@@ -12,7 +12,6 @@ MAKERS = load_makers()
 @pytest.mark.parametrize(
     "more, is_same",
     [
-        ({"max_usd": 5.0}, True),
         ({"editor_offload": None, "artifacts": 0.0, "stop": []}, True),  # new options that are off
         ({"seed": 2}, False),
         ({"artifacts": 0.5}, False),

@@ -21,7 +21,7 @@ from repair_hf.study.repair_records import (
     shares_answers,
 )
 from repair_hf.study.setting import Knobs
-from repair_hf.synthesis.models import EditorOptions, LLMOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 METHODS = load_methods()
 

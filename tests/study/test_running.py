@@ -17,7 +17,7 @@ from repair_hf.study.setting import Knobs
 from repair_hf.study.spending import Cost
 from repair_hf.study.tuning import TUNING_SEEDS, SearchSpace
 from repair_hf.study.work_sharing import WorkSharing
-from repair_hf.synthesis.models import LLMOptions
+from repair_hf.synthesis.options import LLMOptions
 
 PLAIN = {"images_per_step": 128.0, "texts_per_step": 128.0}
 

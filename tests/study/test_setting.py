@@ -11,7 +11,7 @@ from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.multi_dataset import words_of_each
 from repair_hf.study.options import StudyEditorOptions, StudyLLMOptions, StudyOptions, StudyPairsOptions
 from repair_hf.study.setting import Setting, settle
-from repair_hf.synthesis.models import EditorOptions
+from repair_hf.synthesis.options import EditorOptions
 from repair_hf.toyworld.corpus import build_world
 from repair_hf.training.config import RepairConfig
 

@@ -13,7 +13,8 @@ from repair_hf.llm.prompts import Drawing
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.images import DiffusersEditor, check_pipeline, fit, load_editor
-from repair_hf.synthesis.models import EditorOptions, check_editor
+from repair_hf.synthesis.models import check_editor
+from repair_hf.synthesis.options import EditorOptions
 
 SEEDS = [7, 8, 9]
 

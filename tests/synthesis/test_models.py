@@ -11,16 +11,8 @@ from repair_hf.llm.ledger import Ledger
 from repair_hf.runtime.options import UserError
 from repair_hf.synthesis.audit import audit
 from repair_hf.synthesis.hosted import HostedEditor
-from repair_hf.synthesis.models import (
-    EditorOptions,
-    LLMOptions,
-    find_editor,
-    find_llm,
-    local_weights,
-    open_chat,
-    open_editor,
-)
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.models import find_editor, find_llm, local_weights, open_chat, open_editor
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesisOptions
 from repair_hf.toyworld import renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 

@@ -17,8 +17,9 @@ from repair_hf.evaluation.retrieval import evaluate_retrieval
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.training import collation
+from repair_hf.training.finetune import train
 from repair_hf.training.step import Objective, PairObjective
-from repair_hf.training.trainer import RepairTrainer, train
+from repair_hf.training.trainer import RepairTrainer
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from repair_hf.llm.cost import Estimate, StageCost, Usage, add_up, known_dollars
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 ESTIMATE_HEADS = ("", "", "failures", "LLM calls", "images", "K tokens in", "K out", "dollars")
 PAID_HEADS = ("paid", "", "answers", "K tokens in", "K out", "K in all", "dollars")

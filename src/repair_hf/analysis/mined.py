@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from datasets import Dataset
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.record_sample import RecordSample, shares
 from repair_hf.analysis.report import Finding
-from repair_hf.analysis.run_data import synthesis_folders
+from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
-from repair_hf.pairs.dataset import Pairs, load_wanted
+from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import DIRECTIONS, MODALITIES, SOURCES
-from repair_hf.runtime.options import PairsOptions, UserError
-from repair_hf.runtime.own_files import intact, read_yaml
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import intact
 
 FAR = 100  # false positives ahead: the annotation may be wrong
 TIE = 0.01  # of cosine: both answers may be right
@@ -56,12 +56,7 @@ def load_mined(place: str | Path, pairs: Pairs | None = None) -> Mined:
         UserError: If its pairs are not on record, not where they were, or others.
     """
     folder, failures = Path(place), load_failures(place)
-    if pairs is None:
-        options = read_yaml(folder / "config.yaml", remedy=REMEDY) if (folder / "config.yaml").is_file() else {}
-        known = {each.name for each in fields(PairsOptions)}
-        if not options.get("pairs"):
-            raise UserError(f"{folder} does not say which pairs it was mined from; give --pairs.")
-        pairs = load_wanted(PairsOptions(**{name: value for name, value in options.items() if name in known}))
+    pairs = recorded_pairs(folder) if pairs is None else pairs
     mined = Mined(folder, failures, pairs)
     _check_pairs(mined)
     return mined

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pandas as pd
 from datasets import Dataset, concatenate_datasets
@@ -14,9 +15,9 @@ from repair_hf.llm.cost import Usage, paid_in
 from repair_hf.pairs.dataset import Pairs, load_wanted
 from repair_hf.records.columns import DROPPED_COLUMNS, RECORD_COLUMNS
 from repair_hf.records.dataset import load_dropped, load_kept
-from repair_hf.runtime.options import PairsOptions, UserError
+from repair_hf.runtime.options import PairsOptions, UserError, fields_of
 from repair_hf.runtime.own_files import read_json, read_lines, read_yaml
-from repair_hf.runtime.run_folder import FORGET
+from repair_hf.runtime.stage import FORGET
 from repair_hf.synthesis.rounds import records_of_rounds
 
 LABELS = "error_types.jsonl"  # error types of image instructions, in the folder of records
@@ -55,15 +56,42 @@ class RunData:
         Raises:
             UserError: If they are not on record, or not where they were.
         """
-        options = self.options
-        if not options:
-            raise UserError(f"{self.name} does not say which pairs its records were made from; give --pairs.")
-        known = {field.name for field in fields(PairsOptions)}
-        return load_wanted(PairsOptions(**{name: value for name, value in options.items() if name in known}))
+        return recorded_pairs(self.folders[0] if self.folders else Path(self.name))
 
     def labels(self) -> dict[str, list[str]]:
         """record_id -> error types of labelled image instructions."""
         return read_labels(self.folders)
+
+
+PairsPlace: TypeAlias = Pairs | str | Path | None
+"""The pairs of a run, or where they are now; None for what the run records."""
+
+
+def moved_pairs(run: str | Path, pairs: PairsPlace) -> Pairs | None:
+    """Return the pairs of a run that somebody names; None if nobody does.
+
+    Of a place, the other options are those of the run.
+    """
+    if pairs is None or isinstance(pairs, Pairs):
+        return pairs
+    folders = synthesis_folders(Path(run))
+    return recorded_pairs(folders[0] if folders else Path(run), str(pairs))
+
+
+def recorded_pairs(folder: Path, place: str | None = None) -> Pairs:
+    """Load pairs by the options that a stage's folder records, or else all splits; `place` is where they are now.
+
+    Raises:
+        UserError: If they are not on record, or not where they were.
+    """
+    path = folder / "config.yaml"
+    options = read_yaml(path, remedy=FORGET) if path.is_file() else {"split": "all"}
+    known: Any = {name: options[name] for name in fields_of(PairsOptions) if name in options}
+    if place is not None:
+        known["pairs"] = place
+    if not known.get("pairs"):
+        raise UserError(f"{folder} does not say which pairs it was made from; give --pairs.")
+    return load_wanted(PairsOptions(**known))
 
 
 def gather(run: str | Path) -> RunData:

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
+from repair_hf.analysis.options import SourceOptions
+from repair_hf.runtime.options import Bounded, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf annotate qc runs/demo
   repair-hf annotate edits runs/demo --size 100 --port 8000
 
 Open the printed address, enter a name of your own, and answer with the keys that the page shows. Answers are saved at
-once, so you can stop at any time. Then: repair-hf agreement runs/demo"""
+once, so you can stop at any time. Then: repair-hf analyze runs/demo"""
 
 
 @dataclass
@@ -44,7 +45,6 @@ def judge_edits(options: AnnotateOptions, source: SourceOptions) -> None:
     _annotate("edits", options, source)
 
 
-BRIEF = "run size seed host port space dry_run pairs image_folder".split()
 ACTIONS = {
     "qc": ((AnnotateOptions, SourceOptions), judge_failures),
     "edits": ((AnnotateOptions, SourceOptions), judge_edits),
@@ -70,10 +70,13 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
 def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOptions) -> None:
     """Draw the sample, and serve its page."""
     from repair_hf.analysis.people.sampling import lay_out
-    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.analysis.run_data import recorded_pairs
 
     task: Any = here.name
-    pairs = material.pairs if source.pairs is None else lambda: load_wanted(source)
+
+    def pairs() -> Any:
+        return recorded_pairs(material.folders[0], source.pairs)
+
     count = lay_out(material, task, material.folders[0], size=options.size, seed=options.seed, pairs=pairs)
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
@@ -91,7 +94,7 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
 
     print(
         f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
-        f"then: repair-hf agreement {shlex.quote(options.run)}",
+        f"then: repair-hf analyze {shlex.quote(options.run)}",
         flush=True,
     )
     with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):

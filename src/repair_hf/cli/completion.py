@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from repair_hf.cli.main import COMMANDS, first_line
 from repair_hf.cli.subcommands import load_command
-from repair_hf.runtime.flags import add_arguments, is_needed
-from repair_hf.runtime.options import need
+from repair_hf.runtime.flags import add_arguments
+from repair_hf.runtime.options import is_needed, need
 
 EPILOG = """examples:
   repair-hf completion bash > ~/.local/share/bash-completion/completions/repair-hf

@@ -13,26 +13,35 @@ import json
 import statistics
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.cli.subcommands import print_command, run_command
-from repair_hf.runtime.command_line import flags
-from repair_hf.runtime.options import Bounded, opt
+from repair_hf.cli.evaluate import TestPairsOptions
+from repair_hf.cli.subcommands import perform
+from repair_hf.cli.world import BuildOptions
+from repair_hf.evaluation.compositional import CompositionalOptions
+from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.mining.options import MiningOptions
+from repair_hf.runtime.locks import one_writer
+from repair_hf.runtime.options import Bounded, PairsOptions, StageOptions, opt
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
+from repair_hf.training.options import TrainOptions
 
 EPILOG = """examples:
   repair-hf demo
   repair-hf demo --seeds 3 --output runs/demo-3"""
 
-METHODS: dict[str, list[str] | None] = {  # options for the records; None is training without records
+BASE = "world/base"
+METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the records; None is training without them
     "plain": None,
-    "repair": [],
-    "repair_paper": ["--paper", "--grid-weight", "1.0"],
+    "repair": {},
+    "repair_paper": {"paper": True, "grid_weight": 1.0},
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
@@ -42,7 +51,7 @@ ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
 class Size:
     """How large a demo is."""
 
-    world: dict[str, int]
+    world: dict[str, Any]
     queries: int  # at most, mined and repaired in each direction
     d_i2t: int  # false positive captions of each image
     epochs: float
@@ -71,37 +80,46 @@ OPTIONS = (DemoOptions,)
 def run(options: DemoOptions) -> None:
     """Draw the world, mine, synthesize, train each method, evaluate, and compare."""
     refuse_several("demo")
-    start = time.perf_counter()
+    with nullcontext() if options.dry_run else one_writer(options.output):
+        _run(options)
+
+
+def _run(options: DemoOptions) -> None:
+    from repair_hf.training.config import RepairConfig
+
+    start, dry_run = time.perf_counter(), options.dry_run
     folder, size = Path(options.output), SIZES[options.size]
-    world, records = folder / "world", folder / "records"
-    type_command = print_command if options.dry_run else run_command
-    pairs = ["--pairs", str(world)]
-    type_command("world", "build", "--output", str(world), *flags(size.world))
-    type_command(
-        "mine", *pairs, "--model", "world/base", "--output", str(folder / "failures"),
-        *flags({"max_queries": size.queries, "d_i2t": size.d_i2t}),
-    )  # fmt: skip
-    type_command(
-        "synthesize", *pairs, "--model", "world/base", "--failures", str(folder / "failures"),
-        "--llm", "world/erring", "--editor", "world/erring", "--output", str(records),
-    )  # fmt: skip
-    test = [*pairs, "--split", "test"]
-    type_command("evaluate", "--model", "world/base", *test, "--output", str(folder / "evaluate" / "base"))
+    world, records = str(folder / "world"), str(folder / "records")
+    pairs, test = PairsOptions(world), TestPairsOptions(world)
+    perform("world build", BuildOptions(world, **size.world), dry_run=dry_run)
+    mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t)
+    perform("mine", pairs, StageOptions(str(folder / "failures")), mining, dry_run=dry_run)
+    models = LLMOptions("world/erring"), EditorOptions("world/erring")
+    repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
+    perform("synthesize", pairs, StageOptions(records), *models, repair, dry_run=dry_run)
+
+    def measure(model: str, cell: str) -> None:
+        place = StageOptions(str(folder / "evaluate" / cell))
+        perform("evaluate", EvaluateOptions(model=[model]), test, place, CompositionalOptions(), dry_run=dry_run)
+
+    measure(BASE, "base")
     for seed in range(options.seeds):
-        for method, words in METHODS.items():
-            cell = f"{method}-{seed}"
-            trained = folder / "train" / cell
-            length = ["--num-train-epochs", str(size.epochs)]
+        for method, choices in METHODS.items():
+            cell, settings = f"{method}-{seed}", dict[str, Any](num_train_epochs=size.epochs)
             if method == "plain_same_compute":
-                steps = "STEPS" if options.dry_run else str(_same_compute_steps(folder, seed))
-                length = ["--max-steps", steps]
-            with_records = [] if words is None else ["--records", str(records), *words]
-            type_command(
-                "train", *pairs, "--model", "world/base", "--output", str(trained), "--seed", str(seed),
-                "--per-device-train-batch-size", str(size.batch), "--learning-rate", "3e-4", *length, *with_records,
-            )  # fmt: skip
-            type_command("evaluate", "--model", str(trained), *test, "--output", str(folder / "evaluate" / cell))
-    if not options.dry_run:
+                settings = {"max_steps": -1 if dry_run else _same_compute_steps(folder, seed)}
+            settings |= {
+                "seed": seed,
+                "per_device_train_batch_size": size.batch,
+                "learning_rate": 3e-4,
+                **(choices or {}),
+            }
+            trained = str(folder / "train" / cell)
+            wanted = TrainOptions(model=BASE, records=None if choices is None else [records])
+            config = RepairConfig(**settings)
+            perform("train", pairs, StageOptions(trained), wanted, config, dry_run=dry_run)
+            measure(trained, cell)
+    if not dry_run:
         _report(folder, options.seeds)
         print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
 
@@ -192,7 +210,6 @@ def _draw_grid(folder: Path, pairs: Any, records: Any) -> bool:
     from repair_hf.analysis.example_grid import ExampleGrid, cosines, full_grids, right_answers
     from repair_hf.analysis.pictures import grid_figure
     from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.encoder.shipped import BASE
 
     base = DualEncoder.from_pretrained(BASE)
     for grid in islice(full_grids(pairs, records), 500):

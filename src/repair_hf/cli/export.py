@@ -7,11 +7,10 @@ same pixels and tokens give the same embeddings.
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from repair_hf.cli.subcommands import suggest
-from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import PairsOptions, StageOptions, need, opt
+from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags, need, opt
 
 EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
@@ -28,24 +27,12 @@ class ExportOptions:
 
 def open_clip(options: ExportOptions, stage: StageOptions) -> None:
     """Write a CLIP for open_clip, and so for CLIP_benchmark."""
-    from repair_hf.encoder.dual_encoder import DualEncoder
-    from repair_hf.encoder.open_clip import export_open_clip, open_clip_config
-    from repair_hf.runtime.run_folder import check_stage, finish_stage, finished, open_stage
+    from repair_hf.encoder.open_clip import export_open_clip
 
-    encoder = DualEncoder.from_pretrained(options.model, device="cpu")
-    size = sum(parameter.numel() for parameter in encoder.model.parameters())
-    resolved = asdict(options) | asdict(stage) | {"model_digest": encoder.digest}
-    is_done = finished(stage.output, resolved) is not None
-    open_clip_config(encoder, options.model)  # raises an error if the model cannot be exported
-    if not is_done:
-        check_stage(stage.output, command="export open_clip", options=resolved)
+    size = export_open_clip(options.model, stage.output, dry_run=stage.dry_run)["parameters"]
     if stage.dry_run:
         print(f"{options.model}, {size:,} parameters, would be written for open_clip.")
         return
-    if not is_done:
-        folder = open_stage(stage.output, command="export open_clip", options=resolved)
-        config = export_open_clip(encoder, folder, name=folder.resolve().name)
-        finish_stage(folder, {"parameters": size, **config})
     name = f"local-dir:{stage.output}"
     print(
         f"export  {options.model}, {size:,} parameters   -> {stage.output}\n"
@@ -66,27 +53,16 @@ class TripletOptions:
 def triplets(options: TripletOptions, pairs_options: PairsOptions, stage: StageOptions) -> None:
     """Write records as triplets (anchor, positive, negative), for sentence-transformers."""
     from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.records.dataset import load_records
     from repair_hf.records.triplets import export_triplets
-    from repair_hf.runtime.run_folder import check_stage, digest, finish_stage, finished, open_stage
 
-    pairs = load_wanted(pairs_options)
-    records = load_records(options.records, pairs=pairs, revision=options.records_revision)
-    resolved = asdict(options) | asdict(pairs_options) | asdict(stage)
-    resolved |= {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(records["record_id"][:])}
-    counts = finished(stage.output, resolved)
-    if counts is None:
-        check_stage(stage.output, command="export triplets", options=resolved)
+    pairs, revision = load_wanted(pairs_options), options.records_revision
+    counts = export_triplets(options.records, pairs, stage.output, revision=revision, dry_run=stage.dry_run)
     if stage.dry_run:
-        print(f"{len(records):,} records would become up to {4 * len(records):,} triplets.")
+        print(f"{counts['records']:,} records would become up to {4 * counts['records']:,} triplets.")
         return
-    if counts is None:
-        folder = open_stage(stage.output, command="export triplets", options=resolved)
-        counts = export_triplets(records, pairs, folder)
-        finish_stage(folder, counts)
     made = ", ".join(f"{count:,} {config}" for config, count in counts.items())
-    print(f"export  {len(records):,} records: {made}   -> {stage.output}")
-    suggest("mine", *as_flags(pairs_options), "--model", "...", "--output", "runs/failures")
+    print(f"export  {made}   -> {stage.output}")
+    suggest("mine", *flags(changed(pairs_options)), "--model", "...", "--output", "runs/failures")
 
 
 ACTIONS = {

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repair_hf.runtime.options import Bounded, SourceOptions, UserError, need, opt
+from repair_hf.analysis.options import SourceOptions
+from repair_hf.runtime.options import Bounded, UserError, need, opt
 
 EPILOG = """examples:
   repair-hf figure case runs/demo --record 0123456789abcdef --output case.svg
@@ -20,7 +21,6 @@ EPILOG = """examples:
 
 @dataclass
 class FigureOptions:
-    _is_shared = True  # a file
     run: str = need("Folder of a run, or folder or Hub id of records.")
     output: str = opt("figure.svg", "Figure to write: .svg or .png.")
     seed: int = opt(0, "Seed of the random record.")
@@ -77,10 +77,9 @@ def draw_grid(options: FigureOptions, retriever: RetrieverOptions, which: GridOp
     """Draw a 3x3 grid with its cosines before and after training."""
     from repair_hf.analysis.example_grid import cosines, full_grid
     from repair_hf.analysis.pictures import grid_figure
-    from repair_hf.analysis.run_data import gather
-    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.analysis.run_data import gather, moved_pairs
 
-    pairs = gather(options.run).pairs() if source.pairs is None else load_wanted(source)
+    pairs = moved_pairs(options.run, source.pairs) or gather(options.run).pairs()
     grid = full_grid(pairs, _records(options, source), which.anchor, seed=options.seed)
     before, after = (cosines(grid, encoder) for encoder in _encoders(retriever))
     _save(grid_figure(grid, before, after), options, f"grid of {grid.texts[0]!r}")
@@ -104,7 +103,6 @@ def draw_margin(
     data.to_csv(Path(options.output).with_suffix(".csv"), index=False)
 
 
-BRIEF = "run output seed record direction before after anchor n pairs image_folder".split()
 ACTIONS = {
     "case": ((FigureOptions, CaseOptions, SourceOptions), draw_case),
     "grid": ((FigureOptions, RetrieverOptions, GridOptions, SourceOptions), draw_grid),
@@ -113,11 +111,10 @@ ACTIONS = {
 
 
 def _records(options: FigureOptions, source: SourceOptions) -> Any:
-    from repair_hf.analysis.run_data import synthesis_folders
-    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.analysis.run_data import moved_pairs, synthesis_folders
     from repair_hf.records.dataset import load_records
 
-    pairs = None if source.pairs is None else load_wanted(source)
+    pairs = moved_pairs(options.run, source.pairs)
     return load_records(synthesis_folders(Path(options.run)) or options.run, pairs=pairs)
 
 

@@ -2,7 +2,7 @@
 
 A command is a module of this folder with `OPTIONS` (dataclasses), `run(*options)` and `EPILOG` (examples), or with
 `ACTIONS: dict[str, (OPTIONS, run)]` where a second word selects one of several. It is imported only when it is used. A
-command of many `OPTIONS` has `BRIEF`, the names that `--help` shows; `--help-all` shows all.
+command of many options shows the main ones by `--help`, and all by `--help-all`.
 
 Exit codes: 0 done; 1 stopped from outside, and the same command resumes; 2 a mistake of the user; 130, 143 or 129
 ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
@@ -34,7 +34,6 @@ COMMANDS = {
     "analyze": "Write a report on a run: failures, edits, cost, repairs.",
     "figure": "Draw a record, a training grid or margins for a paper.",
     "annotate": "Let people judge failures or edits on a web page.",
-    "agreement": "Summarize people's judgements, and how well they agree.",
     "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
     "completion": "Print a script that completes commands and options in your shell.",
@@ -146,14 +145,14 @@ def _log_ours() -> None:
 
 
 def _run(words: list[str]) -> None:
-    from repair_hf.cli.subcommands import load_command, perform
+    from repair_hf.cli.subcommands import load_command
     from repair_hf.runtime.command_line import parse
 
     name, rest = words[0], words[1:]
     description = COMMANDS[_known(name, COMMANDS, "command")]
     module, prog = load_command(name), f"repair-hf {name}"
     help = next((word for word in rest if word in HELP), None)
-    only = vars(module).get("BRIEF", ()) if help and help != "--help-all" else ()
+    is_brief = help is not None and help != "--help-all"
     if "ACTIONS" in vars(module):
         if not rest or rest[0] in HELP:
             print(_actions(prog, description, module))
@@ -161,13 +160,13 @@ def _run(words: list[str]) -> None:
         options, run = module.ACTIONS[_known(rest[0], module.ACTIONS, f"word for `{prog}`")]
         prog, rest, description = f"{prog} {rest[0]}", rest[1:], first_line(run)
     else:
-        options, run = (only and vars(module).get("OWN_OPTIONS")) or module.OPTIONS, module.run
+        options, run = (is_brief and vars(module).get("OWN_OPTIONS")) or module.OPTIONS, module.run
     argv = ["--help"] if help else rest
-    filled = parse(options, argv, prog, description=description, epilog=module.EPILOG, only=only)
+    filled = parse(options, argv, prog, description=description, epilog=module.EPILOG, is_brief=is_brief)
     from transformers.utils import logging as transformers_logging  # here, because `--help` ends in `parse`
 
     transformers_logging.disable_progress_bar()  # for loading and saving models; downloads keep theirs
-    perform(run, filled)
+    run(*filled)
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:

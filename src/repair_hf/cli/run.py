@@ -8,21 +8,23 @@ A round mines with the newest checkpoint, repairs failures that no earlier round
 further on the records of all rounds, and evaluates it. A later round has therefore trained for longer: compare it with
 as many steps on the records of the first round.
 
-Each stage runs with its recipe, and with flags for what differs by round. The same command resumes a killed run.
+Each stage runs with the options of its recipe, except for what differs by round. All recipes are of one folder. The
+same command resumes a killed run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from repair_hf.cli.subcommands import load_command, print_command, print_table, run_command, suggest
-from repair_hf.runtime.command_line import parse
-from repair_hf.runtime.options import Bounded, UserError, need, opt
+from repair_hf.cli.subcommands import load_command, perform, print_table, suggest
+from repair_hf.runtime.command_line import read_recipe
+from repair_hf.runtime.locks import one_writer
+from repair_hf.runtime.options import Bounded, UserError, fields_of, need, opt
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.processes import refuse_several
 from repair_hf.runtime.recipes import find_recipe
@@ -64,19 +66,20 @@ OPTIONS = (RunOptions,)
 def run(options: RunOptions) -> None:
     """Mine, synthesize, train and evaluate until the rounds are done or no longer help."""
     refuse_several("run")
-    recipe = Path(options.recipe)
+    recipe, folder = find_recipe(options.recipe), Path(str(options.output))
     _check(recipe)
-    folder = Path(str(options.output))
-    split = options.split or _read(recipe, "evaluate").split
-    rounds = _Rounds(recipe, folder, split, print_command if options.dry_run else run_command)
-    if find_recipe(recipe / "world.yaml").is_file():
-        rounds.type("world", "build", "--config", str(recipe / "world.yaml"))
-    rounds.evaluate(rounds.base, folder / "base")
-    if not options.dry_run:
-        return _run_rounds(rounds, options)
-    for number in range(1, options.rounds + 1):
-        rounds.repair(number)
-        rounds.train(number)
+    rounds = _Rounds(recipe, folder, options)
+    with nullcontext() if options.dry_run else one_writer(folder):
+        if (recipe / "world.yaml").is_file():
+            build = load_command("world").ACTIONS["build"][0]
+            world = read_recipe(build, recipe / "world.yaml", "repair-hf world build")
+            perform("world build", *world, dry_run=options.dry_run)
+        rounds.evaluate(rounds.base, folder / "base")
+        if not options.dry_run:
+            return _run_rounds(rounds, options)
+        for number in range(1, options.rounds + 1):
+            rounds.repair(number)
+            rounds.train(number)
 
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
@@ -125,12 +128,13 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
 
 
 class _Rounds:
-    """The commands of all rounds below a folder; `type` takes the words of each, and runs or prints them."""
+    """The stages of all rounds below a folder, which a dry run prints only."""
 
-    def __init__(self, recipe: Path, folder: Path, split: str, type: Callable[..., None]) -> None:
+    def __init__(self, recipe: Path, folder: Path, options: RunOptions) -> None:
         from repair_hf.llm.ledger_file import has_payments
 
-        self.recipe, self.folder, self.split, self.type = recipe, folder, split, type
+        self.recipe, self.folder, self.is_dry = recipe, folder, options.dry_run
+        self.split = options.split or _read(recipe, "evaluate").split
         self.base = _read(recipe, "mine").model
         synthesis = _read(recipe, "synthesize")
         self._paid_before = list(synthesis.answers_from or ())
@@ -144,21 +148,23 @@ class _Rounds:
         """Mine with the newest checkpoint, and make records of the new failures."""
         here, earlier = self.place(number), self._records(number - 1)
         self._stage("mine", self._newest(number), here / "failures")
-        words = ["--failures", str(here / "failures"), "--ledger", str(self.folder)]
-        words += ["--earlier-rounds", *earlier] if earlier else []
-        words += ["--answers-from", *self._paid_before] if self._paid_before and number == 1 else []
+        changes: dict[str, Any] = {"failures": str(here / "failures"), "ledger": str(self.folder)}
+        if earlier:
+            changes["earlier_rounds"] = earlier
+        if self._paid_before and number == 1:
+            changes["answers_from"] = self._paid_before
         if (here / "retriever" / "config.yaml").is_file():  # trained on these records, so they stay
-            words += ["--answer-attempts", "1"]
-        self._stage("synthesize", self._newest(number), here / "records", *words)
+            changes["answer_attempts"] = 1
+        self._stage("synthesize", self._newest(number), here / "records", **changes)
 
     def train(self, number: int) -> None:
         """Train the newest checkpoint on the records of all rounds, and evaluate it."""
         here = self.place(number)
-        self._stage("train", self._newest(number), here / "retriever", "--records", *self._records(number))
+        self._stage("train", self._newest(number), here / "retriever", records=self._records(number))
         self.evaluate(str(here / "retriever"), here / "evaluate")
 
     def evaluate(self, model: str, output: Path) -> None:
-        self._stage("evaluate", model, output, "--split", self.split)
+        self._stage("evaluate", [model], output, split=self.split)
 
     def new_records(self, number: int) -> dict[str, int]:
         summary = read_json(self.place(number) / "records" / "summary.json", needs=["directions"])
@@ -172,13 +178,14 @@ class _Rounds:
         """Return the records of all rounds up to this one."""
         return [str(self.place(n) / "records") for n in range(1, number + 1)]
 
-    def _stage(self, name: str, model: str, output: Path, *words: str) -> None:
-        config = ["--config", str(self.recipe / f"{name}.yaml")]
-        self.type(name, *config, "--model", model, *words, "--output", str(output))
+    def _stage(self, name: str, model: str | list[str], output: Path, **changes: Any) -> None:
+        """Run a stage with its recipe, but for these options."""
+        changes |= {"model": model, "output": str(output)}
+        perform(name, *(_changed(each, changes) for each in _options(self.recipe, name)), dry_run=self.is_dry)
 
 
 def _check(recipe: Path) -> None:
-    if missing := [f"{name}.yaml" for name in STAGES if not find_recipe(recipe / f"{name}.yaml").is_file()]:
+    if missing := [f"{name}.yaml" for name in STAGES if not (recipe / f"{name}.yaml").is_file()]:
         raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
     for name in STAGES:  # report a misspelt key in the last recipe before the first stage runs
         _read(recipe, name)
@@ -186,12 +193,19 @@ def _check(recipe: Path) -> None:
         raise UserError(f"{recipe / 'mine.yaml'} has no `model` to train; name one, and leave `embeddings` out.")
 
 
+def _options(recipe: Path, name: str) -> tuple:
+    return read_recipe(load_command(name).OPTIONS, recipe / f"{name}.yaml", f"repair-hf {name}")
+
+
+def _changed(options: Any, changes: dict[str, Any]) -> Any:
+    """Return a dataclass of options with those of `changes` that it declares."""
+    own = {name: value for name, value in changes.items() if name in fields_of(options)}
+    return replace(options, **own) if own else options
+
+
 def _read(recipe: Path, name: str) -> Any:
     """Return all options of a recipe as one object."""
-    values: dict[str, Any] = {}
-    for each in parse(load_command(name).OPTIONS, ["--config", str(recipe / f"{name}.yaml")], f"repair-hf {name}"):
-        values |= vars(each)
-    return SimpleNamespace(**values)
+    return SimpleNamespace(**{name: value for each in _options(recipe, name) for name, value in vars(each).items()})
 
 
 def _measured(evaluated: Path, number: int, records: dict[str, int]) -> dict[str, Any]:

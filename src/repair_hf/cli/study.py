@@ -18,8 +18,8 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_command, print_table, run_command, suggest
 from repair_hf.evaluation.compositional import CompositionalOptions
-from repair_hf.runtime.command_line import flags, parse
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import UserError, flags
 from repair_hf.runtime.processes import leave_launcher
 from repair_hf.study.options import (
     ListOptions,
@@ -45,10 +45,6 @@ each process skips what another is working on. With --batch, type the command ag
 
 ON_RECORDS = ["repair", "repair-paper"]  # beside plain training
 OPTIONS = (ListOptions, StudyOptions, StudyPairsOptions, StudyLLMOptions, StudyEditorOptions, CompositionalOptions)
-BRIEF = (
-    "list pairs model records methods output dry_run size seeds tune learning_rates epochs test_split "
-    "validation_split llm editor max_usd batch compositional"
-).split()
 
 
 def run(*options: Any) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import changed, flags
 
 _is_inner: ContextVar[bool] = ContextVar("_is_inner", default=False)
 
@@ -41,6 +41,30 @@ def print_command(*words: str) -> None:
     print(f"$ repair-hf {shlex.join(words)}")
 
 
+def perform(command: str, *options: Any, dry_run: bool = False) -> None:
+    """Print a command as a user would type it, then run its function with these options.
+
+    Args:
+        command: Its words, such as `world build`.
+        options: One instance of each of its dataclasses.
+        dry_run: Print only.
+    """
+    name, _, action = command.partition(" ")
+    typed = [word for one in options for word in flags(one.given if hasattr(one, "given") else changed(one))]
+    if not dry_run:
+        print()
+    print_command(*command.split(), *typed)
+    if dry_run:
+        return
+    module = load_command(name)
+    act = module.ACTIONS[action][1] if action else module.run
+    before = _is_inner.set(True)
+    try:
+        act(*options)
+    finally:
+        _is_inner.reset(before)
+
+
 def run_command(*words: str) -> None:
     """Print a command, then run it in this process as the command line would, with the same errors."""
     print()
@@ -50,20 +74,6 @@ def run_command(*words: str) -> None:
     options, act = (module.OPTIONS, module.run) if count == 1 else module.ACTIONS[words[1]]
     before = _is_inner.set(True)
     try:
-        perform(act, parse(options, words[count:], f"repair-hf {' '.join(words[:count])}"))
+        act(*parse(options, words[count:], f"repair-hf {' '.join(words[:count])}"))
     finally:
         _is_inner.reset(before)
-
-
-def perform(act: Callable[..., None], options: Sequence[Any]) -> None:
-    """Run a command with its options, as the only one that writes into its output folder.
-
-    Options whose class has `_is_shared` name a file, or a folder that several runs share; a dry run writes nothing.
-    """
-    from repair_hf.runtime.locks import one_writer
-
-    writing = [vars(each).get("output") for each in options if not getattr(each, "_is_shared", False)]
-    folder = next((output for output in writing if output is not None), None)
-    is_dry = any(vars(each).get("dry_run") for each in options)
-    with nullcontext() if folder is None or is_dry else one_writer(folder):
-        act(*options)

@@ -11,8 +11,8 @@ from typing import Any
 
 from repair_hf.cli.subcommands import print_table
 from repair_hf.mining.filtering import described
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
-from repair_hf.synthesis.options import RepairOptions, SynthesisOptions
+from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, RepairOptions, SynthesisOptions
 
 
 @dataclass(frozen=True)

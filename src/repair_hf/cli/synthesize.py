@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from repair_hf.cli.subcommands import print_table, suggest
 from repair_hf.cli.synthesis_estimate import LeftOut, print_estimate
-from repair_hf.mining.filtering import FilterOptions, described, filter_failures
-from repair_hf.runtime.command_line import as_flags
-from repair_hf.runtime.options import EncoderOptions, PairsOptions, StageOptions, need, opt
-from repair_hf.synthesis.models import (
-    EditorOptions,
-    LLMOptions,
-    local_weights,
-    prompts_of,
-)
-from repair_hf.synthesis.options import RepairOptions
+from repair_hf.mining.filtering import described, filter_failures
+from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 
 EPILOG = """examples:
   repair-hf synthesize --pairs runs/world --failures runs/failures --model world/base \\
@@ -35,30 +28,7 @@ EPILOG = """examples:
 You can stop it at any time: the same command resumes and pays for no answer twice."""
 
 
-@dataclass(kw_only=True)
-class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
-    """What to repair, and how."""
-
-    failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
-    model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
-    any_model: bool = opt(False, "Accept a --model other than the one that was mined.")
-    earlier_rounds: list[str] | None = opt(
-        None, "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped."
-    )
-    answers_from: list[str] | None = opt(
-        None, "Folders of other runs or of a study's products; what they paid for is not paid again."
-    )
-    embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
-    report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
-        "none", "Tracker of the progress: answers, drops and dollars, once a minute."
-    )
-
-
 OPTIONS = (PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)
-BRIEF = (
-    "pairs image_folder failures model llm editor output dry_run limit failures_only max_usd candidates batch "
-    "concurrency reasoning_effort llm_base_url editor_base_url domain_notes earlier_rounds report_to"
-).split()
 
 
 def run(
@@ -74,26 +44,22 @@ def run(
 
     ready = _check(pairs_options, stage, llm, editor, options)
     if stage.dry_run:
-        print_estimate(ready.pairs, ready.failures, ready.left_out, Path(stage.output), llm, editor, options)
+        print_estimate(ready.work.pairs, ready.work.failures, ready.left_out, Path(stage.output), llm, editor, options)
         return check_models(llm, editor)
-    summary = _synthesize(ready, Path(stage.output), llm, editor, options)
+    summary = _synthesize(ready, options)
     if processes().is_main:
         _print_outcome(summary, Path(stage.output), llm.answer_attempts)
         words = ["--model", options.model, "--records", stage.output, "--output", "runs/train"]
-        suggest("train", *as_flags(pairs_options), *words)
+        suggest("train", *flags(changed(pairs_options)), *words)
 
 
 @dataclass(frozen=True)
 class _Ready:
     """What is to be repaired, loaded and checked."""
 
-    pairs: Any
-    failures: Any
+    work: Any
+    stage: Any
     left_out: LeftOut
-    encoder: Any
-    round: int
-    resolved: dict[str, Any]
-    summary: dict[str, Any] | None  # if it is repaired already
 
 
 def _check(
@@ -109,12 +75,12 @@ def _check(
     from repair_hf.mining.failures import failures_file, load_failures, miner_of
     from repair_hf.pairs.dataset import load_wanted
     from repair_hf.runtime.processes import processes
-    from repair_hf.runtime.run_folder import check_stage, digest, finished
+    from repair_hf.runtime.run_folder import digest
     from repair_hf.runtime.trackers import check_trackers
     from repair_hf.synthesis.record_builder import RecordBuilder
     from repair_hf.synthesis.rounds import EarlierRounds
     from repair_hf.synthesis.sources import SourceImages
-    from repair_hf.synthesis.synthesize import NEEDS
+    from repair_hf.synthesis.synthesize import Work
 
     if options.report_to != "none":
         check_trackers([options.report_to])
@@ -132,19 +98,16 @@ def _check(
     kept, left_out = filter_failures(failures, options, options.seed)
     if left_out and processes().is_main:
         print(f"{len(kept):,} of {len(failures):,} failures: {described(left_out)}")
-    resolved = asdict(pairs_options) | asdict(stage) | asdict(llm) | asdict(editor) | asdict(options)
-    del resolved["batch_size"]  # affects speed only
-    resolved |= local_weights(llm, editor) | {
+    sources = [Path(source) for source in options.answers_from or ()]
+    work = Work(pairs, kept, encoder, llm, editor, options, earlier.next, answers_from=sources)
+    inputs = {
+        "model": options.model,
         "failures_digest": hashlib.sha256(failures_file(options.failures).read_bytes()).hexdigest()[:16],
-        "pairs_fingerprint": pairs.fingerprint,
-        "model_digest": encoder.digest,
-        "prompt_digest": prompts_of(llm).digest(),
         "earlier_failures": digest(earlier.failures) if earlier.failures else None,
     }
-    summary = finished(stage.output, resolved, NEEDS)
-    if summary is None:
-        check_stage(stage.output, command="synthesize", options=resolved)
-    return _Ready(pairs, kept, LeftOut(failures, left_out), encoder, earlier.next, resolved, summary)
+    ready = work.stage(stage.output, [options.failures], inputs)
+    ready.check()
+    return _Ready(work, ready, LeftOut(failures, left_out))
 
 
 def _check_sources(folders: Sequence[str]) -> None:
@@ -159,21 +122,18 @@ def _check_sources(folders: Sequence[str]) -> None:
             )
 
 
-def _synthesize(
-    ready: _Ready, folder: Path, llm: LLMOptions, editor: EditorOptions, options: SynthesizeOptions
-) -> dict[str, Any]:
+def _synthesize(ready: _Ready, options: SynthesizeOptions) -> dict[str, Any]:
     from repair_hf.analysis.live import LiveView
     from repair_hf.llm.cost import paid_in
     from repair_hf.runtime.processes import processes
     from repair_hf.runtime.run_folder import RunStopped
     from repair_hf.runtime.trackers import tracking
-    from repair_hf.synthesis.synthesize import Work, repair_into
+    from repair_hf.synthesis.synthesize import repair_into
 
-    sources = [Path(source) for source in options.answers_from or ()]
+    work, folder, sources = ready.work, ready.stage.folder, ready.work.answers_from
     if sources and processes().is_main:
         print(f"{folder} reuses the answers and images of {', '.join(map(str, sources))}.")
         print("The ceilings do not count what these have cost; the table of payments does.")
-    work = Work(ready.pairs, ready.failures, ready.encoder, llm, editor, options, ready.round, answers_from=sources)
     has_images = options.embed_source_images
     try:
         with tracking(options.report_to if processes().is_main else "none", folder) as log:
@@ -185,11 +145,9 @@ def _synthesize(
                     log({f"synthesize/{name}": value for name, value in values.items()}, done)
 
                 spent = lambda: synthesizer.dollars  # noqa: E731
-                return LiveView(folder, synthesizer.builder, total=len(ready.failures), spent=spent, track=track)
+                return LiveView(folder, synthesizer.builder, total=len(work.failures), spent=spent, track=track)
 
-            return repair_into(
-                folder, work, ready.resolved, ready.summary, embed_source_images=has_images, watch=watch
-            )
+            return repair_into(ready.stage, work, embed_source_images=has_images, watch=watch)
     except RunStopped:
         if processes().is_main:
             _print_paid(paid_in(folder))

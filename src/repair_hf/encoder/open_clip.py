@@ -29,6 +29,7 @@ from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.stage import Stage
 
 CONFIG_FILE, WEIGHTS_FILE = "open_clip_config.json", "open_clip_model.safetensors"
 IS_QUICK = {"quick_gelu": True, "gelu": False}  # open_clip has one activation for both towers
@@ -61,7 +62,36 @@ BLOCKS = {
 }
 
 
-def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:
+def export_open_clip(model: str | Path, output: str | Path, *, dry_run: bool = False) -> dict[str, Any]:
+    """Write a retriever for open_clip, as `repair-hf export open_clip` does.
+
+    Args:
+        model: Hub id or folder of a CLIP, or `world/base`.
+        output: Folder to write; a finished one is left as it is.
+        dry_run: Check everything, and write nothing.
+
+    Returns:
+        `parameters` (how many), and the content of `open_clip_config.json`.
+
+    Raises:
+        UserError: If the format cannot represent the model, or the folder holds something else.
+
+    Example:
+        >>> export_open_clip("runs/train", "runs/open_clip")
+    """
+    encoder, output = DualEncoder.from_pretrained(model, device="cpu"), Path(output)
+    size = sum(parameter.numel() for parameter in encoder.model.parameters())
+    name = output.resolve().name
+    found = {"parameters": size, **open_clip_config(encoder, name)}
+    inputs = {"model": str(model), "model_digest": encoder.digest}
+    stage = Stage("export open_clip", output, inputs=inputs, words=["--model", str(model)])
+    stage.check()
+    if not dry_run:
+        stage.run(lambda folder: found | write_open_clip(encoder, output, name=name))
+    return found
+
+
+def write_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> dict[str, Any]:
     """Write a dual encoder in open_clip's format, in float32.
 
     Returns the content of `open_clip_config.json`. `name` is a Hub repository id, where open_clip looks for the
@@ -82,7 +112,7 @@ def export_open_clip(encoder: DualEncoder, folder: str | Path, *, name: str) -> 
 
 
 def open_clip_config(encoder: DualEncoder, name: str) -> dict[str, Any]:
-    """Return architecture and preprocessing as open_clip's configuration; see `export_open_clip`."""
+    """Return architecture and preprocessing as open_clip's configuration; see `write_open_clip`."""
     if type(encoder.model) is not CLIPModel:
         raise _cannot(f"it supports CLIPModel, got {type(encoder.model).__name__}")
     config: Any = encoder.model.config

@@ -35,6 +35,7 @@ class CompositionalOptions:
         [],
         "Benchmarks: sugarcrepe=FOLDER, sugarcrepe++=FOLDER, winoground, vg_relation, vg_attribution, order "
         "(or order=PARSER), world. See docs/evaluation.md.",
+        main=True,
     )
     compositional_images: list[str] = opt([], "Folders of the benchmarks' photographs, such as COCO's val2017.")
     compositional_subset: bool = opt(

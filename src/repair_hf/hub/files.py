@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.encoder.loading import has_file
 from repair_hf.encoder.models import ADAPTER, base_of
-from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, export_open_clip
+from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, write_open_clip
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.pairs.cells import file_within
@@ -133,7 +133,7 @@ def pack_model(
     files["README.md"] = card.encode()
     if open_clip:  # the tokenizer's files are those of the folder
         made = Path(scratch) / "open_clip"
-        export_open_clip(encoder, made, name=repo)
+        write_open_clip(encoder, made, name=repo)
         files |= {name: made / name for name in (CONFIG_FILE, WEIGHTS_FILE)}
     return Parcel("model", files, WEIGHT_FILES)
 

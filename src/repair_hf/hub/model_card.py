@@ -12,9 +12,10 @@ from repair_hf.analysis.tables import SIDES, label
 from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations, uses_records
 from repair_hf.hub.markdown import code, table, without_folders
 from repair_hf.hub.rendering import TAGS, Stage, render
+from repair_hf.runtime.options import PairsOptions, StageOptions, neutral_names
 from repair_hf.runtime.own_files import read_json
-from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT
-from repair_hf.training.config import RepairConfig
+from repair_hf.training.config import RepairConfig, default_arguments
+from repair_hf.training.options import TrainOptions
 
 BESIDE = {
     "anchors": "training captions",
@@ -22,7 +23,6 @@ BESIDE = {
     "beside_1": "with one",
     "beside_0": "with none",
 }
-PLACES = "output_dir logging_dir resume_from_checkpoint disable_tqdm report_to run_name".split()
 SENTENCE_TRANSFORMERS = """from PIL import Image
 from sentence_transformers import SentenceTransformer
 
@@ -43,6 +43,8 @@ with torch.no_grad():
     images = model.encode_image(preprocess(Image.open("photo.jpg"))[None], normalize=True)
     texts = model.encode_text(tokenizer(["a dog on a beach", "two cats on a sofa"]), normalize=True)
 print((model.logit_scale.exp() * images @ texts.T).softmax(-1))"""
+
+KINDS = (PairsOptions, StageOptions, TrainOptions, RepairConfig)  # dataclasses of the options of a training
 
 
 def model_card(
@@ -85,7 +87,7 @@ def model_card(
         "seed": options.get("seed", "unknown"),
         "licence": license,
     }
-    values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(_defaults())
+    values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(KINDS, default_arguments())
     return render("model_card", _header(stage, repo, runs, license, "peft" if is_adapter else "transformers"), values)
 
 
@@ -133,17 +135,12 @@ def _validation(summary: Mapping[str, Any]) -> str:
     return ", ".join(f"{label(name)} {summary[f'eval_{name}']:.3f}" for name in names if f"eval_{name}" in summary)
 
 
-def _defaults() -> dict[str, Any]:
-    """Defaults of training by name, the same on every machine."""
-    return RepairConfig(use_cpu=True).to_dict() | {"use_cpu": False}
-
-
 def _hyperparameters(options: Mapping[str, Any]) -> str:
-    defaults = _defaults()
+    defaults, neutral = default_arguments(), neutral_names(RepairConfig)
     rows = [
         (code(name), code(without_folders(value)), code(defaults[name]))
         for name, value in options.items()
-        if name in defaults and value != defaults[name] and name not in (*PLACES, *NOT_PART_OF_THE_RESULT)
+        if name in defaults and value != defaults[name] and name not in neutral
     ]
     return table(("", "here", "default"), rows, labels=3) if rows else ""
 

@@ -27,7 +27,8 @@ from repair_hf.llm.prompts import NAMES, Prompts
 from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import PairsOptions, StageOptions, UserError
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
@@ -85,7 +86,14 @@ def dataset_card(
         "dropped_columns": _columns({name: DROPPED_COLUMNS[name] for name in ("reason", "detail")}),
     }
     header = _header(stage, Path(data), repo, len(records), license)
-    return RecordsCard(render("dataset_card", header, values | stage.making()), pictures)
+    return RecordsCard(
+        render(
+            "dataset_card",
+            header,
+            values | stage.making((PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)),
+        ),
+        pictures,
+    )
 
 
 def _columns(columns: Mapping[str, tuple[Any, str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -16,10 +16,9 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, StrictUndefined
 
 from repair_hf.hub.markdown import code, fenced, table, without_folders
-from repair_hf.runtime.options import PairsOptions
+from repair_hf.runtime.options import default_of, neutral_names
 from repair_hf.runtime.own_files import read_json, read_yaml
 from repair_hf.runtime.redaction import without_secrets
-from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT
 
 CITATION = """@misc{liu-repair,
   title  = {RePair: Turning Retrieval Failures into Counterfactual Hard Pairs},
@@ -88,21 +87,25 @@ class Stage:
             validate_repo_id(value)  # it becomes part of a link
         except HFValidationError:
             return False
-        output = str(self.options.get("output", ""))
+        output = str(self.versions.get("output", self.options.get("output", "")))
         is_beside = value.split("/")[0] == output.split("/")[0]  # such as `runs/pairs`, deleted since
         return not is_beside and not Path(value).exists()
 
-    def making(self, defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """Command, recipe, versions and citation for both templates; the recipe holds options that were set."""
+    def making(self, kinds: Sequence[type], defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Command, recipe, versions and citation for both templates.
+
+        The recipe holds the options that decide the result and are not at their defaults; `kinds` declare them.
+        """
         words = _shown_words(_split(self.command))
-        defaults = {field.name: field.default for field in fields(PairsOptions)} | dict(defaults or {})
+        declared = {each.name: default_of(each) for kind in kinds for each in fields(kind)} | dict(defaults or {})
+        neutral = set().union(*map(neutral_names, kinds))
         recipe = {
             name: without_folders(value)
             for name, value in self.options.items()
-            if name not in NOT_PART_OF_THE_RESULT
+            if name not in neutral
             and not name.endswith(("_digest", "_fingerprint", "_report"))
             and value is not None
-            and value != defaults.get(name)
+            and value != declared.get(name)
         }
         packages = self.versions.get("packages", {})
         own = {"python": self.versions.get("python"), "commit of repair_hf": self.versions.get("commit")}

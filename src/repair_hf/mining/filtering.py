@@ -19,14 +19,17 @@ class FilterOptions(Bounded):
     For a query with several positives that takes the worst-scored one, and mined failures name the best-scored one.
     """
 
-    failures_only: bool = opt(False, "Repair only false positives that rank before the ground truth.")
+    failures_only: bool = opt(False, "Repair only false positives that rank before the ground truth.", main=True)
     max_score: float | None = opt(None, "Skip false positives whose cosine to the query is higher than this.")
     relative_margin: float | None = opt(
         None,
         "Skip false positives whose cosine to the query exceeds (1 - relative_margin) x that of the ground truth.",
     )
     limit: int | None = opt(
-        None, "Repair at most this many failures of each direction, drawn at random: for a trial.", least=1
+        None,
+        "Repair at most this many failures of each direction, drawn at random: for a trial.",
+        least=1,
+        main=True,
     )
 
 

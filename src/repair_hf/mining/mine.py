@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -12,6 +14,7 @@ from transformers import ProcessorMixin
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
+from repair_hf.mining.failures import FILE, load_failures
 from repair_hf.mining.faiss_index import Index
 from repair_hf.mining.false_positives import (
     find_false_positives,
@@ -19,44 +22,125 @@ from repair_hf.mining.false_positives import (
     summarize,
     with_ids,
 )
-from repair_hf.mining.options import MiningKeywords, MiningOptions
+from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
-from repair_hf.mining.reported import Report, score_report
+from repair_hf.mining.reported import Report, read_report, score_report
 from repair_hf.mining.stored import StoredEmbeddings
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth, truth_of
-from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.stage import Stage
+
+IN_MEMORY = "a model in memory"
+UNMATCHED = "unmatched.jsonl"  # file of the reported failures that cannot be used, each with a reason
 
 
 def mine(
-    model: Retriever, pairs: Pairs, *, processor: ProcessorMixin | None = None, **options: Unpack[MiningKeywords]
+    model: Retriever | None,
+    pairs: Pairs,
+    *,
+    processor: ProcessorMixin | None = None,
+    output: str | Path | None = None,
+    **options: Any,
 ) -> Dataset:
     """Find the wrong answers that a retriever ranks highest, in both directions.
 
     Args:
-        model: A `CLIPModel` or another dual encoder of transformers, a `SentenceTransformer`, a Hub id, or a folder.
+        model: A `CLIPModel` or another dual encoder of transformers, a `SentenceTransformer`, a Hub id, or a folder;
+            None with `embeddings`.
         pairs: Images and captions, see `load_pairs` and `Pairs.from_dataset`.
         processor: The model's processor; by default the one beside the weights.
+        output: Folder for the failures, as `repair-hf mine` writes it; a finished one is read. None writes nothing.
         options: Fields of `MiningOptions`, such as `d_i2t=5` or `max_queries=1000`: the options of `repair-hf mine`.
 
     Returns:
         A row per false positive, see `mine_false_positives`, with the ids of query, ground truth and false positive.
 
     Raises:
-        UserError: If an argument is of a wrong type, the model cannot be loaded, or an option is not valid.
+        UserError: If an argument is of a wrong type, the model cannot be loaded, an option is not valid, or the folder
+            holds something else.
 
     Example:
         >>> failures = mine("openai/clip-vit-base-patch32", pairs, max_queries=1000)
         >>> failures.filter(lambda row: row["gt_rank"] > 1)
     """
-    wanted = MiningOptions(**options)
-    expect(pairs, Pairs, "pairs", MAKE_PAIRS)
-    if len(pairs.images) < 2:
-        raise UserError("`pairs` hold one image, so no caption can find a wrong one. Give more images.")
-    encoder = open_retriever(model, processor, **wanted.how_to_load)
-    return mine_pairs(encoder, pairs, wanted)[0]
+    name = None if model is None else str(model) if isinstance(model, str | Path) else IN_MEMORY
+    (wanted,) = fill([MiningOptions], options | {"model": name}, "mine")
+    return Mining(model, pairs, wanted, processor=processor, output=output).run()
+
+
+class Mining:
+    """What is to be mined, loaded and checked; nothing is written yet. The arguments are those of `mine`.
+
+    Attributes:
+        report: Matched and unmatched rows of reported failures; None without.
+        stage: The folder.
+        summary: After `run`, the numbers; empty except in the first process.
+    """
+
+    summary: dict[str, Any]
+
+    def __init__(
+        self,
+        model: Retriever | None,
+        pairs: Pairs,
+        options: MiningOptions,
+        *,
+        processor: ProcessorMixin | None = None,
+        output: str | Path | None = None,
+    ) -> None:
+        expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+        if options.search != "exact" and processes().count > 1:
+            raise UserError(
+                f"`search` {options.search} runs in one process, got {processes().count}; only exact search can be "
+                "shared."
+            )
+        if len(pairs.images) < 2:
+            raise UserError(
+                f"`{pairs.source.pairs}` has one usable image in split `{pairs.source.split}`, so no caption can find "
+                "a wrong one. Give more images, or --split all."
+            )
+        self.pairs, self.options = pairs, options
+        self._failures: Dataset | None = None
+        self.report = None if options.reported is None else read_report(options.reported, pairs)
+        self.encoder: Embedder | StoredEmbeddings = (
+            StoredEmbeddings(str(options.embeddings), pairs)
+            if model is None
+            else open_retriever(model, processor, **options.how_to_load)
+        )
+        inputs = {"pairs_fingerprint": pairs.fingerprint, "model_digest": self.encoder.digest}
+        if model is None:  # who mined the failures
+            inputs["model"] = str(options.embeddings)
+        elif options.model == IN_MEMORY:
+            inputs["model"] = self.encoder.origin or IN_MEMORY
+        if options.reported is not None:
+            inputs["reported_digest"] = hashlib.sha256(Path(options.reported).read_bytes()).hexdigest()[:16]
+        needs = ("directions", "positives_by_equal_text")
+        self.stage = Stage("mine", output, (pairs.source, options), inputs, items=pairs.items, needs=needs)
+        self.stage.check()
+
+    def run(self) -> Dataset:
+        """Mine, or read what is mined already. Every process gets all failures."""
+        self.summary = self.stage.run(self._mine)
+        return load_failures(str(self.stage.folder)) if self._failures is None else self._failures
+
+    def _mine(self, folder: Path | None) -> dict[str, Any]:
+        vectors = None if folder is None else folder / "embeddings"
+        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, vectors, self.report)
+        self._failures, unmatched = failures, summary.pop("unmatched", [])
+        if not processes().is_main:
+            return {}
+        if folder is not None:
+            if self.report is not None:
+                lines = [json.dumps(row, ensure_ascii=False) for row in unmatched]
+                write_atomically(folder / UNMATCHED, "".join(f"{line}\n" for line in lines))
+            draft = folder / f".{FILE}.tmp"
+            failures.to_parquet(draft)
+            draft.replace(folder / FILE)
+        return summary | {"captions_cut": self.encoder.report_captions(self.pairs.captions["caption"][:])}
 
 
 def mine_pairs(

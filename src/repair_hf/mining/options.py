@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
-from repair_hf.runtime.options import EmbeddingOptions, TruthOptions, UserError, opt
+from repair_hf.runtime.options import EmbeddingOptions, TruthOptions, UserError, changed, opt
+
+# What an option replaces, and the options that then have no effect.
+REPLACED = (
+    ("embeddings", "the model", ("query_prompt", "document_prompt", "precision", "cache_images")),
+    (
+        "reported",
+        "mining",
+        ("k_mine", "d_i2t", "d_t2i", "max_queries", "false_positives", "search"),
+    ),
+)
 
 
 @dataclass(kw_only=True)
 class MiningOptions(TruthOptions, EmbeddingOptions):
-    """How many false positives to keep, and how to find them."""
+    """Which retriever, how many of its false positives to keep, and how to find them."""
 
+    model: str | None = opt(
+        None,
+        "Retriever: Hub id or folder of a dual encoder or SentenceTransformer, or world/base; not with --embeddings.",
+        main=True,
+    )
+    embeddings: str | None = opt(
+        None,
+        "Folder of embeddings in place of a model: images.npy, captions.npy and their ids.json.",
+        main=True,
+    )
+    reported: str | None = opt(
+        None,
+        "Table of known failures to use instead of mining: columns query, right, wrong; ids, paths or caption texts.",
+        main=True,
+    )
     k_mine: int = opt(
         100,
         "Most false positives to keep per query; with an index also the largest known rank of a ground truth.",
         least=1,
     )
-    d_i2t: int = opt(5, "False positive captions to keep per image.", least=0)
-    d_t2i: int = opt(1, "False positive images to keep per caption; each costs an image edit.", least=0)
+    d_i2t: int = opt(5, "False positive captions to keep per image.", least=0, main=True)
+    d_t2i: int = opt(1, "False positive images to keep per caption; each costs an image edit.", least=0, main=True)
     max_queries: int | None = opt(
         None,
         "Mine at most this many images, and as many of their captions, drawn at random. Default: all.",
         least=1,
+        main=True,
     )
     false_positives: Literal["best", "random"] = opt(
         "best", "Keep the best-scored false positives, or as many random ones, as an ablation."
     )
     seed: int = opt(0, "Seed of the random draws.")
     search: Literal["exact", "ivf", "hnsw"] = opt(
-        "exact", "Exact search, or a FAISS index for millions of images and captions, which may miss some."
+        "exact",
+        "Exact search, or a FAISS index for millions of images and captions, which may miss some.",
+        main=True,
     )
     search_effort: float = opt(1.0, "Effort of the index: higher is slower and misses less.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.model is None) == (self.embeddings is None):
+            raise UserError("`mine` needs a retriever; give --model, or --embeddings in its place.")
+        for name, instead, others in REPLACED:
+            if getattr(self, name) is not None and (chosen := [each for each in others if each in changed(self)]):
+                raise UserError(f"`{name}` replaces {instead}, so leave out {chosen}.")
         check_sizes(self.k_mine, d_i2t=self.d_i2t, d_t2i=self.d_t2i)
         if self.search == "exact" and self.search_effort != 1:
             raise UserError(
@@ -50,24 +83,3 @@ def check_sizes(k_mine: int, *, d_i2t: int, d_t2i: int) -> None:
             raise UserError(f"`{name}` must lie between 0 and `k_mine` ({k_mine}), got {d}.")
     if d_i2t == d_t2i == 0:
         raise UserError("`d_i2t` and `d_t2i` are both 0, and nothing would be mined; set one of them to 1 or more.")
-
-
-class MiningKeywords(TypedDict, total=False):
-    """The fields of `MiningOptions`, as keywords of `mine`."""
-
-    k_mine: int
-    d_i2t: int
-    d_t2i: int
-    max_queries: int | None
-    false_positives: Literal["best", "random"]
-    seed: int
-    near_duplicates: float | None
-    search: Literal["exact", "ivf", "hnsw"]
-    search_effort: float
-    query_prompt: str | None
-    document_prompt: str | None
-    batch_size: int
-    precision: Literal["fp32", "bf16", "fp16"]
-    cache_images: bool
-    cache_folder: str | None
-    draft_jpegs: bool

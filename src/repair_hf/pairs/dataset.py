@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,10 +21,12 @@ from repair_hf.pairs.merging import merge_rows
 from repair_hf.pairs.problems import Problem, Problems
 from repair_hf.pairs.rows import Listing, Row
 from repair_hf.pairs.sources import read_listing
+from repair_hf.runtime.items import Items, digest_each
 from repair_hf.runtime.options import PairsOptions, UserError, expect
 
 logger = logging.getLogger(__name__)
 
+IN_MEMORY = "a dataset in memory"
 MAKE_PAIRS = "Pairs, from `load_pairs(PATH)` or `Pairs.from_dataset(DATASET)`"  # for errors
 CAPTIONS = Features({"caption_id": Value("string"), "caption": Value("string"), "image_index": Value("int64")})
 
@@ -39,6 +41,7 @@ class Pairs:
         problems: What was left out.
         looks: Digest of each image for `images.equal_pixels`; empty if unknown.
         whole: Images and captions of the split, of which these were drawn; None if they are all.
+        source: Where and how they were loaded, for the record of a stage.
     """
 
     images: Dataset
@@ -46,6 +49,7 @@ class Pairs:
     problems: tuple[Problem, ...] = ()
     looks: tuple[str, ...] = ()
     whole: tuple[int, int] | None = None
+    source: PairsOptions = field(default_factory=lambda: PairsOptions(IN_MEMORY, split="all"))
 
     @classmethod
     def from_dataset(
@@ -103,6 +107,15 @@ class Pairs:
         return digest.hexdigest()[:16]
 
     @cached_property
+    def items(self) -> Items:
+        """A digest of each image, if its look is known, and of each caption with its image."""
+        names = self.images["image_id"][:]
+        ids = {"image": names if self.looks else [], "caption": self.captions["caption_id"][:]}
+        described = zip(self.captions["caption"][:], self.caption_image, strict=True)
+        texts = [f"{names[image]} {caption}" for caption, image in described]
+        return Items(ids, {"image": digest_each(self.looks), "caption": digest_each(texts)})
+
+    @cached_property
     def _captions_by_image(self) -> tuple[np.ndarray, np.ndarray]:
         order = np.argsort(self.caption_image, kind="stable")  # (M,)
         starts = np.searchsorted(self.caption_image[order], np.arange(len(self.images) + 1))
@@ -156,7 +169,8 @@ def _load(options: PairsOptions, data: Dataset | DatasetDict | None) -> Pairs:
     images, captions = _image_table(listing, rows, looks, options), _caption_table(rows, options.max_captions)
     if expected is not None:
         logger.info("%s %s: %d images, %d captions.", expected.benchmark, expected.split, len(images), len(captions))
-    return Pairs(images, captions, problems.found(), tuple(each.look for each in looks), whole)
+    known = options if data is None else replace(options, pairs=IN_MEMORY)
+    return Pairs(images, captions, problems.found(), tuple(each.look for each in looks), whole, known)
 
 
 def _usable(

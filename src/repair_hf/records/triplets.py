@@ -14,20 +14,21 @@ what the pairs show or say of the false positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 
 from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
 from repair_hf.records.columns import MODALITIES
-from repair_hf.records.dataset import build
+from repair_hf.records.dataset import Place, build, load_records
 from repair_hf.records.parquet import write_parquet
-from repair_hf.runtime.options import UserError
-from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.options import UserError, flags
+from repair_hf.runtime.run_folder import digest, write_atomically
+from repair_hf.runtime.stage import Stage
 
 _TEXT, _IMAGE = Value("string"), Image()
 FEATURES = {
@@ -57,7 +58,46 @@ def triplets(records: Dataset, counterpart_of: Counterparts) -> Iterator[tuple[s
                 yield back, {"anchor": match, "positive": q, "negative": counterpart}
 
 
-def export_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[str, int]:
+def export_triplets(
+    records: Place | Sequence[Place],
+    pairs: Pairs,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, int]:
+    """Write records as triplets for sentence-transformers, as `repair-hf export triplets` does.
+
+    Args:
+        records: Folders, Hub ids or datasets, as for `load_records`.
+        pairs: The pairs that they were made from.
+        output: Folder to write; a finished one is left as it is. `load_dataset(output, config)` reads it.
+        revision: Tag, branch or commit of records on the Hub.
+        dry_run: Check everything, and write nothing.
+
+    Returns:
+        The number of triplets of each config that has any; of a dry run, that of `records`.
+
+    Raises:
+        UserError: If the records are of other pairs, an image cannot be read, or the folder holds something else.
+
+    Example:
+        >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
+    """
+    places: list[Any] = [records] if isinstance(records, str | Path | Dataset | DatasetDict) else list(records)
+    loaded = load_records(places, pairs=pairs, revision=revision)
+    named = {
+        "records": [str(place) for place in places if isinstance(place, str | Path)],
+        "records_revision": revision,
+    }
+    digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
+    more: Any = {"words": flags(named), "items": pairs.items, "made_by": named["records"]}
+    stage = Stage("export triplets", output, [pairs.source], named | digests, **more)
+    stage.check()
+    return {"records": len(loaded)} if dry_run else stage.run(lambda folder: write_triplets(loaded, pairs, output))
+
+
+def write_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[str, int]:
     """Write the triplets of records to a folder that `load_dataset(folder, config)` reads.
 
     Args:

@@ -1,4 +1,4 @@
-"""Parse a command line and a recipe into dataclasses of options, and write options as flags again.
+"""Parse a command line and a recipe into dataclasses of options.
 
 Flags beat `--config FILE.yaml`, which beats the defaults. An unknown key or flag is an error.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
-from repair_hf.runtime.flags import Help, add_arguments, add_main_arguments, default_of, is_needed
-from repair_hf.runtime.options import SEEDS, UserError
+from repair_hf.runtime.flags import Help, add_arguments, add_main_arguments
+from repair_hf.runtime.options import SEEDS, UserError, is_needed
 from repair_hf.runtime.recipes import find_recipe
 from repair_hf.runtime.texts import read_yaml
+
+MOST_SHOWN = 21  # options; the short help of a command with more of them shows the main ones
 
 
 def parse(
@@ -25,49 +27,35 @@ def parse(
     *,
     description: str | None = None,
     epilog: str | None = None,
-    only: Sequence[str] = (),
+    is_brief: bool = False,
 ) -> tuple:
     """Fill each dataclass of `types` from the command line `argv`.
 
     `argv` holds the words after `prog`, such as `repair-hf mine`. A first word without a flag is the value of the
-    first option without a default: `show runs/records` is `show --records runs/records`. With `only` there are no
-    options but these, in this order: for a short help.
+    first option without a default: `show runs/records` is `show --records runs/records`. With `is_brief` there are
+    the main options alone: for a short help.
 
     Raises:
         UserError: If a key, flag or value is unknown or invalid, or a required one is missing.
     """
-    parser = _Parser(types, only, prog=prog, description=description, epilog=epilog)
+    parser = _Parser(types, is_brief, prog=prog, description=description, epilog=epilog)
     if argv and not argv[0].startswith("-") and parser.first_needed is not None:
         argv = [f"--{parser.first_needed}", *argv]
     config, argv = _take_config(list(argv))
-    recipe = [] if config is None else parser.recipe_as_flags(config)
+    if config is not None:
+        parser.read_recipe(config)
     parser.refuse_unknown_flags(argv)
     try:
-        return parser.fill([*recipe, *argv])
+        return parser.fill(argv)
     except UserError:
         raise
     except ValueError as error:  # a dataclass's own check in __post_init__
         raise UserError(str(error)) from error
 
 
-def as_flags(options: Any) -> list[str]:
-    """Return the words of a command line that give a dataclass the values of `options`; defaults are left out."""
-    values = {each.name: vars(options)[each.name] for each in fields(options)}
-    return flags({each.name: values[each.name] for each in fields(options) if values[each.name] != default_of(each)})
-
-
-def flags(values: Mapping[str, Any]) -> list[str]:
-    """Return values by option name as the words of a command line; None is left out."""
-    words = []
-    for name, value in values.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        elif isinstance(value, dict):
-            words.append(f"{flag}={json.dumps(value)}")
-        elif value is not None:
-            words += [flag, *map(str, value if isinstance(value, list) else [value])]
-    return words
+def read_recipe(types: Sequence[type], path: str | Path, prog: str) -> tuple:
+    """Fill each dataclass of `types` from a recipe; errors are those of `parse`."""
+    return parse(types, ["--config", str(path)], prog)
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -84,13 +72,14 @@ class _Parser(argparse.ArgumentParser):
     """A parser of dataclasses that raises `UserError` instead of exiting, and reads recipes."""
 
     def __init__(
-        self, types: Sequence[type], only: Sequence[str], *, prog: str, description: str | None, epilog: str | None
+        self, types: Sequence[type], is_brief: bool, *, prog: str, description: str | None, epilog: str | None
     ) -> None:
-        epilog = f"{_EVERY_COMMAND}{_HELP_ALL if only else ''}\n\n{epilog or ''}"
+        is_brief = is_brief and sum(len(fields(kind)) for kind in types) > MOST_SHOWN
+        epilog = f"{_EVERY_COMMAND}{_HELP_ALL if is_brief else ''}\n\n{epilog or ''}"
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=Help)
         self.types = types
-        if only:
-            actions = add_main_arguments(self, types, only)
+        if is_brief:
+            actions = add_main_arguments(self, types)
         else:
             actions = [action for each in types for action in add_arguments(self, each)]
         self.by_flag = {flag: action for action in actions for flag in action.option_strings}
@@ -118,32 +107,44 @@ class _Parser(argparse.ArgumentParser):
         if unknown := [flag for flag in flags if flag not in {"--help", *self.by_flag}]:
             raise UserError(f"unknown flags {unknown}. {self._remedy(unknown)}")
 
-    def recipe_as_flags(self, path: str) -> list[str]:
-        """Turn a recipe into flags, so that one set of checks serves both."""
+    def read_recipe(self, path: str) -> None:
+        """Take the values of a recipe as defaults; flags override them."""
         recipe = _read_recipe(path)
         if unknown := sorted(set(recipe) - set(self.known)):
             raise UserError(f"{path}: unknown keys {unknown}. {self._remedy(unknown)}")
-        words: list[str] = []
         for key, value in recipe.items():
             action = self.by_flag[f"--{key}"]
-            if value is None or value == []:  # no flag can express these
-                if is_needed(self.known[key]):
-                    raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
-                if value is None and self.get_default(key) is not None:
-                    raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
-                self.set_defaults(**{key: value})
-            elif isinstance(value, bool) and action.nargs is None and action.type not in (int, float):
-                word = "yes" if value else "no"
-                raise UserError(f"{path}: `{key}` is read as {value} by YAML; write it in quotes, such as '{word}'.")
-            elif isinstance(value, list):
-                if len(value) > 1 and action.nargs != "+":
+            if value is None and is_needed(self.known[key]):
+                raise UserError(f"`{key}` is empty in the recipe, and it has no default; give it a value.")
+            if value is None and self.get_default(key) is not None:
+                raise UserError(f"`{key}` is empty in the recipe; give it a value, or leave the line out.")
+            if isinstance(value, list) and action.nargs != "+":
+                if len(value) != 1:
                     raise UserError(f"{path}: `{key}` takes one value, got the list {value}.")
-                words += [f"--{key}", *map(str, value)]
-            elif isinstance(value, dict):
-                words.append(f"--{key}={json.dumps(value)}")
-            else:
-                words.append(f"--{key}={value}")
-        return words
+                value = value[0]
+            items = value if isinstance(value, list) else [value]
+            found = [None if value is None else self._read(path, action, item) for item in items]
+            self.set_defaults(**{key: found if action.nargs == "+" and value is not None else found[0]})
+            action.required = False
+
+    def _read(self, path: str, action: argparse.Action, item: Any) -> Any:
+        """Convert one value of a recipe as the word of a command line is converted."""
+        key, is_switch = action.dest, action.const is True
+        if is_switch and isinstance(item, bool):
+            return item
+        if isinstance(item, bool | None) and action.type not in (int, float):
+            word = {True: "yes", False: "no", None: "null"}[item]
+            raise UserError(f"{path}: `{key}` is read as {item} by YAML; write it in quotes, such as '{word}'.")
+        if isinstance(item, dict):
+            return item
+        try:
+            read: Any = action.type or str
+            found = read(str(item))
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise UserError(f"{path}: `{key}` cannot be {item!r}: {error}.") from error
+        if action.choices is not None and found not in action.choices:
+            raise UserError(f"{path}: `{key}` must be {' or '.join(map(str, action.choices))}, got {item!r}.")
+        return found
 
     def _remedy(self, words: list[str]) -> str:
         if not self.known:

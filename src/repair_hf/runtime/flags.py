@@ -8,27 +8,17 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Iterable
+from dataclasses import Field, fields
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from repair_hf.runtime.options import BOUNDS
+from repair_hf.runtime.options import default_of, is_main, is_needed
 from repair_hf.runtime.texts import parse_json
 
 MAX_WIDTH = 120  # columns of a help text
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def is_needed(field: Field) -> bool:
-    """Return whether a field has no default."""
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def default_of(field: Field) -> Any:
-    """Return a field's default; a list or dictionary is a new one."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.Action]:
@@ -46,17 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser, type: type) -> list[argparse.
     return actions
 
 
-def add_main_arguments(
-    parser: argparse.ArgumentParser, types: Sequence[type], names: Sequence[str]
-) -> list[argparse.Action]:
-    """Give a parser the flags of the fields `names` alone, in this order and under one heading.
-
-    Names of other types are left out: a command has one list for all of its actions.
-    """
+def add_main_arguments(parser: argparse.ArgumentParser, types: Iterable[type]) -> list[argparse.Action]:
+    """Give a parser the flags of the options declared as `main` alone, under one heading."""
     group = parser.add_argument_group("main options")
-    owners = {field.name: (owner, field) for owner in types for field in fields(owner)}
-    shown = [owners[name] for name in names if name in owners]
-    found = [(field, get_type_hints(owner)[field.name]) for owner, field in shown]
+    found = [(each, get_type_hints(owner)[each.name]) for owner in types for each in fields(owner) if is_main(each)]
     return [action for field, hint in found for action in _add_flags(group, field, hint)]
 
 
@@ -80,8 +63,7 @@ def _heading(owner: type) -> str:
 def _keywords(field: Field, hint: Any) -> dict[str, Any] | None:
     """Return what `add_argument` takes for a field, or None if it gets no flag."""
     kind = _kind(hint)
-    metadata = {key: value for key, value in field.metadata.items() if key != BOUNDS}
-    keywords = {"default": None if is_needed(field) else default_of(field), "required": is_needed(field)} | metadata
+    keywords = {"default": default_of(field), "required": is_needed(field)} | dict(field.metadata)
     if kind is bool:
         return keywords | {"type": _truth, "nargs": "?", "const": True}
     if get_origin(kind) is Literal:

@@ -10,6 +10,7 @@ from pathlib import Path
 import filelock
 
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.processes import is_first
 
 LOCK = ".lock"  # in a folder that is written to; what a killed run left there locks nothing
 
@@ -39,7 +40,7 @@ def one_writer(folder: str | Path) -> Iterator[None]:
         UserError: If another run holds the folder.
     """
     folder = Path(folder)
-    if os.environ.get("RANK", "0") != "0":  # set by launchers
+    if not is_first():
         yield
         return
     new = [each for each in (folder, *folder.parents) if not each.exists()]

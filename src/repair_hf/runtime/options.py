@@ -1,11 +1,15 @@
 """Declare options: dataclasses that a recipe or a command line fills, and those that several commands share.
 
-One name serves everywhere: recipe key = flag = dataclass field.
+One name serves everywhere: recipe key = flag = dataclass field. A field's declaration is the only place that says
+what is known of it: default, help, bounds, whether it is neutral to the result, whether the short help shows it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from math import isfinite
 from numbers import Real
@@ -14,7 +18,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
 DRAFT_JPEGS = "Decode large JPEGs at lower resolution: twice as fast; 99.9% of values change by at most 7 of 255."
-BOUNDS = "bounds"  # key of a field's metadata
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
 
@@ -34,30 +37,113 @@ def expect(value: Any, kind: type | tuple[type, ...], name: str, right: str) -> 
         raise UserError(f"`{name}` must be {right}; got {got}.")
 
 
-def opt(default: Any, help: str, **bounds: float) -> Any:
+def opt(default: Any, help: str, *, neutral: bool = False, main: bool = False, **bounds: float) -> Any:
     """Declare an option with a default.
 
     Args:
         default: Its value if nobody sets it. A list is copied for each instance.
         help: Its line in `--help`.
+        neutral: Whether it only decides where, whether or how fast a stage runs: a finished folder stays valid when a
+            neutral option changes.
+        main: Whether `--help` shows it; `--help-all` shows all.
         bounds: Any of `least`, `above` and `most`, which `Bounded` enforces; `above` is an exclusive lower bound.
-            Do not use them in `RepairConfig`: transformers' `HfArgumentParser` reads its fields too and fails on other
-            keys.
     """
-    metadata = _metadata(help, bounds)
+    metadata = {"help": Declaration.of(help, neutral, main, bounds)}
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def need(help: str, **bounds: float) -> Any:
+def need(help: str, *, neutral: bool = False, **bounds: float) -> Any:
     """Declare an option without a default, which the user must set. The arguments are those of `opt`."""
-    return field(metadata=_metadata(help, bounds))
+    return field(metadata={"help": Declaration.of(help, neutral, True, bounds)})
 
 
-def _metadata(help: str, bounds: dict[str, float]) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"help": help.replace("%", "%%")}  # argparse expands a single percent sign
-    return metadata | ({BOUNDS: bounds} if bounds else {})
+class Declaration(str):
+    """The help of an option and what else it declares: `HfArgumentParser` hands all metadata on to argparse."""
+
+    neutral: bool = False
+    main: bool = False
+    bounds: Mapping[str, float] = {}
+
+    @classmethod
+    def of(cls, help: str, neutral: bool, main: bool, bounds: Mapping[str, float]) -> Declaration:
+        declaration = cls(help.replace("%", "%%"))  # argparse expands a single percent sign
+        declaration.neutral, declaration.main, declaration.bounds = neutral, main, bounds
+        return declaration
+
+
+def declaration_of(field: Field) -> Declaration:
+    """Return what a field declares; of a field of another library, the help alone."""
+    found = field.metadata.get("help", "")
+    return found if isinstance(found, Declaration) else Declaration(found)
+
+
+def is_needed(field: Field) -> bool:
+    """Return whether a field has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def default_of(field: Field) -> Any:
+    """Return a field's default; a list or dictionary is a new one, and a needed field has None."""
+    if is_needed(field):
+        return None
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def fields_of(kind: Any) -> list[str]:
+    """Return the names of a dataclass's options."""
+    return [each.name for each in fields(kind)]
+
+
+def is_neutral(field: Field) -> bool:
+    """Return whether an option does not affect the result of a stage."""
+    return declaration_of(field).neutral
+
+
+def neutral_names(kind: Any) -> set[str]:
+    """Return the names of a dataclass's neutral options."""
+    return {each.name for each in fields(kind) if is_neutral(each)}
+
+
+def is_main(field: Field) -> bool:
+    """Return whether the short help shows an option."""
+    return declaration_of(field).main
+
+
+def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> list[Any]:
+    """Make an instance of each dataclass from keywords of a function, each of which belongs to one of them.
+
+    Raises:
+        UserError: If a keyword belongs to none of them, or a value is not valid.
+    """
+    named = [(kind, fields_of(kind)) for kind in kinds]
+    known = [name for _, names in named for name in names]
+    if unknown := [name for name in values if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f"Did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"`{function}` has no option {unknown}. {meant}Known: {', '.join(sorted(known))}.")
+    return [kind(**{name: values[name] for name in names if name in values}) for kind, names in named]
+
+
+def changed(options: Any) -> dict[str, Any]:
+    """Return the values of options that are not at their defaults."""
+    values = {each.name: (getattr(options, each.name), default_of(each)) for each in fields(options) if each.init}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def flags(values: Mapping[str, Any]) -> list[str]:
+    """Return values by option name as the words of a command line; None is left out."""
+    words = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, dict):
+            words.append(f"{flag}={json.dumps(value)}")
+        elif value not in (None, []):
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 class Bounded:
@@ -70,7 +156,7 @@ class Bounded:
     def __post_init__(self) -> None:
         choices = _choices(type(self))  # type: ignore[arg-type]  # a class can be hashed, if not its instances
         for each in fields(self):  # type: ignore[arg-type]
-            bounds, value = each.metadata.get(BOUNDS), getattr(self, each.name)
+            bounds, value = declaration_of(each).bounds, getattr(self, each.name)
             for one in value if isinstance(value, list) else [value]:
                 if one is None:
                     continue
@@ -89,11 +175,11 @@ def _choices(type: type) -> dict[str, list[Any]]:
     }
 
 
-def _lies_within(number: Any, bounds: dict[str, float]) -> bool:
+def _lies_within(number: Any, bounds: Mapping[str, float]) -> bool:
     return all(_CHECKS[name][0](number, bound) for name, bound in bounds.items())
 
 
-def _in_words(bounds: dict[str, float]) -> str:
+def _in_words(bounds: Mapping[str, float]) -> str:
     if set(bounds) == {"least", "most"}:
         return f"between {bounds['least']:g} and {bounds['most']:g}"
     return " and ".join(f"{_CHECKS[name][1]} {bound:g}" for name, bound in bounds.items())
@@ -108,7 +194,7 @@ class PairsOptions(Bounded):
     pairs: str = need(
         "Images and captions: folder with captions.jsonl, table, COCO or Karpathy JSON, or dataset (Hub id or folder)."
     )
-    image_folder: str | None = opt(None, "Folder of the images named in the caption JSON or table.")
+    image_folder: str | None = opt(None, "Folder of the images named in the caption JSON or table.", main=True)
     image_column: str = opt("image", "Column of images: the image itself, its path or, in a table, its URL.")
     caption_column: str = opt("caption", "Column with a caption or a list of captions; `a,b` reads both columns.")
     image_id_column: str | None = opt(
@@ -120,7 +206,7 @@ class PairsOptions(Bounded):
     )
     pairs_config: str | None = opt(None, "Configuration (subset) of the Hub dataset.")
     pairs_revision: str | None = opt(None, "Branch, tag or commit of the Hub dataset. Default: the newest.")
-    split: str = opt("train", "Split to use; `all` uses every split.")
+    split: str = opt("train", "Split to use; `all` uses every split.", main=True)
     strict: bool = opt(False, "Raise an error at the first bad row instead of skipping bad rows.")
     benchmark: Literal["flickr30k", "coco", "coco30k"] | None = opt(
         None, "Raise an error unless the split has this benchmark's size; coco30k also draws its training images."
@@ -134,15 +220,6 @@ class PairsOptions(Bounded):
         None, "Most images of each split, drawn by a hash of their ids: always the same. Default: all.", least=1
     )
     max_captions: int | None = opt(None, "Most captions of an image: the first ones. Default: all.", least=1)
-
-
-@dataclass
-class SourceOptions(PairsOptions):
-    """The pairs that records were made from; commands that read records can often do without."""
-
-    pairs: str | None = opt(  # type: ignore[assignment]
-        None, "Images and captions of the records, if the run does not name them. Formats: as for `repair-hf mine`."
-    )
 
 
 @dataclass(kw_only=True)
@@ -167,9 +244,9 @@ class EncoderOptions(Bounded):
     document_prompt: str | None = opt(
         None, "Prompt of images, for models of sentence-transformers with a chat template; the model's own by default."
     )
-    batch_size: int = opt(256, "Images or captions to encode at once.", least=1)
+    batch_size: int = opt(256, "Images or captions to encode at once.", neutral=True, main=True, least=1)
     precision: Literal["fp32", "bf16", "fp16"] = opt(
-        "fp32", "Precision of the encoder; embeddings are always float32. fp16 needs a GPU."
+        "fp32", "Precision of the encoder; embeddings are always float32. fp16 needs a GPU.", main=True
     )
     model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
     attn_implementation: str | None = opt(
@@ -192,8 +269,15 @@ class EncoderOptions(Bounded):
 class EmbeddingOptions(EncoderOptions):
     """How images and captions are embedded; a base of the commands' own options."""
 
-    cache_images: bool = opt(False, "Keep resized images in a memory-mapped file, which other stages reuse.")
-    cache_folder: str | None = opt(None, "Folder of the image cache. Default: Hugging Face's assets cache.")
+    cache_images: bool = opt(
+        False,
+        "Keep resized images in a memory-mapped file, which other stages reuse.",
+        neutral=True,
+        main=True,
+    )
+    cache_folder: str | None = opt(
+        None, "Folder of the image cache. Default: Hugging Face's assets cache.", neutral=True
+    )
     draft_jpegs: bool = opt(False, DRAFT_JPEGS)
 
     def __post_init__(self) -> None:
@@ -210,5 +294,5 @@ class EmbeddingOptions(EncoderOptions):
 class StageOptions:
     """Where a stage writes."""
 
-    output: str = need("Folder to write the result to.")
-    dry_run: bool = opt(False, "Print what would be done and what it would cost, then stop.")
+    output: str = need("Folder to write the result to.", neutral=True)
+    dry_run: bool = opt(False, "Print what would be done and what it would cost, then stop.", neutral=True, main=True)

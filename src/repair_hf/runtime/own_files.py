@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import parse_json, parse_yaml
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow
 
 # OSError without a number is pyarrow's, for bytes that cannot be decoded.
@@ -75,6 +74,8 @@ def read_table(path: str | Path, *, needs: Iterable[str] = (), remedy: str = RER
 
 def read_array(path: str | Path, *, shape: tuple[int, ...], dtype: Any, remedy: str) -> np.ndarray:
     """Open a `.npy` file memory-mapped and read-only; it must have this shape and type."""
+    import numpy as np  # here, because a help needs no arrays
+
     with intact(Path(path), remedy):
         array = np.load(path, mmap_mode="r")
         if array.shape != shape or array.dtype != dtype:

@@ -95,6 +95,11 @@ def refuse_several(command: str) -> None:
         )
 
 
+def is_first() -> bool:
+    """Return whether this is the process that prints and writes, without meeting the others."""
+    return os.environ.get("RANK", "0") == "0"  # set by launchers
+
+
 def leave_launcher() -> tuple[bool, int]:
     """Let each process of a launcher run by itself, on a GPU of its own.
 
@@ -103,13 +108,13 @@ def leave_launcher() -> tuple[bool, int]:
     Call it before anything asks for an accelerator.
     """
     place, count = int(os.environ.get("LOCAL_RANK", 0)), _started()
-    is_first = os.environ.get("RANK", "0") == "0"
+    first = is_first()
     if count > 1:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = seen[place % len(seen)] if seen != [""] else str(place)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             os.environ.pop(name, None)
-    return is_first, count
+    return first, count
 
 
 _REMEDY = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def find_recipe(name: str | Path) -> Path:
-    """Return a path that exists as it is, else the shipped recipe of that name, else the path unchanged.
+    """Return a file or folder that exists as it is, else the shipped one of that name, else the path unchanged.
 
     Example:
         >>> find_recipe("toy/mine.yaml").name  # `recipes/toy/mine.yaml` finds the same

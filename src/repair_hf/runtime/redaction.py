@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
 SHORTEST_KEY = 16  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
 _SECRET_TEXT = re.compile(r"\b(hf_|sk-|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")  # by shape; user:password@host
+
+_SECRET_NAME = re.compile(r"(^|_)(token|(zen)?api_?key|key|secret|password|bearer_token_bedrock)$")
 
 _KEYS_IN_USE = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"}  # more are noted by `use_keys`
 
@@ -27,6 +30,15 @@ def without_secrets(text: str) -> str:
     for key in _keys_in_use():
         text = text.replace(key, "<hidden>")
     return _SECRET_TEXT.sub("<hidden>", text)
+
+
+def hide_keys(value: Any) -> Any:
+    """Hide keys in settings: lists and dictionaries of plain values. A value whose name is that of a key is hidden."""
+    if isinstance(value, dict):
+        return {k: "<hidden>" if v and _SECRET_NAME.search(k) else hide_keys(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hide_keys(item) for item in value]
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _keys_in_use() -> list[str]:

@@ -13,8 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from repair_hf.runtime.options import UserError
 
 MAX_VALUES = 100_000  # of YAML, whose lists may repeat one another by name
@@ -22,7 +20,7 @@ MAX_DEPTH = 100  # lists and objects in one another; whoever handles the value m
 _TOO_DEEP = f"its lists and objects are nested more than {MAX_DEPTH} deep"
 _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
-_YAML_FAULTS = (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError, OverflowError)
+_YAML_FAULTS = (ValueError, RecursionError, LookupError, AttributeError, TypeError, OverflowError)
 _decoder = json.JSONDecoder()
 
 
@@ -70,9 +68,11 @@ def parse_yaml(text: bytes | str) -> Any:
     Raises:
         UnreadableText: If it is not YAML, nested too deeply, or holds half of a surrogate pair.
     """
+    import yaml  # here, because a help needs no YAML
+
     try:
         value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
-    except _YAML_FAULTS as error:
+    except (yaml.YAMLError, *_YAML_FAULTS) as error:
         raise _unreadable(error) from error
     _check(value, texts=True, most=MAX_VALUES)
     return value

@@ -21,7 +21,8 @@ from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.evaluation.judging import compositional_metrics, evaluate_compositional, save_cases
 from repair_hf.evaluation.ranks import rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, retrieval_metrics
-from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
+from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import Samples, content_of
 from repair_hf.study.products import Products
@@ -31,7 +32,7 @@ from repair_hf.study.spending import Cost, Product
 from repair_hf.toyworld.truth import with_scenes
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 
 BASE = "base"
 WEIGHTS, CURVE = "retriever", "trainer_state.json"  # in a cell's folder
@@ -87,17 +88,17 @@ def run_cell(
     made = products.of(method, cell.knobs) if method and cell.knobs else {}
     resolved = _resolved(cell, method, made, setting)
     content = _content_digest(cell, made, resolved, setting)
+
+    def work(_: Any) -> dict[str, Any]:
+        if kept := setting.kept.find(cell.name, folder, content):
+            return kept
+        encoder, training = _retriever(cell, method, made, setting)
+        metrics = _evaluate(encoder, cell, setting, folder)
+        costs = {part: asdict(one.cost) for part, one in made.items()}
+        return {"metrics": metrics, "training": training, "made": costs}
+
     with setting.sharing.lock(cell.name):
-        summary = finished(folder, resolved, needs=("metrics", "training", "made"))
-        if summary is None:
-            open_stage(folder, command="study", options=resolved)
-            summary = setting.kept.find(cell.name, folder, content)
-            if summary is None:
-                encoder, training = _retriever(cell, method, made, setting)
-                metrics = _evaluate(encoder, cell, setting, folder)
-                costs = {part: asdict(one.cost) for part, one in made.items()}
-                summary = {"metrics": metrics, "training": training, "made": costs}
-            finish_stage(folder, summary)
+        summary = _stage(folder, resolved).run(work)
         # ranks are for intervals, which are those of the reported split
         setting.kept.keep(cell.name, content, folder, summary, with_ranks=cell.split == setting.split)
         # here, not after the evaluation: a process that is killed in between leaves the weights behind
@@ -134,6 +135,10 @@ def _resolved(cell: Cell, method: Method | None, made: Mapping[str, Product], se
     }
 
 
+def _stage(folder: Path, resolved: dict[str, Any]) -> Stage:
+    return Stage("study", folder, inputs=resolved, needs=("metrics", "training", "made"))
+
+
 def _content_digest(cell: Cell, made: Mapping[str, Product], resolved: dict[str, Any], setting: Setting) -> str:
     """Digest everything that decides the result by its content: the same on any machine and in any folder."""
     samples = {part: one.data for part, one in made.items() if "text" in one.data.column_names}
@@ -159,7 +164,7 @@ def _retriever(
     folder, twin = _folder(cell, setting), replace(cell, split=setting.validation_split)
     known = _folder(twin, setting)
     # the weights come first: where nothing is tuned there may be no validation split
-    if (known / WEIGHTS).is_dir() and (summary := finished(known, _resolved(twin, method, made, setting))):
+    if (known / WEIGHTS).is_dir() and (summary := _stage(known, _resolved(twin, method, made, setting)).summary):
         shutil.copy(known / CURVE, folder)
         return setting.encoder(str(known / WEIGHTS)), summary["training"]
     encoder = setting.encoder(setting.model_of(method))

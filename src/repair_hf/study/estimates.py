@@ -20,8 +20,8 @@ from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVarian
 from repair_hf.study.setting import Setting
 from repair_hf.study.swaps import Models
 from repair_hf.synthesis.estimate import estimate_run
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm, prompts_of
-from repair_hf.synthesis.options import SynthesisOptions
+from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesisOptions
 from repair_hf.synthesis.sources import SourceImages
 
 SAMPLE = 24  # captions and images that tokens are counted on

@@ -12,8 +12,7 @@ import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label
-from repair_hf.runtime.command_line import as_flags, flags
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, changed, flags
 from repair_hf.study.cost_tables import R1
 from repair_hf.study.options import StudyOptions
 from repair_hf.study.report import write_page
@@ -41,7 +40,7 @@ def words_of_each(options: StudyOptions, others: Sequence[Any]) -> dict[str, lis
             )
         cells = options.cells and str(Path(options.cells) / name)
         shared = replace(options, datasets=None, output=str(Path(options.output) / name), cells=cells)
-        words = [word for each in (shared, *others) for word in as_flags(each)]
+        words = [word for each in (shared, *others) for word in flags(changed(each))]
         words += flags({option: value for option, value in own.items() if value is not False})
         # a switch that is off by default has no flag that begins with `--no-`
         found[name] = words + [f"--{option}=false" for option, value in own.items() if value is False]

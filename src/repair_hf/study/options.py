@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repair_hf.runtime.options import Bounded, PairsOptions, UserError, opt
-from repair_hf.synthesis.models import ORACLE, EditorOptions, LLMOptions
+from repair_hf.synthesis.models import ORACLE
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ListOptions:
 
     _argument_group_name = "methods"
 
-    list: bool = opt(False, "Print the names of all methods, then stop.")
+    list: bool = opt(False, "Print the names of all methods, then stop.", main=True)
 
 
 @dataclass
@@ -43,26 +44,30 @@ class StudyOptions(Bounded):
     """Which methods, and how they are trained and evaluated."""
 
     _argument_group_name = "study"
-    _is_shared = True  # several studies share the work in one folder, and lock its parts
 
-    output: str = opt("runs/study", "Folder of the study.")
+    output: str = opt("runs/study", "Folder of the study.", neutral=True, main=True)
     datasets: dict | None = opt(
         None,
         """Several datasets in one table, as JSON: name -> options that differ, such as '{"coco": {"pairs": """
         """"..."}}'.""",
     )
-    methods: list[str] = opt([], "Names of methods. Default: all. Plain training is always added.")
+    methods: list[str] = opt([], "Names of methods. Default: all. Plain training is always added.", main=True)
     records: list[str] = opt(
         [],
         "Existing records, folders or Hub ids: compare plain training, `repair` and `repair-paper` at no "
         "further cost.",
+        main=True,
     )
-    seeds: int = opt(3, "Training runs of each method.", least=1)
+    seeds: int = opt(3, "Training runs of each method.", least=1, main=True)
     size: Literal["tiny", "small", "full"] | None = opt(
-        None, "Size of the toy world, if --pairs is not given; `tiny` takes seconds. Default: full."
+        None,
+        "Size of the toy world, if --pairs is not given; `tiny` takes seconds. Default: full.",
+        main=True,
     )
     model: str = opt(
-        "world/base", "Retriever: Hub id or folder of a dual encoder, or a toy retriever such as world/base."
+        "world/base",
+        "Retriever: Hub id or folder of a dual encoder, or a toy retriever such as world/base.",
+        main=True,
     )
     other_model: str | None = opt(
         None, "Another retriever, for the methods other-backbone and other-backbone-vanilla. Toy world: world/narrow."
@@ -81,9 +86,10 @@ class StudyOptions(Bounded):
     tune: bool = opt(
         False,
         "Tune learning rate, epochs and grid weight on the validation split; otherwise the first of each is used.",
+        main=True,
     )
     learning_rates: list[float] = opt([], "Peak learning rates to try. Default: the paper's, or by --size.", above=0)
-    epochs: list[float] = opt([], "Numbers of passes over the training captions to try.", above=0)
+    epochs: list[float] = opt([], "Numbers of passes over the training captions to try.", above=0, main=True)
     grid_weights: list[float] = opt([], "Weights of the grid loss (lambda) to try.", least=0)
     batch_size: int | None = opt(None, "Pairs per batch. Default: 128, less in small toy worlds.", least=1)
     training: dict | None = opt(
@@ -95,11 +101,12 @@ class StudyOptions(Bounded):
     sample_sizes: list[int] = opt(
         [], "Numbers of each method's samples to train on, such as 20000 60000; all are always added.", least=2
     )
-    test_split: str = opt("test", "Split for the reported results.")
-    validation_split: str = opt("validation", "Split that --tune evaluates on.")
+    test_split: str = opt("test", "Split for the reported results.", main=True)
+    validation_split: str = opt("validation", "Split that --tune evaluates on.", main=True)
     resamples: int = opt(2000, "Bootstrap resamples of the images, for the 95% intervals.", least=1)
     paper: Literal["flickr30k", "coco30k"] | None = opt(
-        None, "Add columns with the RePair paper's results on this dataset."
+        None,
+        "Add columns with the RePair paper's results on this dataset.",
     )
     keep_models: bool = opt(
         False, "Keep the weights of each reported training run; by default they are deleted after evaluation."
@@ -108,7 +115,7 @@ class StudyOptions(Bounded):
         None, "Folder of small JSON results, one per training run: existing ones are reused, new ones added."
     )
     table: bool = opt(False, "Write the tables from --cells alone, without training.")
-    dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.")
+    dry_run: bool = opt(False, "Print each method's requests and their cost, then stop.", neutral=True, main=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,21 +129,23 @@ class StudyOptions(Bounded):
 class StudyPairsOptions(PairsOptions):
     """Which images and captions are trained on."""
 
-    pairs: str | None = opt(None, "Images and captions, as for `repair-hf train`. Default: a toy world of --size.")  # type: ignore[assignment]
+    pairs: str | None = opt(
+        None, "Images and captions, as for `repair-hf train`. Default: a toy world of --size.", main=True
+    )  # type: ignore[assignment]
 
 
 @dataclass
 class StudyLLMOptions(LLMOptions):
     """The LLM of all methods. Ceilings apply to the whole study."""
 
-    llm: str = opt(ORACLE, "LLM of all methods, as for `repair-hf synthesize`.")
+    llm: str = opt(ORACLE, "LLM of all methods, as for `repair-hf synthesize`.", main=True)
 
 
 @dataclass
 class StudyEditorOptions(EditorOptions):
     """The image editor of all methods."""
 
-    editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.")
+    editor: str = opt("world", "Image editor of all methods, as for `repair-hf synthesize`.", main=True)
 
 
 def size_of(options: StudyOptions, pairs: StudyPairsOptions) -> Size:

@@ -12,7 +12,8 @@ from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.running import Study
 from repair_hf.study.swaps import Models
 from repair_hf.study.tuning import TUNING_SEEDS, has_grid_loss
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 GPUS = (1, 4, 8)
 # Assumed, not measured: FLUX.2-klein-9B with 8 steps at 512 px, and five epochs of training on grids.

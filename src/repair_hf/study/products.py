@@ -26,7 +26,8 @@ from repair_hf.llm.ledger import BudgetSpent
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.prompts import SHIPPED, Drawing, Prompts, fit_instruction
 from repair_hf.records.dataset import NoRecords, build
-from repair_hf.runtime.run_folder import NOT_PART_OF_THE_RESULT, RunStopped, digest, finish_stage, finished, open_stage
+from repair_hf.runtime.run_folder import RunStopped, digest
+from repair_hf.runtime.stage import Stage
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.methods.samples import DROPPED, SAMPLES
@@ -34,15 +35,8 @@ from repair_hf.study.repair_records import RepairRecords
 from repair_hf.study.setting import Knobs, Setting
 from repair_hf.study.spending import Cost, Product, products_in
 from repair_hf.synthesis.candidates import link_candidates
-from repair_hf.synthesis.models import (
-    ORACLE,
-    LLMOptions,
-    local_weights,
-    open_chat,
-    open_editor,
-    open_ledger,
-    prompts_of,
-)
+from repair_hf.synthesis.models import ORACLE, local_weights, open_chat, open_editor, open_ledger, prompts_of
+from repair_hf.synthesis.options import LLMOptions
 from repair_hf.synthesis.outcome import NothingRepaired
 
 SAMPLES_FILE, DROPPED_FILE = "samples.arrow", "dropped.arrow"
@@ -114,8 +108,8 @@ class Products:
         return self._made[key]
 
     def _made_samples(self, maker: Maker) -> Product:
-        folder, resolved = self.folder / maker.name, self._resolved(maker)
-        summary = finished(folder, resolved) or self._make(maker, folder, resolved)
+        folder, stage = self.folder / maker.name, self._stage(maker)
+        summary = stage.run(lambda _: self._make(maker, folder))
         data, tried = Dataset.from_file(str(folder / SAMPLES_FILE)), max(summary["tried"], 1)
         cost = Cost(
             samples=len(data),
@@ -125,10 +119,9 @@ class Products:
             images_per_sample=summary["images"] / tried,
             dollars=summary["dollars"],
         )
-        return Product(data, cost, name_of_samples(resolved, summary))
+        return Product(data, cost, name_of_samples(stage.deciding, summary))
 
-    def _make(self, maker: Maker, folder: Path, resolved: dict[str, Any]) -> dict[str, Any]:
-        open_stage(folder, command="study", options=resolved)
+    def _make(self, maker: Maker, folder: Path) -> dict[str, Any]:
         setting, start, llm = self.setting, time.perf_counter(), self._llm_of(maker)
         with open_ledger(llm, folder) as ledger:
             link_candidates(folder, ledger.folder)  # before there were ledgers, each product had its own images
@@ -140,15 +133,13 @@ class Products:
         texts, images = known_dollars(chat.usage.values()), context.image_dollars
         saved = sum(use.dollars_saved for use in chat.usage.values())
         build(context.dropped, folder / DROPPED_FILE, DROPPED)
-        summary = asdict(context.asked) | {
+        return asdict(context.asked) | {
             "tried": context.tried,
             "samples": len(samples),
             "dollars": None if texts is None or images is None else texts + saved + images,
             "dropped": Counter(row["reason"] for row in context.dropped),
             "seconds": time.perf_counter() - start,
         }
-        finish_stage(folder, summary)
-        return summary
 
     def _llm_of(self, maker: Maker) -> LLMOptions:
         """Return the LLM, or the oracle for a maker without one: the ceilings apply, but no model is to be loaded."""
@@ -156,25 +147,24 @@ class Products:
             return self.setting.llm
         return replace(self.setting.llm, llm=ORACLE, llm_base_url=None, reasoning_effort=None, batch=False)
 
-    def _resolved(self, maker: Maker) -> dict[str, Any]:
-        """Return the options that decide the samples. Options that a maker does not use may change later."""
+    def _stage(self, maker: Maker) -> Stage:
+        """Return the folder of a maker's samples. Options that it does not use may change later."""
         setting = self.setting
-        resolved: dict[str, Any] = {}
-        if "editor" in maker.means:
-            resolved |= asdict(setting.editor)
-        if "llm" in maker.means:
-            resolved |= asdict(setting.llm)
-        for name, weights in local_weights(setting.llm, setting.editor).items():
-            if name.removesuffix("_digest") in maker.means:
-                resolved[name] = weights
+        used = {"editor": setting.editor, "llm": setting.llm}
+        weights = local_weights(setting.llm, setting.editor).items()
+        inputs: dict[str, Any] = {
+            name: value for name, value in weights if name.removesuffix("_digest") in maker.means
+        }
         if maker.parses:
-            resolved["spacy_model"] = setting.spacy_model
-        return resolved | {
+            inputs["spacy_model"] = setting.spacy_model
+        inputs |= {
             "maker": maker.name,
             "pairs_fingerprint": setting.pairs.fingerprint,
             "model_digest": setting.digest(setting.model),
             "prompts": wording_digest(maker, prompts_of(setting.llm)),
         }
+        options = [value for name, value in used.items() if name in maker.means]
+        return Stage("study", self.folder / maker.name, options, inputs)
 
 
 async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, Any]]:
@@ -183,9 +173,9 @@ async def make_samples(maker: Maker, context: MakerContext) -> list[dict[str, An
         return await maker.make(context)
 
 
-def name_of_samples(resolved: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Digest samples by the options that decide them. Ceilings, limits and unset options do not count."""
-    kept = {key: value for key, value in resolved.items() if value and key not in NOT_PART_OF_THE_RESULT}
+def name_of_samples(deciding: dict[str, Any], summary: dict[str, Any]) -> str:
+    """Digest samples by the options that decide them; unset ones do not count."""
+    kept = {key: value for key, value in deciding.items() if value}
     return digest([kept, summary["samples"]])
 
 

@@ -18,7 +18,7 @@ from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.llm.ledger_file import has_payments
 from repair_hf.mining.failures import load_failures
 from repair_hf.records.dataset import load_records
-from repair_hf.runtime.command_line import as_flags, flags
+from repair_hf.runtime.options import changed, flags
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import digest, write_atomically
 from repair_hf.study.methods.method import RepairVariant
@@ -59,7 +59,7 @@ class RepairRecords:
             name = f"{variant.product}-round-{number}--{knobs.name}"
             retriever = self.folder / f"{name}-retriever"
             self.setting.type_command(
-                "train", *as_flags(self.setting.pairs_options), "--model", self.setting.model_of(variant),
+                "train", *flags(changed(self.setting.pairs_options)), "--model", self.setting.model_of(variant),
                 "--output", str(retriever), "--records", *map(str, folders),
                 *flags({**self.setting.training, **variant.train, **knobs.as_options()}),
             )  # fmt: skip
@@ -79,7 +79,8 @@ class RepairRecords:
         setting, folder = self.setting, self.folder / f"{variant.product}-{side}-failures"
         none = {f"d_{repaired}": 0 for repaired in variant.directions}
         setting.type_command(
-            "mine", *as_flags(setting.pairs_options), "--model", setting.model_of(variant), "--output", str(folder),
+            "mine", *flags(changed(setting.pairs_options)),
+            "--model", setting.model_of(variant), "--output", str(folder),
             *flags(setting.mine | dict(variant.mine) | none),
         )  # fmt: skip
         return folder
@@ -87,7 +88,7 @@ class RepairRecords:
     def _mine_and_repair(self, variant: RepairVariant, model: str, name: str, earlier: list[Path]) -> None:
         """Make the failures and the records of one round."""
         setting = self.setting
-        pairs = [*as_flags(setting.pairs_options), "--model", model]
+        pairs = [*flags(changed(setting.pairs_options)), "--model", model]
         failures, records = self.folder / f"{name}-failures", self.folder / f"{name}-records"
         none = {f"d_{side}": 0 for side in DIRECTIONS if side not in variant.directions}
         setting.type_command(
@@ -99,7 +100,8 @@ class RepairRecords:
         paid = [place for place in others if Path(place).is_dir() and has_payments(place)]
         setting.type_command(
             "synthesize", *pairs, "--failures", str(failures), "--output", str(records),
-            *as_flags(setting.llm_of(variant)), *as_flags(setting.editor_of(variant)), "--no-embed-source-images",
+            *flags(changed(setting.llm_of(variant))), *flags(changed(setting.editor_of(variant))),
+            "--no-embed-source-images",
             *flags(variant.synthesize), *(["--earlier-rounds", *map(str, earlier)] if earlier else []),
             *(["--answers-from", *paid] if paid else []),
         )  # fmt: skip

@@ -25,7 +25,8 @@ from repair_hf.study.methods.method import TOY, Method, RepairVariant
 from repair_hf.study.options import Size, StudyOptions, StudyPairsOptions, size_of
 from repair_hf.study.swaps import Models, settle_swaps
 from repair_hf.study.work_sharing import WorkSharing
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.corpus import is_world
 from repair_hf.training.config import RepairConfig
 

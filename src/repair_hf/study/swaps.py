@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from repair_hf.runtime.command_line import as_flags, flags, parse
-from repair_hf.runtime.options import UserError
-from repair_hf.synthesis.models import EditorOptions, LLMOptions, find_editor, find_llm
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.options import UserError, changed, flags
+from repair_hf.synthesis.models import find_editor, find_llm
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 
 # the toy world's own: the study's LLM and editor with these rates, and the editor that never errs
 WEAK_LLM, WEAK_EDITOR, PERFECT_EDITOR = "keeps_bad=0.2&rejects_good=0.2", "drift=0.3", "world"
@@ -56,7 +57,11 @@ def _swapped(name: str, own: Any, models: Models) -> Models:
     if _provider(own.get("editor", editor.editor)) != _provider(editor.editor):
         editor = replace(editor, editor_base_url=None)
     try:
-        found = parse((LLMOptions, EditorOptions), [*as_flags(llm), *as_flags(editor), *flags(own)], "repair-hf study")
+        found = parse(
+            (LLMOptions, EditorOptions),
+            [*flags(changed(llm)), *flags(changed(editor)), *flags(own)],
+            "repair-hf study",
+        )
     except UserError as error:
         raise UserError(f"`swaps` {name}: {error}") from error
     return Models(*found)

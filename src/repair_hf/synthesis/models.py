@@ -9,13 +9,13 @@ Hub organization named like a provider.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from repair_hf.runtime.options import Bounded, UserError, need, opt
+from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import processes
-from repair_hf.synthesis.options import SMALLEST_EDIT, Dtype, Offload
+from repair_hf.synthesis.options import EditorOptions, LLMOptions
 from repair_hf.toyworld.errors import EDITORS, LLMS, Errors, errors_of, is_one_of, name_of
 
 if TYPE_CHECKING:
@@ -30,72 +30,6 @@ if TYPE_CHECKING:
 Place = Literal["world", "here", "litellm"]
 
 ORACLE = "world/oracle"
-
-
-@dataclass
-class LLMOptions(Bounded):
-    """Which LLM, and how much of it."""
-
-    _argument_group_name = "llm"
-
-    llm: str = need(
-        "LLM: LiteLLM id (gemini/gemini-3.5-flash-lite), vision LLM of transformers, or world/oracle. Prefix "
-        "`litellm:` or `transformers:` if ambiguous."
-    )
-    llm_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --llm's provider.")
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
-        None, "How much the LLM thinks before it answers; thinking is billed. Default: the provider's."
-    )
-    concurrency: int = opt(16, "LLM requests to send at once; the batch size of a local model.", least=1)
-    requests_per_minute: int | None = opt(None, "Your provider's limit of requests. Default: none.", least=1)
-    tokens_per_minute: int | None = opt(None, "Your provider's limit of tokens, in and out. Default: none.", least=1)
-    timeout: float = opt(
-        300.0, "Seconds to wait for an answer or image; a request that times out counts at its highest price.", above=0
-    )
-    max_error_rate: float = opt(
-        0.5,
-        "Stop if a larger share of recent requests or answers fails; 1 drops what fails and continues.",
-        least=0,
-        most=1,
-    )
-    answer_attempts: int = opt(
-        3, "Attempts per question until an answer is usable: up to two in the first run, one per later run.", least=1
-    )
-    max_usd: float | None = opt(None, "Most US dollars to spend in this folder, LLM and editor together.", least=0)
-    max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0)
-    ledger: str | None = opt(
-        None, "Folder above --output whose ledger to use: runs share answers, images and ceilings. Default: --output."
-    )
-    prompts: str | None = opt(None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).")
-    audit: Literal["strict", "lenient"] = opt(
-        "strict", "What makes a false positive wrong: one contradiction, or only a major mismatch, as in the paper."
-    )
-    always_instruct: bool = opt(False, "Ask for an edit even where the LLM would find nothing to change.")
-    domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.")
-    batch: bool = opt(False, "Use the provider's batch API at a lower price: submit now, and rerun later to collect.")
-
-
-@dataclass
-class EditorOptions(Bounded):
-    """Which image editor, and how it works."""
-
-    _argument_group_name = "editor"
-
-    editor: str = need(
-        "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`. "
-        "Prefix `diffusers:` or `litellm:` if ambiguous."
-    )
-    editor_base_url: str | None = opt(None, "URL of your own server; it must use the protocol of --editor's provider.")
-    editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
-    editor_size: int = opt(
-        512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
-    )
-    editor_dtype: Dtype = opt(
-        "auto", "diffusers: dtype of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
-    )
-    editor_offload: Offload = opt(
-        "none", "diffusers: keep unused weights in CPU memory, by whole models or layer by layer."
-    )
 
 
 def find_llm(options: LLMOptions) -> tuple[Place, str]:

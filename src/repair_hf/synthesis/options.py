@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from repair_hf.runtime.options import Bounded, opt
+from repair_hf.mining.filtering import FilterOptions
+from repair_hf.runtime.options import Bounded, EncoderOptions, need, opt
 
 Select = Literal["nearest", "first"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -17,11 +18,111 @@ LONGEST_SIDE = 1024  # providers scale larger images down themselves, and bill f
 SMALLEST_EDIT = 64  # FLUX.2 rejects smaller sides
 
 
+@dataclass
+class LLMOptions(Bounded):
+    """Which LLM, and how much of it."""
+
+    _argument_group_name = "llm"
+
+    llm: str = need(
+        "LLM: LiteLLM id (gemini/gemini-3.5-flash-lite), vision LLM of transformers, or world/oracle. Prefix "
+        "`litellm:` or `transformers:` if ambiguous."
+    )
+    llm_base_url: str | None = opt(
+        None, "URL of your own server; it must use the protocol of --llm's provider.", neutral=True
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = opt(
+        None,
+        "How much the LLM thinks before it answers; thinking is billed. Default: the provider's.",
+        main=True,
+    )
+    concurrency: int = opt(16, "LLM requests to send at once; the batch size of a local model.", least=1, neutral=True)
+    requests_per_minute: int | None = opt(
+        None, "Your provider's limit of requests. Default: none.", least=1, neutral=True
+    )
+    tokens_per_minute: int | None = opt(
+        None, "Your provider's limit of tokens, in and out. Default: none.", least=1, neutral=True
+    )
+    timeout: float = opt(
+        300.0,
+        "Seconds to wait for an answer or image; a request that times out counts at its highest price.",
+        above=0,
+        neutral=True,
+    )
+    max_error_rate: float = opt(
+        0.5,
+        "Stop if a larger share of recent requests or answers fails; 1 drops what fails and continues.",
+        least=0,
+        most=1,
+        neutral=True,
+    )
+    answer_attempts: int = opt(
+        3,
+        "Attempts per question until an answer is usable: up to two in the first run, one per later run.",
+        least=1,
+        neutral=True,
+    )
+    max_usd: float | None = opt(
+        None, "Most US dollars to spend in this folder, LLM and editor together.", least=0, neutral=True, main=True
+    )
+    max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0, neutral=True)
+    ledger: str | None = opt(
+        None,
+        "Folder above --output whose ledger to use: runs share answers, images and ceilings. Default: --output.",
+        neutral=True,
+    )
+    prompts: str | None = opt(
+        None, "Folder of your own prompts; each replaces ours of its name (audit_t2i.md).", neutral=True
+    )
+    audit: Literal["strict", "lenient"] = opt(
+        "strict",
+        "What makes a false positive wrong: one contradiction, or only a major mismatch, as in the paper.",
+        neutral=True,
+    )
+    always_instruct: bool = opt(
+        False, "Ask for an edit even where the LLM would find nothing to change.", neutral=True
+    )
+    domain_notes: str | None = opt(None, "Text to add to every prompt, such as: brand and size decide.", neutral=True)
+    batch: bool = opt(
+        False,
+        "Use the provider's batch API at a lower price: submit now, and rerun later to collect.",
+        neutral=True,
+        main=True,
+    )
+
+
+@dataclass
+class EditorOptions(Bounded):
+    """Which image editor, and how it works."""
+
+    _argument_group_name = "editor"
+
+    editor: str = need(
+        "Image editor: diffusers Hub id or folder, LiteLLM id (gemini/gemini-2.5-flash-image), or `world`. "
+        "Prefix `diffusers:` or `litellm:` if ambiguous."
+    )
+    editor_base_url: str | None = opt(
+        None, "URL of your own server; it must use the protocol of --editor's provider.", neutral=True
+    )
+    editor_steps: int = opt(8, "diffusers: denoising steps per image.", least=1)
+    editor_size: int = opt(
+        512, "Images are edited at the area of a square with this side, in pixels.", least=SMALLEST_EDIT
+    )
+    editor_dtype: Dtype = opt(
+        "auto", "diffusers: dtype of the weights; auto is bfloat16 on a GPU and float32 on the CPU."
+    )
+    editor_offload: Offload = opt(
+        "none",
+        "diffusers: keep unused weights in CPU memory, by whole models or layer by layer.",
+        neutral=True,
+    )
+
+
 @dataclass(kw_only=True)
 class RepairOptions(Bounded):
     """How failures are repaired."""
 
-    candidates: int = opt(3, "Edits to make of each false positive; the best is kept.", least=1)
+    candidates: int = opt(3, "Edits to make of each false positive; the best is kept.", least=1, main=True)
     select: Select = opt("nearest", "Keep the edit nearest to the false positive, or the first one, as an ablation.")
     audited: bool = opt(True, "Let the LLM check each failure before it is edited.")
     seed: int = opt(0, "Seed of the LLM and the image editor.")
@@ -32,6 +133,32 @@ class RepairOptions(Bounded):
     def as_keywords(self) -> dict[str, Any]:
         """These options as keywords of `Synthesizer`, without what a subclass adds."""
         return {each.name: getattr(self, each.name) for each in fields(RepairOptions)}
+
+
+@dataclass(kw_only=True)
+class SynthesizeOptions(EncoderOptions, FilterOptions, RepairOptions):
+    """What to repair, and how."""
+
+    failures: str = need("Output folder of `repair-hf mine`, or a Parquet file of failures.")
+    model: str = need("Retriever that was mined, which also selects the best edit: Hub id, folder, or world/base.")
+    any_model: bool = opt(False, "Accept a --model other than the one that was mined.", neutral=True)
+    earlier_rounds: list[str] | None = opt(
+        None,
+        "Records of earlier rounds, folders or Hub ids; failures that are repaired or dropped there are skipped.",
+        main=True,
+    )
+    answers_from: list[str] | None = opt(
+        None,
+        "Folders of other runs or of a study's products; what they paid for is not paid again.",
+        neutral=True,
+    )
+    embed_source_images: bool = opt(True, "Store the images of query, ground truth and false positive in the records.")
+    report_to: Literal["none", "trackio", "wandb", "tensorboard"] = opt(
+        "none",
+        "Tracker of the progress: answers, drops and dollars, once a minute.",
+        neutral=True,
+        main=True,
+    )
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,13 +22,12 @@ from repair_hf.mining.false_positives import FEATURES
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records, save_records, summarize
 from repair_hf.runtime.disk import naming_full_disk
-from repair_hf.runtime.options import UserError, expect
+from repair_hf.runtime.options import expect, fill
 from repair_hf.runtime.processes import processes
-from repair_hf.runtime.run_folder import digest, finish_stage, finished, open_stage
+from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
-    EditorOptions,
-    LLMOptions,
     check_editor,
     find_usable_llm,
     local_weights,
@@ -37,7 +36,7 @@ from repair_hf.synthesis.models import (
     open_ledger,
     prompts_of,
 )
-from repair_hf.synthesis.options import RepairOptions
+from repair_hf.synthesis.options import EditorOptions, LLMOptions, RepairOptions
 from repair_hf.synthesis.outcome import can_add, require_records, unanswered
 from repair_hf.synthesis.pipeline import Synthesizer
 from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
@@ -68,16 +67,20 @@ class Work:
     round: int = 1
     answers_from: Sequence[Path] = ()
 
-    def resolved(self) -> dict[str, Any]:
-        """What decides the result."""
-        options = asdict(self.llm) | asdict(self.editor) | asdict(self.options) | local_weights(self.llm, self.editor)
-        return options | {
+    def stage(
+        self, output: str | Path, made_by: Sequence[str | Path] = (), inputs: Mapping[str, Any] | None = None
+    ) -> Stage:
+        """Return the folder of this work; `made_by` are those of the failures and `inputs` what else decides it."""
+        own = {
             "model": self.encoder.origin or None,
             "failures_digest": digest(self.failures.select_columns(list(FEATURES)).to_dict()),
             "pairs_fingerprint": self.pairs.fingerprint,
             "model_digest": self.encoder.digest,
             "prompt_digest": prompts_of(self.llm).digest(),
         }
+        options = (self.pairs.source, self.llm, self.editor, self.options)
+        own |= local_weights(self.llm, self.editor) | dict(inputs or {})
+        return Stage("synthesize", output, options, own, items=self.pairs.items, made_by=made_by, needs=NEEDS)
 
 
 def synthesize(
@@ -91,18 +94,16 @@ def synthesize(
     processor: ProcessorMixin | None = None,
     **options: Any,
 ) -> Dataset:
-    """Audit failures and edit their false positives into records, in a folder.
-
-    The same call resumes after an interruption, and pays for no answer twice. A finished folder is returned as it is.
+    """Audit failures and edit their false positives into records, in a folder; the same call resumes.
 
     Args:
         failures: What `mine` returned, or a folder of `repair-hf mine`.
         pairs: What the failures were mined from.
-        model: The retriever that failed; it selects among the edits. As in `mine`.
+        model: The retriever that failed, as in `mine`; it selects among the edits.
         llm: Id of the LLM, such as `gemini/gemini-3.5-flash-lite`.
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
         output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
-        processor: The model's processor; by default the one beside the weights.
+        processor: The model's processor.
         options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
 
     Returns:
@@ -117,15 +118,16 @@ def synthesize(
     """
     expect(failures, (Dataset, str, Path), "failures", "what `mine` returns, or a folder of `repair-hf mine`")
     expect(pairs, Pairs, "pairs", MAKE_PAIRS)
-    of_llm, of_editor, repair = _options(options | {"llm": llm, "editor": editor})
+    kinds = (LLMOptions, EditorOptions, RepairOptions)
+    of_llm, of_editor, repair = fill(kinds, options | {"llm": llm, "editor": editor}, "synthesize")
     encoder = open_retriever(model, processor)
+    made_by = [] if isinstance(failures, Dataset) else [failures]
     if not isinstance(failures, Dataset):
         check_retriever(encoder, [miner_of(failures)], f"The failures of {failures}")
         failures = load_failures(failures)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
     work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
-    resolved = work.resolved() | {"output": str(output)}
-    summary = repair_into(Path(output), work, resolved, finished(output, resolved, NEEDS))
+    summary = repair_into(work.stage(output, made_by), work)
     if processes().is_main:
         require_records(Path(output), summary, of_llm.answer_attempts)
     processes().gather(None)
@@ -133,48 +135,43 @@ def synthesize(
 
 
 def repair_into(
-    folder: Path,
+    stage: Stage,
     work: Work,
-    resolved: dict[str, Any],
-    summary: dict[str, Any] | None,
     *,
     embed_source_images: bool = True,
     watch: Callable[[Synthesizer], View] | None = None,
 ) -> dict[str, Any]:
     """Repair into a stage's folder, and return its summary, which other processes than the main one lack.
 
-    A finished folder, whose `summary` is not None, is run again only if that can make more of it.
+    A finished folder is run again only if that can make more of it.
 
     Raises:
         UserError, RunStopped: As `synthesize`.
     """
-    most = work.llm.answer_attempts
-    if summary is not None and not can_add(folder, summary, most):
+    stage.check()
+    summary, most, place = stage.summary, work.llm.answer_attempts, stage.folder
+    assert place is not None, "records are written"
+    if summary is not None and not can_add(place, summary, most):
         return summary
     check_models(work.llm, work.editor)
-    with (
-        naming_full_disk(folder, lambda: _space_needed(folder, work.options.candidates)),
-        open_ledger(work.llm, folder) as ledger,
-    ):
-        if summary is not None and unanswered(folder, summary, most).total():
-            ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
-        open_stage(folder, command="synthesize", options=resolved)
-        return _repair(folder, work, ledger, embed_source_images, watch)
+    has_unanswered = summary is not None and unanswered(place, summary, most).total() > 0
+
+    def repair(_: Any) -> dict[str, Any]:
+        with (
+            naming_full_disk(place, lambda: _space_needed(place, work.options.candidates)),
+            open_ledger(work.llm, place) as ledger,
+        ):
+            if summary is not None and has_unanswered:
+                ledger.allow_attempts(summary.get("attempts", ledger.attempts) + 1)
+            return _repair(place, work, ledger, embed_source_images, watch)
+
+    return stage.run(repair, again=True)
 
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     """Check keys and ids of the models before anything is loaded."""
     find_usable_llm(llm)
     check_editor(editor)
-
-
-def _options(given: Mapping[str, Any]) -> tuple[LLMOptions, EditorOptions, RepairOptions]:
-    kinds = (LLMOptions, EditorOptions, RepairOptions)
-    known = [{each.name for each in fields(kind)} for kind in kinds]
-    if unknown := set(given) - set().union(*known):
-        raise UserError(f"`synthesize` has no option {sorted(unknown)}; it takes {sorted(set().union(*known))}.")
-    llm, editor, repair = ({name: given[name] for name in given if name in names} for names in known)
-    return LLMOptions(**llm), EditorOptions(**editor), RepairOptions(**repair)
 
 
 def _repair(
@@ -201,7 +198,7 @@ def _repair(
     if view is not None:
         view.write(is_done=True)
     save_records(folder, records, dropped, embed_source_images=embed_source_images)
-    summary = {
+    return {
         "directions": summarize(records, dropped),
         "llm": _listed(chat.usage),
         "attempts": chat.attempts,
@@ -213,8 +210,6 @@ def _repair(
         "paid": _listed(paid_in(folder)),
         "seconds": time.perf_counter() - start,
     }
-    finish_stage(folder, summary)
-    return summary
 
 
 def _space_needed(folder: Path, candidates: int) -> int:

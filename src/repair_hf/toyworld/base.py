@@ -1,6 +1,6 @@
 """The toy world's base retriever: a small CLIP trained from scratch, in place of a pretrained CLIP.
 
-`repair-hf world pretrain` trains these models. The shipped retrievers (`encoder.shipped`) were made with it.
+`benchmarks/pretrain.py` trains these models. The shipped retrievers (`encoder.shipped`) were made with it.
 """
 
 from __future__ import annotations

@@ -20,10 +20,12 @@ import numpy as np
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, neutral_names
 from repair_hf.runtime.own_files import read_json
-from repair_hf.runtime.run_folder import differences, write_atomically
+from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.runtime.stage import differences
 from repair_hf.training.config import RepairConfig
+from repair_hf.training.options import TrainOptions
 from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import MAX_LOGIT_SCALE
 
@@ -120,7 +122,9 @@ def find_checkpoint(wanted: str | None, output: str, options: Mapping[str, Any],
     if aside and logs:
         instead = "training starts anew" if newest is None else f"training resumes from {newest.name}"
         logger.warning("Left aside, as incomplete or damaged: %s; %s.", ", ".join(map(str, aside)), instead)
-    if newest and (changed := differences(read_json(newest / SEAL)["options"], json.loads(json.dumps(options)))):
+    before = {} if newest is None else read_json(newest / SEAL)["options"]
+    neutral = neutral_names(RepairConfig) | neutral_names(TrainOptions) | {"output"}
+    if newest and (changed := differences(before, json.loads(json.dumps(options)), without=neutral)):
         raise UserError(
             f"{newest} is of another run: {changed}. Give another output folder, delete its checkpoints to start "
             "anew, or set `resume_from_checkpoint` to this one to resume from it anyway."

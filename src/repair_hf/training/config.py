@@ -15,8 +15,9 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from repair_hf.evaluation.retrieval import METRICS
-from repair_hf.runtime.options import UserError
+from repair_hf.runtime.options import UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
+from repair_hf.runtime.redaction import hide_keys
 from repair_hf.runtime.trackers import check_trackers
 from repair_hf.training.options import Hyperparameters
 
@@ -34,8 +35,6 @@ FIXED = {
 }
 LEAST = dict.fromkeys(("grid_weight", "seed", "data_seed"), 0)
 LEAST |= dict.fromkeys(("chunk_size", "lora_rank", "per_device_train_batch_size"), 1)
-# Does not change the result, or differs between the processes of one run.
-NOT_RECORDED = ("output_dir", "logging_dir", "resume_from_checkpoint", "disable_tqdm", "local_rank", "paper")
 BEST_METRICS = [name for name in METRICS if not name.endswith("median_rank")]  # higher is better
 BEST_BY = "t2i_MRR"  # MRR changes with every rank, R@K with few
 
@@ -54,6 +53,7 @@ class RepairConfig(Hyperparameters, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
+        self.given = hide_keys(changed(self))  # as they were given: the command that makes a folder
         self.fill = self.fill or ("paper" if self.paper else "edits")
         self.loss = self.loss or ("grid" if self.paper else "batch")
         if self.disable_tqdm is None:
@@ -143,5 +143,11 @@ class RepairConfig(Hyperparameters, TrainingArguments):
 
     def recorded(self) -> dict[str, Any]:
         """Return what identifies a run: the arguments that may change its result, and what the launcher decides."""
-        arguments = {name: value for name, value in self.to_dict().items() if name not in NOT_RECORDED}  # type: ignore[no-untyped-call]
+        neutral = neutral_names(RepairConfig)
+        arguments = {name: value for name, value in self.to_dict().items() if name not in neutral}  # type: ignore[no-untyped-call]
         return arguments | {"processes": self.world_size, "mixed_precision": self.mixed_precision}
+
+
+def default_arguments() -> dict[str, Any]:
+    """Return the defaults of training by name, the same on every machine."""
+    return RepairConfig(use_cpu=True).to_dict() | {"use_cpu": False}  # type: ignore[no-untyped-call]

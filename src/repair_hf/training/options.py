@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from repair_hf.runtime.options import opt
+from repair_hf.runtime.options import TruthOptions, need, opt
 
 Fill = Literal["edits", "paper"]
 Loss = Literal["batch", "grid", "both", "none"]
@@ -28,45 +28,127 @@ class Hyperparameters:
         None,
         "Where they enter: the `batch` (default), a `grid` for each training pair, `both`, or `none`: not at all.",
     )
-    paper: bool = opt(False, "The paper's choices, where you name no other: --fill paper and --loss grid.")
+    paper: bool = opt(
+        False, "The paper's choices, where you name no other: --fill paper and --loss grid.", neutral=True, main=True
+    )
     grid_weight: float = opt(0.5, "Weight of the grid loss (the paper's lambda); for `--loss grid` and `both`.")
     global_loss: Literal["softmax", "sigmoid"] | None = opt(
         None, "Loss over the batch; by default sigmoid for a model with a `logit_bias`, such as SigLIP, else softmax."
     )
     freeze: Literal["image", "text"] | None = opt(
-        None, "Tower to freeze with its projection; its embeddings stay those of the base."
+        None,
+        "Tower to freeze with its projection; its embeddings stay those of the base.",
+        main=True,
     )
-    lora_rank: int | None = opt(None, "Train LoRA adapters of this rank instead of all weights; needs peft.")
+    lora_rank: int | None = opt(
+        None, "Train LoRA adapters of this rank instead of all weights; needs peft.", main=True
+    )
     lora_towers: Literal["both", "image", "text"] = opt("both", "Towers that get LoRA adapters.")
     chunk_size: int | None = opt(
         None,
         "Encode at most this many items at once: less memory, a third more time, the same gradients.",
+        neutral=True,
+        main=True,
     )
-    cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.")
+    cache_images: bool = opt(True, "Keep resized images in a memory-mapped file.", neutral=True)
 
-    learning_rate: float = opt(1e-5, "Peak learning rate.")
+    learning_rate: float = opt(1e-5, "Peak learning rate.", main=True)
     weight_decay: float = opt(0.1, "Weight decay of AdamW; not for biases, norms, other vectors and the logit scale.")
     warmup_steps: float = opt(0.1, "Warm-up steps; below 1, a fraction of all steps.")
     lr_scheduler_type: str = opt("cosine", "Learning rate schedule.")
-    num_train_epochs: float = opt(5.0, "Passes over the training captions.")
-    per_device_train_batch_size: int = opt(128, "Pairs per batch and process.")
+    num_train_epochs: float = opt(5.0, "Passes over the training captions.", main=True)
+    per_device_train_batch_size: int = opt(128, "Pairs per batch and process.", main=True)
     per_device_eval_batch_size: int = opt(256, "Images or captions to encode at once in evaluation.")
-    bf16: bool = opt(False, "Mixed precision with bfloat16; the weights stay float32.")
-    eval_strategy: str = opt("no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.")
-    logging_steps: float = opt(0.05, "Steps between logged losses; below 1, a fraction of all steps.")
+    bf16: bool = opt(False, "Mixed precision with bfloat16; the weights stay float32.", main=True)
+    eval_strategy: str = opt(
+        "no", "When to measure retrieval on --validation-split: `no`, `steps` or `epoch`.", main=True
+    )
+    logging_steps: float = opt(0.05, "Steps between logged losses; below 1, a fraction of all steps.", neutral=True)
     logging_nan_inf_filter: bool = opt(False, "Hide losses that are nan or inf from the log.")
     report_to: None | str | list[str] = opt(
-        "none", "Trackers of the loss curve: trackio, wandb, tensorboard or another of transformers."
+        "none",
+        "Trackers of the loss curve: trackio, wandb, tensorboard or another of transformers.",
+        neutral=True,
+        main=True,
     )
     save_strategy: str = opt(
-        "no", "When to write a checkpoint: `no`, `steps` or `epoch`. The final model is always saved."
+        "no",
+        "When to write a checkpoint: `no`, `steps` or `epoch`. The final model is always saved.",
+        main=True,
     )
     resume_from_checkpoint: str | None = opt(
         "last",
         "Checkpoint to resume from; `last` is the newest complete one in the output folder, if any.",
+        neutral=True,
     )
-    push_to_hub: bool = opt(False, "Push the final model to the Hub with its card, as `repair-hf push model` does.")
+    push_to_hub: bool = opt(
+        False,
+        "Push the final model to the Hub with its card, as `repair-hf push model` does.",
+        neutral=True,
+        main=True,
+    )
     hub_model_id: str | None = opt(
-        None, "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name."
+        None,
+        "Repository for --push-to-hub, such as me/clip-repair. Default: the output folder's name.",
+        neutral=True,
     )
-    hub_strategy: str = opt("end", "Must be `end`: the final model is pushed in one commit.")
+    hub_strategy: str = opt("end", "Must be `end`: the final model is pushed in one commit.", neutral=True)
+    hub_private_repo: bool | None = opt(None, "Make the repository of --push-to-hub private.", neutral=True)
+    hub_token: str | None = opt(
+        None, "Must be left out: the token is that of `hf auth login` or HF_TOKEN.", neutral=True
+    )
+    hub_always_push: bool = opt(False, "Without effect: the final model is pushed in one commit.", neutral=True)
+    hub_revision: str | None = opt(None, "Must be left out: the final model is pushed to `main`.", neutral=True)
+    output_dir: str | None = opt(None, "The same as --output; leave it out.", neutral=True)
+    run_name: str | None = opt(None, "Name of the run in trackers. Default: chosen by the tracker.", neutral=True)
+    local_rank: int = opt(-1, "Place of this process on its machine, which launchers set.", neutral=True)
+    disable_tqdm: bool | None = opt(
+        None, "Log lines in place of a progress bar. Default: outside a terminal.", neutral=True
+    )
+    save_total_limit: int | None = opt(None, "Most checkpoints to keep. Default: all.", neutral=True)
+    ddp_find_unused_parameters: bool | None = opt(
+        None, "Argument of DDP; every trained parameter gets a gradient.", neutral=True
+    )
+    dataloader_num_workers: int = opt(0, "Processes that load batches; 0 loads them in the main one.", neutral=True)
+    dataloader_prefetch_factor: int | None = opt(
+        None, "Batches that each loading process prepares ahead.", neutral=True
+    )
+    dataloader_persistent_workers: bool = opt(False, "Keep loading processes from epoch to epoch.", neutral=True)
+    dataloader_pin_memory: bool = opt(True, "Pin memory for faster copies to a GPU.", neutral=True)
+
+
+@dataclass(kw_only=True)
+class TrainOptions(TruthOptions):
+    """What is trained, and on which records."""
+
+    _removed = {  # options of earlier versions, and what to do now
+        "grids": "use `paper` for the paper's grids, or `fill` and `loss` for one choice at a time",
+        "negatives": "use `loss`: batch, grid, both or none",
+        "own_failures_share": "use `fill`: edits, or paper for own failures",
+        "counterparts": "use `fill`, which decides it",
+        "slot1": "use `fill`, which decides it",
+        "known_matches": "leave it out; every `loss` masks known matches",
+        "batches": "leave it out; batches are random",
+        "save_merged": "leave it out; `push model` merges an adapter whose base is not on the Hub",
+        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
+        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
+    }
+
+    model: str = need("Retriever to fine-tune: Hub id or folder of a dual encoder, or of a LoRA adapter.")
+    model_revision: str | None = opt(None, "Branch, tag or commit of the model on the Hub. Default: the newest.")
+    dtype: Literal["float32", "bfloat16", "float16"] = opt(
+        "float32", "Type of the frozen weights under LoRA; what is trained is always float32."
+    )
+    attn_implementation: str | None = opt(
+        None, "Attention of transformers, such as sdpa or eager. Default: its own choice."
+    )
+    records: list[str] | None = opt(
+        None,
+        "Records from `repair-hf synthesize`: folders or Hub ids. Default: none, which trains on the pairs alone.",
+        main=True,
+    )
+    records_revision: str | None = opt(
+        None, "Branch, tag or commit of records on the Hub, such as round-1. Default: the newest."
+    )
+    any_model: bool = opt(False, "Accept a --model other than the one that the records were made with.", neutral=True)
+    validation_split: str = opt("validation", "Split of the pairs that --eval-strategy evaluates on.", main=True)

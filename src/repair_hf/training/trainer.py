@@ -24,8 +24,9 @@ from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.records.dataset import one_split
 from repair_hf.runtime.disk import check_room, naming_full_disk
-from repair_hf.runtime.options import UserError, expect
-from repair_hf.runtime.run_folder import digest, finish_stage, open_stage
+from repair_hf.runtime.options import UserError, expect, flags, neutral_names
+from repair_hf.runtime.run_folder import digest
+from repair_hf.runtime.stage import Stage
 from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed, summarize
 from repair_hf.training.collation import collator_of
 from repair_hf.training.config import RepairConfig
@@ -34,6 +35,7 @@ from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import Objective, PairObjective, check_model, check_parameters, encode, step_of
 
 IN_MEMORY = "a dataset in memory"
+NEEDS = ("fill", "steps", "seconds", "seconds_per_step", "loss")  # keys of a summary
 
 
 class RepairTrainer(Trainer):
@@ -58,7 +60,9 @@ class RepairTrainer(Trainer):
         callbacks, optimizers: As in the Trainer.
 
     Attributes:
-        options: What the folder records of this run, and the card shows.
+        options: What identifies this run; the folder records it, and the card shows it.
+        declared: Dataclasses of further options, for the record of the command.
+        made_by: Folders of the records; they were made from these pairs.
         summary: After `train`, what the function of this name returns.
 
     Raises:
@@ -76,6 +80,8 @@ class RepairTrainer(Trainer):
     train_dataset: Any
     eval_dataset: Any
     summary: dict[str, Any]
+    declared: Sequence[Any] = ()
+    made_by: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -148,19 +154,28 @@ class RepairTrainer(Trainer):
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.options, logs=is_main)
         self._has_trained, self._terms = True, {}
-        if is_main:
-            open_stage(folder, command="train", options=self.options)
-        size = space_needed(self.model, self.args)
-        check_room(folder, size)
-        with naming_full_disk(folder, lambda: size):
-            result = super().train(str(checkpoint) if checkpoint else None, trial, ignore_keys_for_eval)
-            self.save_model()
-            self.save_state()
-        self.model.eval()
-        self.summary = summarize(self, result.global_step)
-        if is_main:
-            finish_stage(folder, self.summary)
-        return result
+        start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
+
+        def work(_: Any) -> dict[str, Any]:
+            size = space_needed(self.model, self.args)
+            check_room(folder, size)
+            with naming_full_disk(folder, lambda: size):
+                results.append(super(RepairTrainer, self).train(start, trial, ignore_keys_for_eval))
+                self.save_model()
+                self.save_state()
+            self.model.eval()
+            return summarize(self, results[0].global_step)
+
+        self.summary = self.stage.run(work, again=True)
+        return results[0]
+
+    @property
+    def stage(self) -> Stage:
+        """The folder of this training."""
+        data = self.train_dataset
+        more: Any = {"items": data.items, "made_by": self.made_by, "neutral": neutral_names(RepairConfig)}
+        more |= {"needs": NEEDS, "words": flags(self.args.given | {"output_dir": None})}
+        return Stage("train", str(self.args.output_dir), (data.source, *self.declared), self.options, **more)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -251,8 +266,6 @@ class RepairTrainer(Trainer):
     def _options(self, peft_config: Any, objective: Objective | None, records: Any) -> dict[str, Any]:
         """Return what identifies this run, in its folder and in its checkpoints."""
         options = self.args.recorded() | {
-            "output": str(self.args.output_dir),
-            "pairs": IN_MEMORY,
             "pairs_fingerprint": self.train_dataset.fingerprint,
             "model": self.base.name_or_path or None,
             "sigmoid": self.needs_bias,
@@ -263,37 +276,3 @@ class RepairTrainer(Trainer):
         if records is not None:
             options |= {"records": IN_MEMORY, "records_digest": digest(records["record_id"][:])}
         return options
-
-
-def train(
-    model: Retriever,
-    pairs: Pairs,
-    records: Dataset | None = None,
-    config: RepairConfig | None = None,
-    *,
-    validation: Pairs | None = None,
-    checkpoint: str | bool | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Fine-tune a dual encoder in one call, as `RepairTrainer` does.
-
-    Args:
-        model: Trained in place if it is a model or a `DualEncoder`, else loaded from a folder or the Hub.
-        pairs: Training pairs.
-        records: What `load_records` returns, made from failures on `pairs`; None trains on the pairs alone.
-        config: How to train; by default `RepairConfig()`.
-        validation: Pairs to evaluate on.
-        checkpoint: Folder to resume from; False starts anew, None follows `config.resume_from_checkpoint`.
-        options: Other arguments of `RepairTrainer`, such as `objective` or `callbacks`.
-
-    Returns:
-        `steps`, `processes`, `parameters` and `parameters_trained` (how many), `seconds` (evaluations, checkpoints and
-        the time before a resume included), `seconds_per_step`, `loss` (mean over the steps), `images_per_step` and
-        `texts_per_step` (encoded, all processes together), `captions_cut` (truncated to the model's maximal length),
-        `fill` (see `Anchors.report`), `edits_reachable` (by direction, the share that can be encoded),
-        `samples_encoded` (synthetic samples of each kind), and the metrics of the last evaluation, if any, or of the
-        best with `load_best_model_at_end`.
-    """
-    trainer = RepairTrainer(model, config or RepairConfig(), pairs, validation, records=records, **options)
-    trainer.train(checkpoint)
-    return trainer.summary

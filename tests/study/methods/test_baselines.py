@@ -9,7 +9,7 @@ from repair_hf.study.methods.method import Baseline
 from repair_hf.study.methods.registry import load_methods
 from repair_hf.study.methods.samples import SAMPLES, Samples
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 
 BASELINES = {name: method for name, method in load_methods().items() if isinstance(method, Baseline)}
 

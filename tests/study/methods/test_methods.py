@@ -6,13 +6,13 @@ from typing import get_args
 import pytest
 from datasets import Dataset
 
-from repair_hf.cli.mine import MineOptions
-from repair_hf.cli.synthesize import SynthesizeOptions
+from repair_hf.mining.options import MiningOptions
 from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.method import Baseline, RepairVariant
 from repair_hf.study.methods.registry import check_installed, load_methods
 from repair_hf.study.methods.selection import Order, Selection
 from repair_hf.study.swaps import TOY_SWAPS
+from repair_hf.synthesis.options import SynthesizeOptions
 from repair_hf.training.options import Hyperparameters
 
 METHODS = load_methods()
@@ -55,7 +55,7 @@ def test_parts_and_losses_are_those_of_the_papers_table():
 
 @pytest.mark.parametrize("method", VARIANTS.values(), ids=VARIANTS)
 def test_a_variant_of_repair_names_options_that_exist(method):
-    stages = {MineOptions: method.mine, SynthesizeOptions: method.synthesize, Hyperparameters: method.train}
+    stages = {MiningOptions: method.mine, SynthesizeOptions: method.synthesize, Hyperparameters: method.train}
     for kind, options in stages.items():
         assert set(options) <= set(kind.__dataclass_fields__)
     assert method.tuned_as in METHODS and {"fill", "loss"} <= set(method.train)

@@ -16,7 +16,7 @@ from repair_hf.runtime.options import UserError
 from repair_hf.study.methods import simclr
 from repair_hf.study.methods.simclr import HEAD, TwoViews
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.trainer import train
+from repair_hf.training.finetune import train
 from tests.study.methods.counting import step
 
 

@@ -14,7 +14,7 @@ app_file: app.py
 ---
 People judge a sample of failures or edits here, by keyboard. Answers go to `/data/answers` if the Space has persistent
 storage; without it they are lost at a restart. Copy them into the `answers` folder of the task, where
-`repair-hf agreement` reads them.
+`repair-hf analyze` reads them.
 """
 
 SPACE_FILES = ("shown/*", "shown/*/*")  # an earlier task may have left others

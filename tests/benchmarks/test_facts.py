@@ -1,20 +1,19 @@
-"""`repair-hf world facts` on a tiny world: what it prints stands beside the paper's figures, and in a file."""
+"""`benchmarks/facts.py` on a tiny world: what it prints stands beside the paper's figures, and in a file."""
 
 import json
 
 import pytest
 
-from repair_hf.cli.main import main
-from repair_hf.cli.world_facts import PAPER
+from benchmarks.facts import PAPER
+from tests.benchmarks.scripts import run
 
 
 @pytest.mark.slow
-def test_facts_stand_beside_the_papers_and_a_second_run_measures_nothing(tmp_path, capsys):
+def test_facts_stand_beside_the_papers_and_a_second_run_measures_nothing(tmp_path):
     words = "--train 24 --validation 10 --max-queries 8 --epochs 0.5 --batch-size 8 --output"
-    command = ["world", "facts", *words.split(), str(tmp_path)]
-    assert main(command) == 0
+    command = f"{words} {tmp_path}"
+    table = run("facts", command).partition("COCO30K and the toy world")[2]
     found = json.loads((tmp_path / "facts.json").read_text())
-    table = capsys.readouterr().out.partition("COCO30K and the toy world")[2]
     for name, figure in PAPER.items():
         assert found[name]["paper"] == figure and name in table
         assert found[name]["here"] is None or 0 <= found[name]["here"] <= 100
@@ -25,5 +24,5 @@ def test_facts_stand_beside_the_papers_and_a_second_run_measures_nothing(tmp_pat
     longer = found["twice the epochs add"]
     assert f"{longer['i2t']:+.1f} points of I2T R@1" in table
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("summary.json")}
-    assert main(command) == 0 and len(before) > 5
+    assert run("facts", command) and len(before) > 5
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("summary.json")} == before

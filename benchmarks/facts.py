@@ -1,21 +1,32 @@
-"""`repair-hf world facts`: what RePair's paper reports about its data, measured in the toy world and printed beside.
+"""What RePair's paper reports about its data, measured in the toy world and printed beside.
 
 No retriever is repaired: the world is drawn, failures are mined, and audited and edited by the LLM and the editor that
-err; plain fine-tuning is measured on the validation split. If the command is killed, the same command resumes.
+err; plain fine-tuning is measured on the validation split. If the script is killed, the same command resumes.
+
+python benchmarks/facts.py --output runs/facts
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repair_hf.cli.subcommands import print_table, run_command
-from repair_hf.runtime.command_line import flags
+from repair_hf.analysis.world_truth import measure
+from repair_hf.cli.subcommands import print_table
+from repair_hf.evaluation.evaluate import evaluate
+from repair_hf.mining.mine import mine
+from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.command_line import parse
+from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, opt
-from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.synthesis.synthesize import synthesize
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.training.config import RepairConfig
+from repair_hf.training.finetune import train
 
 # COCO30K with CLIP ViT-B/32; shares and R@1 in %. Without a figure of their own for COCO30K, those over both datasets.
 PAPER: dict[str, float] = {
@@ -60,36 +71,31 @@ class FactsOptions(Bounded):
 
 def facts(options: FactsOptions) -> None:
     """Measure, compare with the paper, and write `facts.json`."""
-    from repair_hf.analysis.world_truth import measure
-
-    folder = Path(options.output)
-    world, records = folder / "world", folder / "records"
-    pairs, model = ["--pairs", str(world)], ["--model", "world/base"]
+    folder, model, erring = Path(options.output), "world/base", "world/erring"
     sizes = {"train": options.train, "validation": options.validation, "test": 1}
-    run_command("world", "build", "--domain", "target", "--output", str(world), *flags(sizes))
-    queries = flags({"max_queries": options.max_queries}) if options.max_queries else []
-    run_command("mine", *pairs, *model, "--output", str(folder / "failures"), *queries)
-    run_command(
-        "synthesize", *pairs, *model, "--failures", str(folder / "failures"), "--output", str(records),
-        "--llm", "world/erring", "--editor", "world/erring",
-    )  # fmt: skip
-    r1 = {"base": _validate(folder, pairs, "base", "world/base")}
+    world = build_world(folder / "world", splits=sizes, domain="target")
+    pairs, validation = (load_pairs(world, split=split) for split in ("train", "validation"))
+    mine(model, pairs, output=folder / "failures", max_queries=options.max_queries)
+    records = folder / "records"
+    synthesize(folder / "failures", pairs, model, llm=erring, editor=erring, output=records)
+    r1 = {"base": _validate(folder, validation, "base", model)}
     for name, epochs in (("plain", options.epochs), ("plain, twice the epochs", 2 * options.epochs)):
         trained = folder / "train" / f"epochs{epochs:g}"
-        run_command(
-            "train", *pairs, *model, "--loss", "none", "--output", str(trained),
-            "--num-train-epochs", str(epochs), "--learning-rate", str(options.learning_rate),
-            "--per-device-train-batch-size", str(options.batch_size),
-        )  # fmt: skip
-        r1[name] = _validate(folder, pairs, trained.name, str(trained))
+        config = RepairConfig(
+            str(trained),
+            loss="none",
+            num_train_epochs=epochs,
+            learning_rate=options.learning_rate,
+            per_device_train_batch_size=options.batch_size,
+        )
+        train(model, pairs, config=config)
+        r1[name] = _validate(folder, validation, trained.name, str(trained))
     measured = _collect(measure(records), r1, options.train)
     _report(measured, r1, folder)
 
 
-def _validate(folder: Path, pairs: list[str], name: str, model: str) -> dict[str, float]:
-    output = folder / "evaluate" / name
-    run_command("evaluate", "--model", model, *pairs, "--split", "validation", "--output", str(output))
-    metrics = read_json(output / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
+def _validate(folder: Path, pairs: Any, name: str, model: str) -> dict[str, float]:
+    (metrics,) = evaluate(model, pairs, output=folder / "evaluate" / name).values()
     return {side: 100 * metrics[f"{side}_R@1"] for side in ("i2t", "t2i")}
 
 
@@ -120,3 +126,9 @@ def _report(measured: dict[str, float | None], r1: dict[str, dict[str, float]], 
     found = {name: {"paper": PAPER[name], "here": value} for name, value in measured.items()}
     write_atomically(folder / "facts.json", json.dumps(found | {"twice the epochs add": longer}, indent=2) + "\n")
     print(f"-> {folder / 'facts.json'}")
+
+
+if __name__ == "__main__":
+    (wanted,) = parse((FactsOptions,), sys.argv[1:], "facts.py")
+    with one_writer(wanted.output):
+        facts(wanted)

@@ -1,0 +1,61 @@
+"""The options of the commands that look at a run. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from repair_hf.runtime.options import Bounded, UserError, opt
+from repair_hf.synthesis.options import LLMOptions
+
+
+@dataclass
+class SourceOptions:
+    """Where the pairs of a run are now. Their other options are those that the run records."""
+
+    _argument_group_name = "pairs"
+
+    pairs: str | None = opt(
+        None, "Images and captions of the run, if they have moved or the run does not name them.", main=True
+    )
+
+
+@dataclass(kw_only=True)
+class ShowOptions(Bounded):
+    """Which records to draw."""
+
+    n: int = opt(12, "Records to draw, half of each direction.", least=1)
+    direction: Literal["both", "t2i", "i2t"] = opt("both", "Direction of the records.")
+    error_type: str | None = opt(
+        None, "Draw only records whose edit instruction names this error type, such as Count."
+    )
+    dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
+    seed: int = opt(0, "Seed of the sample.")
+    output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if Path(self.output).suffix.lower() not in (".html", ".png"):
+            raise UserError(f"`output` must be an .html or .png file, got {self.output!r}.")
+
+    @property
+    def only(self) -> str | None:
+        """The one direction to draw, if not both."""
+        return None if self.direction == "both" else self.direction
+
+
+@dataclass
+class LabelOptions(LLMOptions):
+    """The LLM that labels image instructions; none by default."""
+
+    llm: str | None = opt(  # type: ignore[assignment]
+        None,
+        "LLM that labels each image instruction with an error type; ids as for `repair-hf synthesize`.",
+        main=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch:
+            raise UserError("`batch` works with `repair-hf synthesize` only; leave it out.")

@@ -1,0 +1,77 @@
+"""Draw some records, or dropped or mined failures, as one page or picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from repair_hf.analysis.charts import save
+from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
+from repair_hf.analysis.options import ShowOptions
+from repair_hf.analysis.pages import gallery
+from repair_hf.analysis.pictures import contact_sheet
+from repair_hf.analysis.record_sample import RecordSample, sample_records
+from repair_hf.analysis.report import cells
+from repair_hf.analysis.run_data import PairsPlace, moved_pairs
+from repair_hf.records.dataset import load_dropped, load_records
+from repair_hf.runtime.options import UserError, fill
+from repair_hf.runtime.run_folder import write_atomically
+
+
+def show(
+    records: str | Path, output: str | Path = "sheet.html", *, pairs: PairsPlace = None, **options: Any
+) -> RecordSample:
+    """Draw some records, or dropped or mined failures, as `repair-hf show` does.
+
+    Args:
+        records: Folder or Hub id of records, or a folder of `repair-hf mine`.
+        output: Page (.html) or picture (.png) to write.
+        pairs: The pairs of the records, or where they are now; by default what the run records.
+        options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.
+
+    Returns:
+        What was drawn: `rows`, and how many were `available` in each direction.
+
+    Raises:
+        UserError: If there is nothing to draw, or an option is not valid.
+
+    Example:
+        >>> show("runs/records", "sheet.html", n=20, error_type="Count")
+    """
+    (wanted,) = fill([ShowOptions], options | {"output": str(output)}, "show")
+    path, place = Path(output), str(records)
+    asked: list[list[str]] = []
+    if is_mined(place):
+        sample, asked = _of_mine(place, wanted, pairs)
+    else:
+        sample = _of_records(place, wanted, pairs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".html":
+        write_atomically(path, gallery(sample, asked))
+    else:
+        save(contact_sheet(sample), path)
+    return sample
+
+
+def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSample:
+    table = load_records(place) if options.dropped is None else load_dropped(place)
+    return sample_records(
+        table,
+        n=options.n,
+        direction=options.only,
+        error_type=options.error_type,
+        reason=options.dropped,
+        pairs=moved_pairs(place, pairs),
+        folders=[Path(place)] if options.dropped is None else [],
+        seed=options.seed,
+    )
+
+
+def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, list[list[str]]]:
+    for name in ("error_type", "dropped"):
+        if (given := getattr(options, name)) is not None:
+            raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
+    if not options.output.lower().endswith(".html"):
+        raise UserError(f"Mined failures are shown as a page, got `output` {options.output}. Give an .html file.")
+    mined = load_mined(place, moved_pairs(place, pairs))
+    return sample_failures(mined, n=options.n, direction=options.only, seed=options.seed), cells(questions(mined))

@@ -1,0 +1,197 @@
+"""Measure retrievers in both directions by full ranking, and compare them with the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.opening import Retriever, open_retriever
+from repair_hf.encoder.pixel_store import pixels_for
+from repair_hf.evaluation.comparison import compare_queries, count_changes, differences, short_names
+from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
+from repair_hf.evaluation.intervals import Draws, interval
+from repair_hf.evaluation.judging import (
+    compositional_metrics,
+    evaluate_compositional,
+    load_cases,
+    resample_compositional,
+    save_cases,
+)
+from repair_hf.evaluation.options import EvaluateOptions
+from repair_hf.evaluation.provenance import provenance
+from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
+from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
+from repair_hf.evaluation.tables import save_table
+from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.runtime.options import UserError, expect, fill
+from repair_hf.runtime.processes import processes
+from repair_hf.runtime.run_folder import write_json
+from repair_hf.runtime.stage import Stage
+
+NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
+
+
+def evaluate(
+    models: Retriever | Sequence[Retriever], pairs: Pairs, *, output: str | Path | None = None, **options: Any
+) -> dict[str, dict[str, Any]]:
+    """Measure retrievers by full ranking, with intervals.
+
+    Args:
+        models: One or several, as in `mine`; several are compared with the first.
+        pairs: Images and captions, of a split that nothing was trained on.
+        output: Folder for metrics and ranks, as `repair-hf evaluate` writes it; finished ones are read. None writes
+            nothing.
+        options: The options of `repair-hf evaluate`, such as `resamples=500` or `compositional=["order"]`.
+
+    Returns:
+        The metrics of each model by its short name: R@1/5/10, MRR and median rank in both directions, `intervals` of
+        95%, and their provenance. Processes other than the first get none.
+
+    Raises:
+        UserError: If an argument is of a wrong type, a model cannot be loaded, an option is not valid, or the folder
+            holds something else.
+
+    Example:
+        >>> metrics = evaluate(["world/base", "runs/train"], load_pairs("runs/world", split="test"))
+        >>> metrics["train"]["t2i_R@1"], metrics["train"]["intervals"]["t2i_R@1"]
+    """
+    several: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
+    names = [str(each) if isinstance(each, str | Path) else f"model-{n}" for n, each in enumerate(several, 1)]
+    wanted, sets = fill([EvaluateOptions, CompositionalOptions], options | {"model": names}, "evaluate")
+    evaluation = Evaluation(several, pairs, wanted, sets, output=output)
+    evaluation.run()
+    return evaluation.metrics
+
+
+class Evaluation:
+    """What is to be measured, loaded and checked. The arguments are those of `evaluate`.
+
+    Attributes:
+        names: The models by short name.
+        sets: The cases of compositional benchmarks.
+        metrics: After `run`, those of each model by short name; empty except in the first process.
+        comparison: After `run` of several models, `reference`, `differences` from it, and counts of `queries`.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Retriever],
+        pairs: Pairs,
+        options: EvaluateOptions,
+        compositional: CompositionalOptions,
+        *,
+        output: str | Path | None = None,
+    ) -> None:
+        expect(pairs, Pairs, "pairs", MAKE_PAIRS)
+        self.names = dict(zip(short_names(options.model), models, strict=True))
+        if options.model_revision is not None and len(models) > 1:
+            raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
+        self.pairs, self.options, self.compositional = pairs, options, compositional
+        self.sets = load_benchmarks(compositional, pairs, pairs.source)
+        self.output = None if output is None else Path(output)
+        self.stage = self._stage(self.output, {})
+        if len(models) > 1:
+            self.stage.check()
+        self.metrics: dict[str, dict[str, Any]] = {}
+        self.comparison: dict[str, Any] = {}
+        self._tables: dict[str, tuple[pa.Table, pa.Table | None]] = {}  # ranks and cases, of what is measured now
+
+    def check(self) -> None:
+        """Open every model and check its folder, for a dry run."""
+        for name in self.names:
+            self._opened(name)[1].check()
+
+    def run(self) -> None:
+        """Measure the models that are not measured yet, and compare all with the first."""
+        if len(self.names) == 1:
+            self._evaluate_each(None)
+        else:
+            self.stage.run(self._evaluate_each, again=True)  # weights may have changed in their folder
+
+    def _stage(self, folder: Path | None, inputs: Mapping[str, Any], needs: Sequence[str] = ()) -> Stage:
+        data = {
+            "pairs_fingerprint": self.pairs.fingerprint,
+            "cases_fingerprints": [cases.fingerprint for cases in self.sets],
+        }
+        options = (self.options, self.pairs.source, self.compositional)
+        return Stage("evaluate", folder, options, {**data, **inputs}, needs=needs)
+
+    def _opened(self, name: str) -> tuple[Embedder, Stage]:
+        """Load a model; return it with the stage of its own folder."""
+        encoder = open_retriever(self.names[name], **self.options.how_to_load)
+        model = self.names[name]
+        inputs = {"model": str(model) if isinstance(model, str | Path) else encoder.origin or name}
+        return encoder, self._stage(self._folder(name), inputs | {"model_digest": encoder.digest}, NEEDS)
+
+    def _folder(self, name: str) -> Path | None:
+        return self.output if self.output is None or len(self.names) == 1 else self.output / name
+
+    def _evaluate_each(self, folder: Path | None) -> dict[str, Any]:
+        for name in self.names:
+            encoder, stage = self._opened(name)
+            self.metrics[name] = stage.run(partial(self._measure, name, encoder, stage.config["model"]))
+        if not processes().is_main:
+            self.metrics = {}
+            return {}
+        if len(self.names) > 1:
+            self.comparison = self._compare()
+        if folder is not None:
+            write_json(folder / "differences.json", self.comparison)
+            write_json(folder / "metrics.json", self.metrics)
+        return {"models": list(self.names), **self.comparison}
+
+    def _measure(self, name: str, encoder: Embedder, model: str, folder: Path | None) -> dict[str, Any]:
+        """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
+        pairs, resamples = self.pairs, self.options.resamples
+        pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
+        images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
+        if not processes().is_main:
+            return {}
+        table, cases = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, name), None
+        ranks = ranks_by_direction(table)
+        metrics: dict[str, Any] = dict(retrieval_metrics(ranks))
+        samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), resamples))
+        if self.sets:
+            cases = evaluate_compositional(encoder, self.sets, name, images)
+            metrics |= compositional_metrics(cases, self.sets)
+            samples |= resample_compositional(cases, self.sets, resamples)
+        metrics["intervals"] = {metric: interval(values) for metric, values in samples.items()}
+        metrics |= provenance(pairs.source, pairs, model, encoder.digest)
+        metrics["n_texts_cut"] = encoder.report_captions(pairs.captions["caption"])
+        self._tables[name] = table, cases
+        if folder is not None:
+            save_ranks(table, folder)
+            if cases is not None:
+                save_cases(cases, folder)
+            write_json(folder / "metrics.json", metrics)
+        return metrics
+
+    def _compare(self) -> dict[str, Any]:
+        """Find what the others gain and lose against the first, and save each query's ranks."""
+        draws = Draws(len(self.pairs.images), self.options.resamples)
+        tables, samples = {}, {}
+        for name in self.names:
+            tables[name], cases = self._tables.get(name) or self._saved(name)
+            samples[name] = resample_retrieval(ranks_by_direction(tables[name]), self.pairs.caption_image, draws)
+            if cases is not None:
+                samples[name] |= resample_compositional(cases, self.sets, self.options.resamples)
+        reference, *others = self.names
+        gains = {
+            name: differences(self.metrics[reference], self.metrics[name], samples[reference], samples[name])
+            for name in others
+        }
+        queries = {name: compare_queries(tables[reference], tables[name]) for name in others}
+        if self.output is not None:
+            save_table(pa.concat_tables(queries.values()), self.output / "queries.parquet")
+        counts = {name: count_changes(table) for name, table in queries.items()}
+        return {"reference": reference, "differences": gains, "queries": counts}
+
+    def _saved(self, name: str) -> tuple[pa.Table, pa.Table | None]:
+        folder = self._folder(name)
+        assert folder is not None, "a model in memory has just been measured"
+        return load_ranks(folder), load_cases(folder) if self.sets else None

@@ -1,0 +1,76 @@
+"""What a stage was made from, item by item: a digest of each image and caption.
+
+A later stage compares them with what it reads. Without this, pictures that changed under the same names would be
+repaired, or trained on, with the wrong edits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_table
+
+FILE = "items.parquet"
+SHOWN = 3  # items that an error names
+
+
+@dataclass(frozen=True)
+class Items:
+    """Digests of images and captions by id: (n,) uint64 each, in the order of the ids."""
+
+    ids: Mapping[str, list[str]]  # `image` and `caption`
+    digests: Mapping[str, np.ndarray]
+
+    def save(self, folder: Path) -> None:
+        """Write them to a folder."""
+        import pyarrow as pa
+        from pyarrow.parquet import write_table
+
+        columns = {
+            "kind": [kind for kind, ids in self.ids.items() for _ in ids],
+            "id": [name for ids in self.ids.values() for name in ids],
+            "digest": np.concatenate(list(self.digests.values())),
+        }
+        draft = folder / f".{FILE}.tmp"
+        write_table(pa.table(columns), draft, compression="zstd")
+        draft.replace(folder / FILE)
+
+
+def digest_each(texts: Iterable[str]) -> np.ndarray:
+    """Digest texts: (n,) uint64."""
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), np.dtype("<u8")).astype(np.uint64)
+
+
+def check_items(folder: str | Path, now: Items) -> None:
+    """Check that the pairs of a folder have not changed since it was made; items that only one of both has may be.
+
+    A folder of an earlier version, or a Hub id, has no such file and is not checked.
+
+    Raises:
+        UserError: If an image or caption has changed; it names the first ones.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return
+    table = read_table(path, needs=("kind", "id", "digest"))
+    columns = (table[name].to_pylist() for name in ("kind", "id", "digest"))
+    before = {(kind, name): digest for kind, name, digest in zip(*columns, strict=True)}
+    changed = [
+        name
+        for kind, ids in now.ids.items()
+        for name, digest in zip(ids, now.digests[kind].tolist(), strict=True)
+        if before.get((kind, name), digest) != digest
+    ]
+    if changed:
+        named = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
+        raise UserError(
+            f"{folder} was made from other pairs: {len(changed):,} images and captions of the same name have another "
+            f"content now ({named}). Give the pairs that it was made from, or make it again from these."
+        )

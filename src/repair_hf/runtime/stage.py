@@ -1,0 +1,234 @@
+"""A stage: a command that writes one folder, once.
+
+Every stage runs the same way, from the command line and from Python: check the folder; return its result if it is
+finished; lock it; record what is about to run; work; record the numbers. The folder holds
+
+- `config.yaml`: the options, and digests of what the stage reads;
+- `command.txt`: the command that makes the folder;
+- `versions.json`: versions of the code, and which inputs were local;
+- `items.parquet`: a digest of each image and caption of the pairs, so that a later stage can name those that changed;
+- `summary.json`: the numbers. It is written last: if it exists, the stage is finished.
+
+Keys are hidden in all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repair_hf.runtime.items import Items, check_items
+from repair_hf.runtime.locks import one_writer
+from repair_hf.runtime.options import UserError, changed, default_of, flags, is_neutral
+from repair_hf.runtime.own_files import read_json, read_yaml
+from repair_hf.runtime.processes import is_first
+from repair_hf.runtime.redaction import hide_keys
+from repair_hf.runtime.run_folder import as_json, versions, write_atomically, write_json
+
+logger = logging.getLogger(__name__)
+
+MARKS = ("config.yaml", "versions.json", "summary.json")
+FORGET = f"Delete {', '.join(MARKS)} there, then rerun the same command to resume with what else the folder holds"
+READ = ("pairs", "image_folder", "model", "embeddings")  # options that may name a folder of the user
+
+
+class Stage:
+    """One run of a command, and the folder that it writes.
+
+    Args:
+        command: Words of the command, such as `export triplets`.
+        output: Its folder; None keeps the result in memory, and writes nothing.
+        options: Dataclasses of options. Neutral ones may change in a finished folder.
+        inputs: What else decides the result, by name: digests of what the stage reads.
+        items: The images and captions of the pairs that the stage reads.
+        made_by: Folders of earlier stages that it reads; their pairs must be these.
+        needs: Keys that the summary of a finished stage has.
+        neutral: Names of inputs that do not affect the result.
+        words: Flags of further options, for `command.txt`.
+
+    Attributes:
+        config: What `config.yaml` holds.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        output: str | Path | None,
+        options: Sequence[Any] = (),
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        items: Items | None = None,
+        made_by: Iterable[str | Path] = (),
+        needs: Iterable[str] = (),
+        neutral: Iterable[str] = (),
+        words: Iterable[str] = (),
+    ) -> None:
+        self.command, self.folder = command, None if output is None else Path(output)
+        self.items, self.made_by, self.needs = items, list(made_by), list(needs)
+        declared = {each.name: each for one in options for each in fields(one)}
+        self._defaults = {name: as_json(default_of(each)) for name, each in declared.items()}
+        self._neutral = {*neutral, *(name for name, each in declared.items() if is_neutral(each))}
+        named = {each.name: getattr(one, each.name) for one in options for each in fields(one) if each.init}
+        self.config: dict[str, Any] = hide_keys(as_json(named | dict(inputs or {})))
+        typed = [word for one in options for word in words_of(one)]
+        self._words = ["repair-hf", *command.split(), *typed, *words, "--output", str(output)]
+
+    def check(self) -> None:
+        """Check that the stage may write to its folder, and that what it reads belongs together; change nothing.
+
+        Raises:
+            UserError: If the folder is an input, belongs to another stage, holds a finished result of other options,
+                is bound to other options, or its own files are damaged; or if an earlier stage read other pairs.
+        """
+        if self.items is not None:
+            for folder in self.made_by:
+                check_items(folder, self.items)
+        if self.folder is not None and self.summary is None:
+            self._check_folder(self.folder)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result: `config` without neutral options."""
+        return {name: value for name, value in self.config.items() if name not in self._neutral}
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The summary, if the folder holds the finished result of these options; else None.
+
+        Raises:
+            UserError: If the folder's files are damaged.
+        """
+        if self.folder is None or not (self.folder / "summary.json").is_file():
+            return None
+        if _command_of(self.folder) not in (self.command, None) or self._differences(self.folder):
+            return None
+        return read_json(self.folder / "summary.json", needs=self.needs, remedy=FORGET)
+
+    def run(self, work: Callable[[Path | None], dict[str, Any]], *, again: bool = False) -> dict[str, Any]:
+        """Do the work unless it is done, and return the summary.
+
+        Args:
+            work: Makes everything else in the folder, and returns the summary. Of several processes, the first one's
+                is kept; the others may return anything.
+            again: Do it even in a finished folder, because that makes more of it.
+
+        Raises:
+            UserError: As `check`; or if another run holds the folder.
+        """
+        self.check()
+        if self.folder is None:
+            return as_json(work(None))
+        with one_writer(self.folder):
+            if not again and (summary := self.summary) is not None:
+                return summary
+            self.open()
+            summary = as_json(work(self.folder))
+            if is_first():
+                self.finish(summary)
+            return summary
+
+    def open(self) -> None:
+        """Record what is about to run. What an interrupted run left stays."""
+        folder = self._written()
+        self._check_folder(folder)
+        if not is_first():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)  # the result is about to be rewritten
+        config = yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+        write_atomically(folder / "config.yaml", config)
+        write_atomically(folder / "command.txt", shlex.join(self._words) + "\n")
+        place = {"command": self.command, "output": str(folder), "here": _local(self.config)}
+        write_json(folder / "versions.json", place | versions())
+        if self.items is not None:
+            self.items.save(folder)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the numbers. Call it last: they mean that everything else in the folder is complete."""
+        write_json(self._written() / "summary.json", hide_keys(as_json(summary)))
+
+    def _written(self) -> Path:
+        assert self.folder is not None, "a stage in memory writes nothing"
+        return self.folder
+
+    def _differences(self, folder: Path) -> str:
+        """Describe the options in which the folder's result differs from this run; empty if there are none."""
+        path = folder / "config.yaml"
+        before = read_yaml(path, remedy=FORGET) if path.is_file() else {}
+        return differences(before, self.config, defaults=self._defaults, without=self._neutral)
+
+    def _check_folder(self, folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; give --output the path of a folder.")
+        self._refuse_inputs(folder)
+        before = _command_of(folder)
+        if before not in (self.command, None):
+            raise UserError(f"{folder} belongs to `{before}`, not to `{self.command}`; give another --output.")
+        if before is not None:
+            self._refuse_other_results(folder)
+
+    def _refuse_inputs(self, folder: Path) -> None:
+        """Raise an error if the output folder is an input: training would overwrite the model that it starts from."""
+        for name in READ:
+            named = self.config.get(name)
+            for one in named if isinstance(named, list) else [named]:
+                if isinstance(one, str) and Path(one).is_dir() and folder.is_dir() and folder.samefile(one):
+                    raise UserError(
+                        f"--output {folder} is the folder of `{name}`; give another one, such as runs/NAME."
+                    )
+
+    def _refuse_other_results(self, folder: Path) -> None:
+        if not (changes := self._differences(folder)):
+            return
+        if (folder / "summary.json").is_file():
+            raise UserError(
+                f"{folder} holds a finished result with other options: {changes}. "
+                "Give another --output, or delete the folder."
+            )
+        logger.warning("%s was started with other options: %s. Resuming with the new ones.", folder, changes)
+
+
+def words_of(options: Any) -> list[str]:
+    """Return the words of a command line that set a dataclass of options; defaults are left out, and keys hidden."""
+    return flags(hide_keys(as_json(changed(options))))
+
+
+def differences(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    without: Iterable[str] = (),
+) -> str:
+    """Describe the values in which two records of options differ; empty if there are none.
+
+    A value that one of them lacks is its default there, so a new option keeps old folders valid. Without a default it
+    is "not set" (None, 0, False or an empty list).
+    """
+    ignored, known = set(without), defaults or {}
+
+    def differs(key: str) -> bool:
+        if key in before and key in now:
+            return bool(before[key] != now[key])
+        value = before.get(key, now.get(key))
+        return bool(value != known[key] if key in known else value)
+
+    keys = [key for key in {**before, **now} if key not in ignored and differs(key)]
+    return ", ".join(f"{key} ({before.get(key, 'absent')} -> {now.get(key, 'absent')})" for key in keys)
+
+
+def _command_of(folder: Path) -> str | None:
+    path = folder / "versions.json"
+    return read_json(path, needs=["command"], remedy=FORGET)["command"] if path.is_file() else None
+
+
+def _local(config: Mapping[str, Any]) -> list[str]:
+    """Return the values that are local paths although they look like Hub ids."""
+    values = [one for value in config.values() for one in (value if isinstance(value, list) else [value])]
+    return sorted({one for one in values if isinstance(one, str) and one.count("/") == 1 and Path(one).exists()})
