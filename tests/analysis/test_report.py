@@ -12,7 +12,6 @@ import pytest
 from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.people.sampling import draw, lay_out
-from repair_hf.analysis.report import cell
 from repair_hf.analysis.run_data import gather
 from repair_hf.analysis.world_truth import measure
 from repair_hf.cli.main import main
@@ -227,18 +226,12 @@ def test_agreement_prints_and_writes(judged, tmp_path, capsys):
     assert (tmp_path / "agreement" / "agreement_qc.csv").is_file()
 
 
-def test_cells_of_tables():
-    values = (0.12345, 12.0, 1.0, 12345, float("nan"), None, "a")
-    assert [cell(value) for value in values] == ["0.123", "12", "1.000", "12,345", "–", "–", "a"]
-
-
 def test_the_card_says_how_people_judged(judged, tmp_path):
     folder = judged / "records"
     text = dataset_card(folder, folder, "me/toy", load_records(folder), load_dropped(folder)).text
     judged_items = len(read_items(folder / "people" / "qc"))
     assert f"People judged {judged_items} of its verdicts" in text and "People judged 120 edits" in text
     assert "was not compared with people" not in text
-    assert "rejects wrongly at a rate of 0.1" in text and "changes by the image editor at a rate of 0.2" in text
 
 
 def test_scenes_judge_as_somebody_who_knows_the_truth(toy_run, truth):

@@ -31,9 +31,8 @@ def run(options: AgreementOptions) -> None:
     from rich.console import Console
 
     from repair_hf.analysis.people.findings import people_findings
-    from repair_hf.analysis.report import cell
     from repair_hf.analysis.run_data import synthesis_folders
-    from repair_hf.analysis.tables import terminal_table
+    from repair_hf.analysis.tables import cell, terminal_table
 
     by_run = {run: synthesis_folders(Path(run)) for run in options.run}
     if empty := [run for run, folders in by_run.items() if not folders]:
