@@ -28,9 +28,9 @@ def test_lines_hold_every_letter_and_stay_in_the_box(text, width):
     lines = wrap(text, 18, width, 99)
     assert "".join("".join(lines).split()) == "".join(text.split())
     assert max(map(len, lines)) <= max(width / (18 * EM), 4)
-    with page(3000) as axes:
+    with page(3000) as (figure, axes):
         write(axes, 0, 0, [line for line in lines if line.isascii()], 18)
-        axes.figure.draw_without_rendering()
+        figure.draw_without_rendering()
         measured = [text.get_window_extent().width * 72 / DPI for text in axes.texts]
     assert max(measured, default=0) <= 1.1 * width
 
@@ -51,9 +51,9 @@ def test_a_long_text_is_set_smaller_and_a_short_one_is_not():
 
 def draw_caption(before: str, after: str) -> list[Text]:
     """The texts of a caption with its removed words marked."""
-    with page(100) as axes:
+    with page(100) as (figure, axes):
         caption(axes, (0, 0, WIDTH, 90), compare(before, after)[0], ROLES["fp"])
-        return [area.get_children()[0] for area in axes.figure.findobj(TextArea)]
+        return [area.get_children()[0] for area in figure.findobj(TextArea)]
 
 
 def test_removed_words_are_bold_and_keep_their_order():
@@ -92,9 +92,9 @@ def dark_pixels(path) -> int:
 
 def draw_letters(path, text: str) -> int:
     """Draw large letters, and count their dark pixels."""
-    with page(100) as axes:
+    with page(100) as (figure, axes):
         write(axes, 10, 10, text, 60, "black")
-        save(axes.figure, path)
+        save(figure, path)
     return int((np.asarray(Image.open(path).convert("L")) < 128).sum())
 
 

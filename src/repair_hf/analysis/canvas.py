@@ -10,8 +10,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea, VPacker
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -30,7 +32,7 @@ Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 @contextmanager
-def page(height: float, color: str = CARD) -> Iterator[Axes]:
+def page(height: float, color: str = CARD) -> Iterator[tuple[Figure, Axes]]:
     """Make a figure of `WIDTH` and a height; its axes count points from the upper left corner."""
     with chart(height / 72, width=WIDTH / 72) as (figure, axes):
         figure.set_layout_engine("none")
@@ -38,7 +40,7 @@ def page(height: float, color: str = CARD) -> Iterator[Axes]:
         axes.set_position((0, 0, 1, 1))
         axes.axis("off")
         axes.set(xlim=(0, WIDTH), ylim=(height, 0))
-        yield axes
+        yield figure, axes
 
 
 def write(
@@ -96,7 +98,7 @@ def caption(axes: Axes, box: Box, runs: Sequence[Run], color: str) -> None:
     fill(axes, box, 1 - 0.07 * (1 - np.array(to_rgb(color))))
     fill(axes, (x, y, 1.5, height), color)
     lines, size = fit(" ".join(words for _, words in runs), CAPTION_SIZES, width - 13, height - 6)
-    rows = [
+    rows: list[Artist] = [
         HPacker(children=[_text_area(words, size, *LOOKS[kind]) for kind, words in parts], pad=0, sep=0.3 * size)
         for parts in _marked(lines, runs)
     ]

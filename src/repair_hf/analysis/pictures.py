@@ -35,7 +35,7 @@ def contact_sheet(sample: RecordSample) -> Figure:
     width = WIDTH - 2 * MARGIN - 2 * PAD
     cards = {id(row): 2 * PAD + HEAD + TALL + _notes_height(row, width, most=3) for row in sample.rows}
     height = bar + band * len(sample.sections) + sum(cards.values()) + 6 * len(cards) + MARGIN
-    with page(height, PAPER) as axes:
+    with page(height, PAPER) as (figure, axes):
         fill(axes, (0, 0, WIDTH, bar), INK)
         write(axes, MARGIN, 9, sample.title, TITLE, "white", weight="bold")
         models = wrap(sample.provenance, NOTE, WIDTH / 2, 1)[0]
@@ -52,7 +52,7 @@ def contact_sheet(sample: RecordSample) -> Figure:
                 _cells(axes, row, _side_by_side(left, top, width, 4, TALL))
                 _notes(axes, left, top + HEAD + TALL, row, width, most=3)
                 y += cards[id(row)] + 6
-    return axes.figure
+    return figure
 
 
 def case_figure(record: dict[str, Any]) -> Figure:
@@ -66,7 +66,7 @@ def case_figure(record: dict[str, Any]) -> Figure:
         raise UserError(f"Record {record['record_id']} lacks the image of {', '.join(lacking)}; give --pairs.")
     width, is_image = WIDTH - 2 * MARGIN, record["direction"] == "t2i"
     tall = TALL if is_image else 1.4 * TALL
-    with page(2 * MARGIN + HEAD + tall + _notes_height(record, width, most=99)) as axes:
+    with page(2 * MARGIN + HEAD + tall + _notes_height(record, width, most=99)) as (figure, axes):
         boxes = _side_by_side(MARGIN, MARGIN, width, 5 if is_image else 4, tall)
         _cells(axes, record, boxes[:4])
         if is_image:
@@ -75,7 +75,7 @@ def case_figure(record: dict[str, Any]) -> Figure:
             colors = matplotlib.colormaps["inferno"](heat, bytes=True)[..., :3]
             show(axes, content, Image.fromarray(colors), "nearest")
         _notes(axes, MARGIN, MARGIN + HEAD + tall, record, width, most=99)
-    return axes.figure
+    return figure
 
 
 def changed_pixels(before: Image.Image, after: Image.Image) -> np.ndarray:
@@ -110,7 +110,7 @@ def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Fig
     top, step = 32 + COLUMN, NOTE * LINE  # upper edge of the matrices
     height = top + 3 * ROW + 20 + 2 * step + sum((1 + len(lines)) * step + 3 for _, lines in notes) + MARGIN
     bounds = float(min(before.min(), after.min())), float(max(before.max(), after.max()))  # one scale for both
-    with page(height) as axes:
+    with page(height) as (figure, axes):
         for row, (text, slot) in enumerate(zip(grid.texts, TEXT_SLOTS, strict=True)):
             write(axes, MARGIN, top + row * ROW, slot, NOTE, _slot_color(slot), weight="bold")
             lines, size = fit(text, (7.5, 6.5, 5.5), CAPTIONS, ROW - 12)
@@ -122,7 +122,7 @@ def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Fig
         y = write(axes, MARGIN, top + 3 * ROW + 18, wrap(legend, NOTE, width, 2), NOTE, MUTED) + 3
         for name, lines in notes:
             y = write(axes, MARGIN, write(axes, MARGIN, y, name, NOTE, weight="bold"), lines, NOTE) + 3
-    return axes.figure
+    return figure
 
 
 def _side_by_side(left: float, top: float, width: float, count: int, tall: float) -> list[Box]:
