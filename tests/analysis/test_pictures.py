@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from datasets import Dataset
+from matplotlib.text import Text
 from PIL import Image as Picture
 
 from repair_hf.analysis.charts import save
@@ -66,7 +67,7 @@ def test_a_dropped_failure_is_drawn_with_its_reason_in_place_of_an_edit():
     row = dict.fromkeys(DROPPED_FEATURES) | {k: v for k, v in record("a", "i2t").items() if k in DROPPED_FEATURES}
     row |= {"edit_instruction": None, "reason": "gt_invalid", "detail": "the hill is\nmissing"}
     figure = contact_sheet(RecordSample([row], {"i2t": 1}))
-    texts = " ".join(text.get_text() for text in figure.axes[0].texts)
+    texts = " ".join(text.get_text() for text in figure.findobj(Text))
     assert "Dropped failures" in texts and "none: the hill is missing" in texts and "gt_invalid" in texts
 
 
@@ -83,7 +84,7 @@ def test_the_grid_shows_its_images_twice_and_its_numbers(tmp_path):
     save(figure, tmp_path / "grid.png")
     found = areas(tmp_path / "grid.png")
     assert min(found) > 15_000 and max(found) - min(found) < 1_000
-    texts = [text.get_text() for text in figure.axes[0].texts]
+    texts = [text.get_text() for text in figure.findobj(Text)]
     assert [texts.count(value) for value in ("0.250", "1.000", "0.000")] == [9, 3, 6]
     assert [texts.count(mark) for mark in ("✗", "✓", "0 of 6 right", "6 of 6 right")] == [6, 6, 1, 1]
     assert "Replace 'red'." in texts and "not on record" in texts

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from repair_hf.analysis.tables import (
     NONE,
+    cell,
     changes_table,
     differences_table,
     interval_cells,
@@ -30,6 +31,11 @@ def test_a_bar_in_a_name_does_not_end_its_cell():
     assert r"a\|b" in row and row.replace(r"\|", "").count("|") == head.count("|")
 
 
+def test_cells():
+    values = (0.12345, 12.0, 1.0, 12345, float("nan"), None, "", "a", True)
+    assert [cell(value) for value in values] == ["0.123", "12", "1.000", "12,345", "–", "–", "–", "a", "True"]
+
+
 def printed(table: Table, width: int = 80) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table)
@@ -48,7 +54,7 @@ def test_markdown_shows_percent_mrr_and_spread():
     assert found["T2I MRR"] == ("0.200", "0.258 ±0.011")
     assert found["seconds"] == ("–", "61 ±1")
     assert found["steps"] == ("–", "98")  # the same for every seed
-    assert len(head) == len(rule) == len(base) == len(trained)
+    assert head.count("|") == rule.count("|") == base.count("|") == trained.count("|")
     assert footer.startswith("2,000 images, 10,000 texts. R@K in %: an annotated positive is in the top K.")
     assert "Ties are ranked pessimistically. ±: standard deviation over 2 seeds." in footer
 

@@ -29,14 +29,9 @@ def trained(clip_folder, stage_folder, tmp_path_factory) -> Path:
     options = dict(pairs="me/photos", split="train", model="openai/clip-vit-base-patch32", records="me/x-repair")
     options |= dict(output="runs/train", learning_rate=3e-4, grid_weight=0.5, seed=7, model_digest="base-digest")
     options |= dict(pairs_fingerprint="abc", records_digest="def", hub_token="<hidden>", fill="paper", loss="grid")
-    options |= dict(fill_report=dict(anchors=24))
     summary = dict(steps=146, processes=2, seconds=61.2, loss=1.25)
-    summary |= {"fill": dict(anchors=24, beside_2=5, beside_1=7, beside_0=12)}
-    summary |= {"edits_reachable": {"i2t": 0.97, "t2i": 0.985}}
     summary |= {"eval_i2t_R@1": 0.5, "eval_t2i_MRR": 0.625}
     stage_folder(folder, "train", options, summary)
-    line = {"step": 1, "loss": 2.5, "loss_global": 2.0, "loss_grid": 1.0, "logit_scale": 14.0}
-    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [line, {"step": 2, "eval_loss": 1}]}))
     return folder
 
 
@@ -56,8 +51,6 @@ def results(trained, stage_folder, tmp_path) -> list[Path]:
 def test_the_model_card_tells_it_all(trained, results):
     card = model_card(trained, "me/clip-repair", results=results, license="mit")
     data = ModelCard(card).data
-    assert "| edits that training can use, I2T | 97.0% |" in card and "can use, T2I | 98.5% |" in card
-    assert "| `fill` | `paper` | `edits` |" in card and "| `loss` | `grid` | `batch` |" in card
     assert data.base_model == "openai/clip-vit-base-patch32" and data.datasets == ["me/x-repair", "me/photos"]
     assert data.library_name == "transformers" and data.license == "mit"
     found = {result.metric_name: result.metric_value for result in data.eval_results}
@@ -71,15 +64,12 @@ def test_the_model_card_tells_it_all(trained, results):
         "During training, on the validation split: I2T R@1 0.500, T2I MRR 0.625.",
         "Compositional benchmarks (ARO, SugarCrepe, Winoground): not measured.",
         "| steps | 146, on 2 processes |",
-        "| with two pairs from records beside them | 5 |",
-        "| `learning_rate` | `0.0003` | `1e-05` |",
-        "| 1 | 2.500 | 2.000 | 1.000 | 14.000 |",
         "One training run, seed 7",
         "[`openai/clip-vit-base-patch32`](https://huggingface.co/openai/clip-vit-base-patch32)",
     ):
         assert text in card, text
     assert card.index("| base ") < card.index("| `vanilla` ") < card.index("| **this model** ")
-    for hidden in ("/home/ann", "hub_token", "| `grid_weight`", "fill_report"):
+    for hidden in ("/home/ann", "hub_token"):
         assert hidden not in card
 
 
@@ -89,7 +79,7 @@ def test_a_training_without_its_records_is_plain(options, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "plain")
     (folder / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load((folder / "config.yaml").read_text()) | options))
     card = model_card(folder, "me/clip-plain")
-    assert "| records | none |" in card and "this is plain fine-tuning" in card and "beside them" not in card
+    assert "| records | none |" in card and "this is plain fine-tuning" in card
 
 
 def test_compositional_results_stand_on_the_card_where_they_were_measured(trained, results):
@@ -107,7 +97,7 @@ def test_compositional_results_stand_on_the_card_where_they_were_measured(traine
 def test_a_model_of_unknown_making_says_so(clip_folder):
     card = model_card(clip_folder, "me/clip")
     assert "A dual encoder of unknown base" in card and "Not measured: no evaluation was given" in card
-    assert "| steps | unknown |" in card and "Unknown." in card
+    assert "| steps | unknown |" in card
     assert "model-index" not in card and "base_model" not in card
 
 
@@ -145,7 +135,7 @@ def test_what_is_on_the_hub_and_what_is_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = dict(a="me/photos", b="data/photos", c="runs/gone", d="world/base", e="/x/y", f="photos")
     options |= dict(output="runs/train")
-    stage = Stage(tmp_path, options | {"h": "me/x)<script>"}, {}, {}, "")
+    stage = Stage(tmp_path, options | {"h": "me/x)<script>"}, {}, {})
     assert stage.hub_ids("h") == [] and "](" not in stage.name_of("h")  # no name becomes a link that leads elsewhere
     assert [stage.hub_ids(name) for name in "abcdefg"] == [["me/photos"], *[[]] * 6]
     runtime.Stage("train", "runs/train", inputs=options).open()
@@ -176,7 +166,7 @@ def test_every_variable_of_a_template_is_given_and_used(name, synthesis, hostile
     else:
         model_card(trained, "me/x")
     needed = meta.find_undeclared_variables(Environment().parse(template(name)))
-    assert needed - {"card_data"} == set(given)
+    assert needed - {"card_data", "citation"} == set(given)
     with pytest.raises(UndefinedError):
         render(name, DatasetCard("---\na: 1\n---\n").data, {key: given[key] for key in given if key != "repo"})
 

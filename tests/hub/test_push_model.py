@@ -40,7 +40,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     assert hub.count("POST /api/models/me/clip-repair/commit") == 1
     sent = hub.files("model", "me/clip-repair")
     assert hub.repos["model", "me/clip-repair"].private
-    assert "training_args.bin" not in sent and "config.yaml" not in sent
+    assert "training_args.bin" not in sent and str(tmp_path) not in sent["config.yaml"].decode()
     assert sent["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
     card = sent["README.md"].decode()
     assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card

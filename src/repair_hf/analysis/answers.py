@@ -28,15 +28,15 @@ def did_it_work(changes: pd.DataFrame) -> Finding:
     rose, fell = int((changes["low"] > 0).sum()), int((changes["high"] < 0).sum())
     verdict = "Yes" if rose == len(changes) else "Partly" if rose else "No"
     note = (
-        f"{verdict}: R@1 rose in {rose} and fell in {fell} of {len(changes)} comparisons. A change counts if its 95% "
-        "interval excludes 0. Training without records also raises R@1: compare with such a model."
+        f"{verdict}: R@1 rose in {rose} and fell in {fell} of {len(changes)} comparisons. *: the 95% interval of the "
+        "change excludes 0. Training without records also raises R@1: compare with such a model."
     )
-    rows = [
-        (_name(row), NAMES[row.direction], f"{row.before:.1f}", f"{row.after:.1f}", _change(row))
-        for row in changes.itertuples()
-    ]
-    heads = ["model", "direction", "R@1 before", "after", "change, %"]
-    return Finding("recall", title, note, pd.DataFrame(rows, columns=heads), data=changes)
+    cells = changes.assign(
+        model=[_name(row) for row in changes.itertuples()], cell=[*map(_cell, changes.itertuples())]
+    )
+    table = cells.pivot(index="model", columns="direction", values="cell").reindex(cells["model"].unique())
+    table = table.rename(columns=lambda way: f"R@1, {NAMES[way]}").rename_axis(columns=None).reset_index()
+    return Finding("recall", title, note, table, data=changes)
 
 
 def what_to_look_at(data: RunData, changes: pd.DataFrame) -> list[tuple[str, str]]:
@@ -54,8 +54,8 @@ def what_to_look_at(data: RunData, changes: pd.DataFrame) -> list[tuple[str, str
     return [*found, ("No failure became a record.", "funnel")]
 
 
-def _change(row: Any) -> str:
-    return f"{row.change:+.1f} [{row.low:+.1f}, {row.high:+.1f}]"
+def _cell(row: Any) -> str:
+    return f"{row.before:.1f} → {row.after:.1f}{'' if row.low <= 0 <= row.high else ' *'}"
 
 
 def _name(row: Any) -> str:

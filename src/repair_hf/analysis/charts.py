@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
-
-from repair_hf.analysis.fonts import OWN, missing_font, missing_letters
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +32,15 @@ DPI = 220
 COLOURS = {"t2i": "#e69f00", "i2t": "#0072b2"}
 HATCHES = {"t2i": "//", "i2t": ""}
 NAMES = {"t2i": "text → image", "i2t": "image → text"}
+# For letters that DejaVu Sans lacks; those that this machine has.
+FALLBACKS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "WenQuanYi Zen Hei",
+    "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic",
+    "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS", "Noto Emoji",
+)  # fmt: skip
+FONTS = ["DejaVu Sans", *(name for name in FALLBACKS if name in fontManager.get_font_names())]
 LOOK: dict[Any, Any] = {
-    "font.family": OWN,
+    "font.family": FONTS,
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.spines.top": False,
@@ -50,7 +56,6 @@ LOOK: dict[Any, Any] = {
     "text.color": INK,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
-    "text.hinting": "none",  # else words are narrower than `typesetting` measures them
     "image.composite_image": False,  # one image in an SVG each; a composite would have 72 dpi
     "hatch.linewidth": 0.5,
 }
@@ -73,14 +78,14 @@ def save(figure: Figure, path: str | Path) -> None:
 
     A PNG that lacks letters is a warning; an SVG keeps its text.
     """
-    path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind == "png" and (missing := missing_letters(text.get_text() for text in figure.findobj(Text))):
-        shown = "".join(missing[:8]) + ("…" if len(missing) > 8 else "")
-        logger.warning("No font of this machine has %s: install %s.", shown, missing_font(missing))
-    with matplotlib.rc_context(LOOK | {"svg.hashsalt": "repair_hf"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # a caption may hold any letter
+    kind = Path(path).suffix.lower().removeprefix(".")
+    with matplotlib.rc_context(LOOK | {"svg.hashsalt": "repair_hf"}), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         figure.savefig(path, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    missing = {found[1] for each in caught if (found := re.match(r"Glyph (\d+)", str(each.message)))}
+    if missing and kind == "png":
+        letters = "".join(sorted(chr(int(number)) for number in missing)[:8])
+        logger.warning("No font of this machine has %s: install a Noto Sans font of that script.", letters)
 
 
 def png(figure: Figure) -> bytes:

@@ -1,4 +1,4 @@
-"""Error types: how frequent each is, and how similar its edits are to the false positive."""
+"""Error types: how frequent each is among the records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, chart, legend, share_bars
+from repair_hf.analysis.charts import share_bars
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.records.columns import DIRECTIONS
@@ -20,9 +20,9 @@ def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
     """Select the records whose error types are known: from their caption instruction, or by a label of their id.
 
     Returns:
-        `direction`, `record_id`, `q_id`, `edit_similarity`, `error_types`.
+        `direction`, `record_id`, `error_types`.
     """
-    frame = kept[["direction", "record_id", "q_id", "edit_similarity", "error_types"]].copy()
+    frame = kept[["direction", "record_id", "error_types"]].copy()
     is_image = frame["direction"] == "t2i"
     frame["error_types"] = frame["error_types"].map(lambda names: [] if names is None else list(names))
     frame.loc[is_image, "error_types"] = frame.loc[is_image, "record_id"].map(lambda name: labels.get(name, []))
@@ -48,20 +48,8 @@ def error_shares(records: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([{"error": DENSITY, **density}])], ignore_index=True)
 
 
-def similarity_by_error(records: pd.DataFrame) -> pd.DataFrame:
-    """Cosine of edit and false positive by error type: the closer to 1, the less was changed.
-
-    Returns:
-        `direction`, `error`, `mean`, `sd`, `median`, `n`; a record counts for each of its types.
-    """
-    each = records.explode("error_types").rename(columns={"error_types": "error"}).dropna(subset=["edit_similarity"])
-    grouped = each.groupby(["direction", "error"])["edit_similarity"]
-    table = grouped.agg(mean="mean", sd="std", median="median", n="size").reset_index()
-    return table.sort_values(["direction", "mean"], ascending=[True, False], ignore_index=True)
-
-
-def error_findings(data: RunData) -> list[Finding]:
-    """Frequency of each error type, and similarity of its edits."""
+def error_finding(data: RunData) -> Finding:
+    """Frequency of each error type."""
     records = typed(data.kept, data.labels())
     known, total = (frame["direction"].value_counts() for frame in (records, data.kept))
     counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
@@ -70,25 +58,9 @@ def error_findings(data: RunData) -> list[Finding]:
         "be labelled by an LLM (--llm)."
     )
     if records.empty:
-        return [Finding("errors", "Error types", note)]
-    shares, near = error_shares(records), similarity_by_error(records)
+        return Finding("errors", "Error types", note)
+    shares = error_shares(records)
     kinds = shares[shares["error"] != DENSITY]
-    known_ways = [way for way in DIRECTIONS if known.get(way, 0)]
-    values = {way: kinds[way].to_numpy(float) for way in known_ways}
+    values = {way: kinds[way].to_numpy(float) for way in DIRECTIONS if known.get(way, 0)}
     what = "share of records; a record may have several types"
-    figure = share_bars(list(kinds["error"]), values, what, height=2.4)
-    with chart(2.2) as (spread, axes):
-        for place, way in enumerate(known_ways):
-            part = near[near["direction"] == way].set_index("error").reindex(kinds["error"])
-            at = np.arange(len(part)) + 0.24 * (place - (len(known_ways) - 1) / 2)
-            axes.errorbar(part["mean"], at, xerr=part["sd"], fmt="o", ms=3.5, lw=1, color=COLOURS[way])
-            axes.scatter(part["median"], at, marker="|", s=40, color="black", zorder=3)
-        axes.set_yticks(range(len(kinds)), kinds["error"])
-        axes.invert_yaxis()
-        axes.set_xlabel("cosine to the false positive: ● mean ± sd, | median", fontsize=7)
-        legend(spread)
-    told_near = "Measured by the retriever that failed. A higher cosine means a smaller change, not a better edit."
-    return [
-        Finding("errors", "Error types", note, shares, figure),
-        Finding("similarity_by_error", "Similarity of edits, by error type", told_near, near, spread),
-    ]
+    return Finding("errors", "Error types", note, shares, share_bars(list(kinds["error"]), values, what, height=2.4))

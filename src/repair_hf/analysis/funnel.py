@@ -10,7 +10,7 @@ from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.records.columns import DIRECTIONS, REASONS
 
-CRITERIA = {"gt_invalid": "1: ground truth\ndoes not fit", "fp_too_similar": "2: false positive\nfits as well"}
+REJECTED = ("gt_invalid", "fp_too_similar")  # by the audit
 AUDITED = "passed the audit"
 STAGES = ("mined", AUDITED, "instructed", "became records")
 
@@ -22,7 +22,7 @@ def was_audited(data: RunData) -> bool:
 
 def lost_at(dropped: pd.DataFrame, *, is_audited: bool = True) -> pd.Series:
     """Find the stage (`audit`, `instruct`, `edit`) that lost each dropped failure: the first without a result."""
-    is_audit = is_audited & (dropped["reason"].isin(list(CRITERIA)) | dropped["fp_reason"].isna())
+    is_audit = is_audited & (dropped["reason"].isin(REJECTED) | dropped["fp_reason"].isna())
     stages = np.select([is_audit, dropped["edit_instruction"].isna()], ["audit", "instruct"], "edit")
     return pd.Series(stages, index=dropped.index, dtype=object)
 
@@ -56,22 +56,3 @@ def reasons(data: RunData) -> Finding:
     table["meaning"] = table["reason"].map(REASONS)
     note = "Each dropped failure has one reason; the config dropped holds both."
     return Finding("dropped", "Why failures were dropped", note, table)
-
-
-def audit_shares(data: RunData) -> Finding:
-    """Share of each audit criterion among the rejected failures."""
-    rejected = data.dropped[data.dropped["reason"].isin(list(CRITERIA))]
-    rows = []
-    for direction in DIRECTIONS:
-        found = rejected[rejected["direction"] == direction]["reason"]
-        counts = [int((found == reason).sum()) for reason in CRITERIA]
-        rows.append((data.dataset, direction, *counts, *(n / len(found) if len(found) else np.nan for n in counts)))
-    heads = ["dataset", "direction", *(f"criterion {k}" for k in (1, 2)), *(f"criterion {k}, share" for k in (1, 2))]
-    table = pd.DataFrame(rows, columns=heads)
-    shares = {way: table[table["direction"] == way][heads[4:]].to_numpy(float)[0] for way in DIRECTIONS}
-    figure = share_bars(list(CRITERIA.values()), shares, "share of rejected failures", height=1.4)
-    note = (
-        "Shares of the failures that the audit rejects; they add up to 100% per direction. Where both criteria "
-        "reject, the first counts."
-    )
-    return Finding("audit", "What the audit rejects", note, table, figure)

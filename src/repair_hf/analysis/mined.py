@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 
-from repair_hf.analysis.charts import COLOURS, NAMES, chart
 from repair_hf.analysis.record_sample import RecordSample, shares
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
@@ -84,7 +83,7 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed:
 
 def mined_findings(mined: Mined) -> list[Finding]:
     """Collect what a report on mined failures shows."""
-    return [questions(mined), _outranked(mined), _ahead(mined), _margins(mined)]
+    return [questions(mined), _outranked(mined), _ahead(mined)]
 
 
 def questions(mined: Mined) -> Finding:
@@ -143,24 +142,6 @@ def _ahead(mined: Mined) -> Finding:
     table = pd.DataFrame(rows, columns=["direction", "false positives ahead", "queries", "share"])
     note = "Few ahead: near misses, which a repair corrects. Many ahead: the model or the annotation is far off."
     return Finding("ahead", "Queries by their number of false positives", note, table)
-
-
-def _margins(mined: Mined) -> Finding:
-    rows, best = [], {}
-    for way, table in mined.table.groupby("direction"):
-        best[way] = table.loc[table.groupby("q")["fp_rank"].idxmin(), "margin"].to_numpy()
-        quartiles = np.percentile(best[way], [5, 25, 50, 75, 95]).tolist()
-        rows.append((way, len(best[way]), *quartiles, float(np.mean(np.abs(best[way]) < TIE))))
-    heads = ["direction", "queries", "5%", "25%", "median", "75%", "95%", f"within {TIE:g}"]
-    with chart(1.7, columns=len(best)) as (figure, panels):
-        for axes, (way, found) in zip(np.atleast_1d(panels), best.items(), strict=True):
-            axes.hist(found, 40, color=COLOURS[way])
-            axes.axvline(0, color="black", lw=0.9, ls=":")
-            axes.set_title(NAMES[way], loc="left", fontsize=7)
-            axes.set_xlabel("cos(q, fp) − cos(q, gt)", fontsize=7)
-            axes.set_yticks([])
-    note = "Of each query, the cosine of its best false positive minus that of its ground truth; above 0 it is missed."
-    return Finding("margins", "Margins", note, pd.DataFrame(rows, columns=heads), figure, mined.table)
 
 
 def _image_cosines(mined: Mined) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
-from repair_hf.analysis.typesetting import Run, compare
+from repair_hf.analysis.word_diff import Run, compare
 from repair_hf.records.columns import MODALITIES, REASONS
 
 FEW_COLOURS = 4096  # a drawing has fewer; lossless compression is smaller for it

@@ -6,34 +6,25 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+from repair_hf.analysis.canvas import LINE, WIDTH, Box, caption, fill, fit, page, show, wrap, write
 from repair_hf.analysis.charts import CARD, INK, MUTED, PAPER, ROLES, RULE
 from repair_hf.analysis.example_grid import ExampleGrid, right_answers
 from repair_hf.analysis.record_sample import ROLE_NAMES, RecordSample
-from repair_hf.analysis.sheet import WIDTH, Box, Sheet, open_sheet
-from repair_hf.analysis.typesetting import (
-    LEADING,
-    Run,
-    Word,
-    compare,
-    fit_lines,
-    line_width,
-    marked_words,
-    set_lines,
-    words,
-)
+from repair_hf.analysis.word_diff import Run, compare
 from repair_hf.records.columns import MODALITIES, REASONS
 from repair_hf.runtime.options import UserError
 
 # Lengths and font sizes are in points.
 MARGIN, PAD, GAP = 10, 7, 9
-SMALL, NOTE, LABEL, TITLE = 5.6, 6.2, 6.8, 11.5
+SMALL, NOTE, LABEL, HEADLINE, TITLE = 5.6, 6.2, 6.8, 10, 11.5
 HEAD, TALL = 19, 82  # a cell's label, and its image or caption
 NOTE_INDENT = 46
-CHANGED = 0.1  # of the range of a colour channel; smaller differences are noise of the image codec
 COLUMN, ROW, CAPTIONS = 52, 44, 128  # a grid's column and row, and the width of its captions
+CHANGED = 0.1  # of the range of a color channel; smaller differences are noise of the image codec
 IMAGE_SLOTS = ("anchor", "fits the 2nd caption", "false positive")
 TEXT_SLOTS = ("anchor", "false positive", "fits the 3rd image")
 
@@ -42,28 +33,26 @@ def contact_sheet(sample: RecordSample) -> Figure:
     """Draw records side by side: query, ground truth, false positive, edit; or why there is no edit."""
     bar, band = 32, 30
     width = WIDTH - 2 * MARGIN - 2 * PAD
-    cards = {id(row): 2 * PAD + HEAD + TALL + _notes_height(row, width, most=2) for row in sample.rows}
+    cards = {id(row): 2 * PAD + HEAD + TALL + _notes_height(row, width, most=3) for row in sample.rows}
     height = bar + band * len(sample.sections) + sum(cards.values()) + 6 * len(cards) + MARGIN
-    with open_sheet(height, PAPER) as sheet:
-        sheet.fill((0, 0, WIDTH, bar), INK)
-        title = words(sample.title, "white", bold=True)
-        sheet.write(MARGIN, 9, [title], TITLE)
-        room = WIDTH - 3 * MARGIN - line_width(title, TITLE)
-        sheet.write_right(WIDTH - MARGIN, 13, set_lines(words(sample.provenance, RULE), NOTE, room, 1)[0], NOTE)
+    with page(height, PAPER) as (figure, axes):
+        fill(axes, (0, 0, WIDTH, bar), INK)
+        write(axes, MARGIN, 9, sample.title, TITLE, "white", weight="bold")
+        models = wrap(sample.provenance, NOTE, WIDTH / 2, 1)[0]
+        write(axes, WIDTH - MARGIN, 12, models, NOTE, RULE, ha="right")
         y: float = bar
         for name, meaning, count, rows in sample.sections:
-            headline = words(name, bold=True)
-            sheet.write(MARGIN, y + 12, [headline], 10)
-            sheet.write(MARGIN + line_width(headline, 10) + 8, y + 14.5, [words(meaning, MUTED)], 7)
-            sheet.write_right(WIDTH - MARGIN, y + 14.5, words(count, MUTED), 7)
+            write(axes, MARGIN, y + 12, name, HEADLINE, weight="bold")
+            write(axes, MARGIN + 80, y + 14, meaning, 7, MUTED)
+            write(axes, WIDTH - MARGIN, y + 14, count, 7, MUTED, ha="right")
             y += band
             for row in rows:
-                sheet.fill((MARGIN, y, WIDTH - 2 * MARGIN, cards[id(row)]), CARD, edge=RULE)
+                fill(axes, (MARGIN, y, WIDTH - 2 * MARGIN, cards[id(row)]), CARD, edge=RULE)
                 left, top = MARGIN + PAD, y + PAD
-                _cells(sheet, row, _side_by_side(left, top, width, 4))
-                _notes(sheet, left, top + HEAD + TALL, row, width, most=2)
+                _cells(axes, row, _side_by_side(left, top, width, 4, TALL))
+                _notes(axes, left, top + HEAD + TALL, row, width, most=3)
                 y += cards[id(row)] + 6
-    return sheet.figure
+    return figure
 
 
 def case_figure(record: dict[str, Any]) -> Figure:
@@ -75,26 +64,22 @@ def case_figure(record: dict[str, Any]) -> Figure:
     kinds = MODALITIES[record["direction"]]
     if lacking := [role for role, kind in kinds.items() if kind == "image" and record[f"{role}_image"] is None]:
         raise UserError(f"Record {record['record_id']} lacks the image of {', '.join(lacking)}; give --pairs.")
-    width = WIDTH - 2 * MARGIN
-    tall = TALL if record["direction"] == "t2i" else 130
-    with open_sheet(2 * MARGIN + HEAD + tall + _notes_height(record, width, most=99)) as sheet:
-        if record["direction"] == "t2i":
-            *boxes, last = _side_by_side(MARGIN, MARGIN, width, 5)
+    width, is_image = WIDTH - 2 * MARGIN, record["direction"] == "t2i"
+    tall = TALL if is_image else 1.4 * TALL
+    with page(2 * MARGIN + HEAD + tall + _notes_height(record, width, most=99)) as (figure, axes):
+        boxes = _side_by_side(MARGIN, MARGIN, width, 5 if is_image else 4, tall)
+        _cells(axes, record, boxes[:4])
+        if is_image:
             heat = changed_pixels(record["fp_image"], record["edit_image"])
-            share = f"{np.mean(heat > CHANGED):.0%} of the image"
-            content = _label(sheet, last, words("changed pixels", bold=True), share)
-            sheet.show(content, _coloured(heat, "inferno"), Image.Resampling.NEAREST)
-        else:
-            left, step = 135, (HEAD + tall) / 3
-            beside = [(left, MARGIN + step * k, WIDTH - MARGIN - left, step - 4) for k in range(3)]
-            boxes = [(MARGIN, MARGIN, left - MARGIN - GAP, HEAD + tall - 4), *beside]
-        _cells(sheet, record, boxes)
-        _notes(sheet, MARGIN, MARGIN + HEAD + tall, record, width, most=99)
-    return sheet.figure
+            content = _label(axes, boxes[4], "changed pixels", INK, f"{np.mean(heat > CHANGED):.0%} of the image")
+            colors = matplotlib.colormaps["inferno"](heat, bytes=True)[..., :3]
+            show(axes, content, Image.fromarray(colors), "nearest")
+        _notes(axes, MARGIN, MARGIN + HEAD + tall, record, width, most=99)
+    return figure
 
 
 def changed_pixels(before: Image.Image, after: Image.Image) -> np.ndarray:
-    """How far each pixel's colour moved, from 0 to 1: the largest difference of its three channels.
+    """How far each pixel's color moved, from 0 to 1: the largest difference of its three channels.
 
     Shape:
         Returns (height, width) of `before`; `after` is resized to it.
@@ -116,64 +101,59 @@ def grid_figure(grid: ExampleGrid, before: np.ndarray, after: np.ndarray) -> Fig
             f"{len(grid.images)}, {len(grid.texts)}, {before.shape} and {after.shape}."
         )
     width = WIDTH - 2 * MARGIN
+    legend = (
+        "Cosines; true pairs are framed. ✓: the true pair is the best of its row (caption → image) or column "
+        "(image → caption); a tie counts as wrong."
+    )
     names = {"i2t": "edit of the caption", "t2i": "edit of the image"}
-    notes = [
-        ([words(names[way], bold=True)], set_lines(words(text or "not on record"), NOTE, width, 3))
-        for way, text in grid.instructions.items()
-    ]
-    top = 32 + COLUMN  # upper edge of the matrices
-    height = top + 3 * ROW + 36 + sum((1 + len(lines)) * NOTE * LEADING + 3 for _, lines in notes) + MARGIN
-    both = np.stack([before, after])
-    shades = (both - both.min()) / max(np.ptp(both), 1e-9)  # one scale for both
-    with open_sheet(height) as sheet:
+    notes = [(names[way], wrap(text or "not on record", NOTE, width, 3)) for way, text in grid.instructions.items()]
+    top, step = 32 + COLUMN, NOTE * LINE  # upper edge of the matrices
+    height = top + 3 * ROW + 20 + 2 * step + sum((1 + len(lines)) * step + 3 for _, lines in notes) + MARGIN
+    bounds = float(min(before.min(), after.min())), float(max(before.max(), after.max()))  # one scale for both
+    with page(height) as (figure, axes):
         for row, (text, slot) in enumerate(zip(grid.texts, TEXT_SLOTS, strict=True)):
-            upper = top + row * ROW
-            sheet.write(MARGIN, upper, [_slot(slot)], NOTE)
-            lines, size = fit_lines(words(text), (7.5, 6.5, 5.5), CAPTIONS, ROW - 12)
-            sheet.write(MARGIN, upper + 9, lines, size)
+            write(axes, MARGIN, top + row * ROW, slot, NOTE, _slot_color(slot), weight="bold")
+            lines, size = fit(text, (7.5, 6.5, 5.5), CAPTIONS, ROW - 12)
+            write(axes, MARGIN, top + row * ROW + 9, lines, size)
         panel = 3 * COLUMN + 16
         left = WIDTH - MARGIN - 2 * panel - GAP
-        _panel(sheet, left, "before training", grid, before, shades[0])
-        _panel(sheet, left + panel + GAP, "after training", grid, after, shades[1])
-        legend = (
-            "Cosines; true pairs are framed. ✓: the true pair is the best of its row (caption → image) or column "
-            "(image → caption); a tie counts as wrong."
-        )
-        y = sheet.write(MARGIN, top + 3 * ROW + 18, set_lines(words(legend, MUTED), NOTE, width, 2), NOTE) + 3
+        _panel(axes, left, "before training", grid, before, bounds)
+        _panel(axes, left + panel + GAP, "after training", grid, after, bounds)
+        y = write(axes, MARGIN, top + 3 * ROW + 18, wrap(legend, NOTE, width, 2), NOTE, MUTED) + 3
         for name, lines in notes:
-            y = sheet.write(MARGIN, sheet.write(MARGIN, y, name, NOTE), lines, NOTE) + 3
-    return sheet.figure
+            y = write(axes, MARGIN, write(axes, MARGIN, y, name, NOTE, weight="bold"), lines, NOTE) + 3
+    return figure
 
 
-def _side_by_side(left: float, top: float, width: float, count: int) -> list[Box]:
+def _side_by_side(left: float, top: float, width: float, count: int, tall: float) -> list[Box]:
     cell = (width - GAP * (count - 1)) / count
-    return [(left + place * (cell + GAP), top, cell, HEAD + TALL - 4) for place in range(count)]
+    return [(left + place * (cell + GAP), top, cell, HEAD + tall - 4) for place in range(count)]
 
 
-def _cells(sheet: Sheet, row: dict[str, Any], boxes: list[Box]) -> None:
+def _cells(axes: Axes, row: dict[str, Any], boxes: list[Box]) -> None:
     """Draw query, ground truth, false positive and edit of a row, each into a box."""
     kinds = MODALITIES[row["direction"]]
     texts: dict[str, list[Run]] = {role: [("same", row.get(f"{role}_text") or "")] for role in kinds}
     if kinds["edit"] == "text" and "reason" not in row:
         texts["fp"], texts["edit"] = compare(row["fp_text"], row["edit_text"])
     for (role, name), box in zip(ROLE_NAMES.items(), boxes, strict=True):
-        content = _label(sheet, box, words(name, ROLES[role], bold=True), _aside(row, role))
+        content = _label(axes, box, name, ROLES[role], _aside(row, role))
         if role == "edit" and "reason" in row:
-            sheet.caption(content, words(f"none: {row['detail'] or REASONS[row['reason']]}", MUTED), RULE)
+            caption(axes, content, [("same", f"none: {row['detail'] or REASONS[row['reason']]}")], RULE)
         elif kinds[role] == "text":
-            sheet.caption(content, marked_words(texts[role]), ROLES[role])
+            caption(axes, content, texts[role], ROLES[role])
         elif (image := row.get(f"{role}_image")) is None:
-            sheet.caption(content, words(f"left out of these records: {row.get(f'{role}_id')}", MUTED), RULE)
+            caption(axes, content, [("same", f"left out of these records: {row.get(f'{role}_id')}")], RULE)
         else:
-            sheet.fill(content, PAPER)
-            sheet.show(content, image)
+            fill(axes, content, PAPER)
+            show(axes, content, image)
 
 
-def _label(sheet: Sheet, box: Box, name: list[Word], aside: str) -> Box:
+def _label(axes: Axes, box: Box, name: str, color: str, aside: str) -> Box:
     """Write a cell's label, and return the rest of its box."""
     x, y, width, height = box
-    sheet.write(x, y, [name], LABEL)
-    sheet.write(x, y + 9, set_lines(words(aside, MUTED), SMALL, width, 1), SMALL)
+    write(axes, x, y, name, LABEL, color, weight="bold")
+    write(axes, x, y + 9, wrap(aside, SMALL, width, 1)[0], SMALL, MUTED)
     return x, y + HEAD, width, height - HEAD
 
 
@@ -181,7 +161,7 @@ def _aside(row: dict[str, Any], role: str) -> str:
     if role == "q":
         return str(row["q_id"])
     if role == "edit":
-        return row["reason"] if "reason" in row else f"cos to the false positive {_number(row['edit_similarity'])}"
+        return row["reason"] if "reason" in row else f"cos to false positive {_number(row['edit_similarity'])}"
     best = "best " if role == "gt" and row["direction"] == "i2t" else ""  # the best caption may not be the shown one
     return f"{best}rank {row[f'{role}_rank']} · cos {_number(row[f'{role}_score'])}"
 
@@ -190,59 +170,52 @@ def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 
-def _note_lines(row: dict[str, Any], width: float, most: int) -> dict[str, list[list[Word]]]:
+def _note_lines(row: dict[str, Any], width: float, most: int) -> dict[str, list[str]]:
     notes = {"audit": row["fp_reason"], "instruction": row["edit_instruction"]}
-    return {
-        name: set_lines(words(text or "not on record"), NOTE, width - NOTE_INDENT, most)
-        for name, text in notes.items()
-    }
+    return {name: wrap(text or "not on record", NOTE, width - NOTE_INDENT, most) for name, text in notes.items()}
 
 
 def _notes_height(row: dict[str, Any], width: float, most: int) -> float:
-    return sum(len(lines) * NOTE * LEADING + 2 for lines in _note_lines(row, width, most).values())
+    return sum(len(lines) * NOTE * LINE + 2 for lines in _note_lines(row, width, most).values())
 
 
-def _notes(sheet: Sheet, x: float, y: float, row: dict[str, Any], width: float, most: int) -> None:
+def _notes(axes: Axes, x: float, y: float, row: dict[str, Any], width: float, most: int) -> None:
     for name, lines in _note_lines(row, width, most).items():
-        sheet.write(x, y, [words(name, MUTED)], NOTE)
-        y = sheet.write(x + NOTE_INDENT, y, lines, NOTE) + 2
+        write(axes, x, y, name, NOTE, MUTED)
+        y = write(axes, x + NOTE_INDENT, y, lines, NOTE) + 2
 
 
-def _panel(sheet: Sheet, left: float, name: str, grid: ExampleGrid, cosines: np.ndarray, shades: np.ndarray) -> None:
+def _panel(
+    axes: Axes, left: float, name: str, grid: ExampleGrid, cosines: np.ndarray, bounds: tuple[float, float]
+) -> None:
     """Draw one matrix below its images, with a mark for each answer: captions at the right, images at the foot."""
     by_text, by_image = right_answers(cosines)
-    sheet.write(left, 5, [words(name, bold=True)], 8.5)
-    sheet.write_right(left + 3 * COLUMN, 6.5, words(f"{by_text.sum() + by_image.sum()} of 6 right", MUTED), 6.5)
+    top, (low, high) = 32 + COLUMN, bounds
+    write(axes, left, 5, name, 8.5, weight="bold")
+    score = f"{by_text.sum() + by_image.sum()} of 6 right"
+    write(axes, left + 3 * COLUMN, 6.5, score, 6.5, MUTED, ha="right")
     for column, (image, slot) in enumerate(zip(grid.images, IMAGE_SLOTS, strict=True)):
         x = left + column * COLUMN
-        sheet.show((x + 2, 19, COLUMN - 4, COLUMN - 2), image)
-        sheet.write(x + (COLUMN - line_width(_slot(slot), 4.6)) / 2, COLUMN + 21, [_slot(slot)], 4.6)
-    top = 32 + COLUMN
+        show(axes, (x + 2, 19, COLUMN - 4, COLUMN - 2), image)
+        write(axes, x + COLUMN / 2, COLUMN + 21, slot, 4.6, _slot_color(slot), weight="bold", ha="center")
     for row, column in np.ndindex(3, 3):
-        box = (left + column * COLUMN + 0.7, top + row * ROW + 0.7, COLUMN - 1.4, ROW - 1.4)
-        _matrix_cell(sheet, box, float(cosines[row, column]), float(shades[row, column]), is_true=row == column)
+        x, y, value = left + column * COLUMN, top + row * ROW, float(cosines[row, column])
+        shade = (value - low) / max(high - low, 1e-9)
+        ink, is_true = "white" if shade < 0.55 else "black", row == column
+        fill(axes, (x + 0.7, y + 0.7, COLUMN - 1.4, ROW - 1.4), matplotlib.colormaps["cividis"](shade))
+        if is_true:
+            fill(axes, (x + 2.7, y + 2.7, COLUMN - 5.4, ROW - 5.4), "none", edge=ink)
+        weight = "bold" if is_true else "normal"
+        write(axes, x + COLUMN / 2, y + ROW / 2 - 5, f"{value:.3f}", 9, ink, weight=weight, ha="center")
     for place in range(3):
-        sheet.write(left + 3 * COLUMN + 4, top + place * ROW + ROW / 2 - 6, [[_mark(by_text[place])]], 9)
-        sheet.write(left + place * COLUMN + COLUMN / 2 - 4, top + 3 * ROW + 3, [[_mark(by_image[place])]], 9)
+        _mark(axes, left + 3 * COLUMN + 8, top + place * ROW + ROW / 2 - 5, by_text[place])
+        _mark(axes, left + place * COLUMN + COLUMN / 2, top + 3 * ROW + 3, by_image[place])
 
 
-def _matrix_cell(sheet: Sheet, box: Box, cosine: float, shade: float, *, is_true: bool) -> None:
-    x, y, width, height = box
-    ink = "white" if shade < 0.55 else "black"
-    sheet.fill(box, matplotlib.colormaps["cividis"](shade))
-    if is_true:
-        sheet.fill((x + 2, y + 2, width - 4, height - 4), "none", edge=ink)
-    value = words(f"{cosine:.3f}", ink, bold=is_true)
-    sheet.write(x + (width - line_width(value, 9)) / 2, y + height / 2 - 6, [value], 9)
+def _slot_color(name: str) -> str:
+    return ROLES["fp"] if name == "false positive" else MUTED
 
 
-def _slot(name: str) -> list[Word]:
-    return words(name, ROLES["fp"] if name == "false positive" else MUTED, bold=True)
-
-
-def _mark(is_right: bool) -> Word:
-    return Word("✓", ROLES["gt"], bold=True) if is_right else Word("✗", ROLES["fp"], bold=True)
-
-
-def _coloured(values: np.ndarray, colours: str) -> Image.Image:
-    return Image.fromarray((255 * matplotlib.colormaps[colours](values)[..., :3]).round().astype(np.uint8))
+def _mark(axes: Axes, x: float, y: float, is_right: bool) -> None:
+    sign, role = ("✓", "gt") if is_right else ("✗", "fp")
+    write(axes, x, y, sign, 9, ROLES[role], weight="bold", ha="center")

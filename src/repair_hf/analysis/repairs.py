@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from matplotlib.figure import Figure
 
 from repair_hf.analysis.charts import COLOURS, NAMES, chart
-from repair_hf.analysis.errors import typed
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.rounds import round_rows
 from repair_hf.analysis.run_data import RunData
@@ -75,41 +73,23 @@ def recall_changes(ranks: Mapping[str, tuple[pa.Table, pa.Table]]) -> pd.DataFra
     return pd.DataFrame(rows, columns=["model", "direction", "before", "after", "change", "low", "high"])
 
 
-def rank_findings(data: RunData) -> list[Finding]:
+def rank_finding(data: RunData) -> Finding:
     """How training changed the rank of each query."""
     queries = find_queries(data.root)
     if queries is None:
         note = (
             "This folder holds no ranks of two models. `repair-hf evaluate BASE TRAINED --output` a folder below it "
-            "writes them; on the repaired split, queries are also counted by error type."
+            "writes them."
         )
-        return [Finding("ranks", "Ranks before and after", note)]
-    table = _changes(queries, ["model", "direction"])
+        return Finding("ranks", "Ranks before and after", note)
+    counts = queries.groupby(["model", "direction"], sort=False)["change"].value_counts().unstack(fill_value=0)
+    counts = counts.reindex(columns=CHANGES, fill_value=0)
+    table = counts.assign(queries=counts.sum(axis=1)).reset_index()[["model", "direction", "queries", *CHANGES]]
     note = (
         "repaired: first only after training; broken: first only before; improved, worsened: first neither before nor "
-        "after. The chart shows the queries of the last model by both ranks; darker means more."
+        "after."
     )
-    last = queries[queries["model"] == queries["model"].iloc[-1]]
-    found = [Finding("ranks", "Ranks before and after", note, table, _rank_map(last), queries)]
-    by_error = changes_by_error(queries, typed(data.kept, data.labels()))
-    if by_error is None:
-        note = (
-            "The evaluated queries have no records, so their error types are unknown. Evaluate on the repaired split."
-        )
-        return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", note)]
-    note = "Queries of the records, by the error types of their false positives; a query counts for each type."
-    return [*found, Finding("ranks_by_error", "Repaired and broken, by error type", note, by_error)]
-
-
-def changes_by_error(queries: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame | None:
-    """Count repaired and broken queries of records, by error type.
-
-    Returns:
-        `model`, `direction`, `error`, `queries`, the share of each change; None if no query of a record was evaluated.
-    """
-    kinds = records.explode("error_types")[["direction", "q_id", "error_types"]].drop_duplicates()
-    joined = queries.merge(kinds.rename(columns={"error_types": "error"}), on=["direction", "q_id"])
-    return None if joined.empty else _changes(joined, ["model", "direction", "error"])
+    return Finding("ranks", "Ranks before and after", note, table, data=queries)
 
 
 def round_finding(root: Path | None) -> Finding | None:
@@ -130,27 +110,3 @@ def round_finding(root: Path | None) -> Finding | None:
         axes.legend(fontsize=7)
     why = f"Measured on the split `{history['split']}`; stopped {history['stopped']}."
     return Finding("rounds", "Round by round", why, pd.DataFrame(rows, columns=heads), figure)
-
-
-def _changes(queries: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    counts = queries.groupby(by, sort=False)["change"].value_counts().unstack(fill_value=0)
-    counts = counts.reindex(columns=CHANGES, fill_value=0)
-    shares = counts.div(counts.sum(axis=1), axis=0)
-    return shares.assign(queries=counts.sum(axis=1)).reset_index()[[*by, "queries", *CHANGES]]
-
-
-def _rank_map(queries: pd.DataFrame) -> Figure:
-    """Histogram of rank before and rank now, a panel per direction, in logarithmic cells."""
-    with chart(1.9, columns=2) as (figure, panels):
-        most = max(queries["before_rank"].max(), queries["rank"].max(), 10)
-        edges = np.unique(np.geomspace(1, most + 1, 28).astype(int))
-        for axes, direction in zip(panels, DIRECTIONS[::-1], strict=True):
-            of_way = queries[queries["direction"] == direction]
-            counts, *_ = np.histogram2d(of_way["before_rank"], of_way["rank"], [edges, edges])
-            shown = np.ma.masked_equal(counts.T, 0)
-            axes.pcolormesh(edges, edges, shown, cmap="cividis_r", norm="log" if shown.count() else None, lw=0)
-            axes.plot([1, most], [1, most], color="#d55e00", lw=0.8)
-            axes.set(xscale="log", yscale="log", xlabel="rank before", ylabel="rank now", aspect="equal")
-            axes.set_title(NAMES[direction], loc="left", fontsize=7)
-            axes.grid(False)
-    return figure

@@ -15,6 +15,7 @@ from repair_hf.analysis import charts
 from repair_hf.analysis.pages import card, render
 from repair_hf.analysis.record_sample import sample_records
 from repair_hf.analysis.run_data import RunData
+from repair_hf.analysis.tables import cell
 from repair_hf.runtime.run_folder import write_atomically
 
 SAMPLES = 12  # records on the page
@@ -79,14 +80,13 @@ def write_findings(
 
 
 def _section(finding: Finding, picture: bytes | None) -> dict[str, Any]:
-    table = pd.DataFrame() if finding.table is None else finding.table
-    rows = [[cell(value) for value in row] for row in table.head(SHOWN).itertuples(index=False)]
+    heads, *rows = cells(finding)
     return {
         "finding": finding,
         "picture": None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
-        "heads": list(table.columns),
-        "rows": rows,
-        "left": max(len(table) - SHOWN, 0),
+        "heads": heads,
+        "rows": rows[:SHOWN],
+        "left": max(len(rows) - SHOWN, 0),
     }
 
 
@@ -94,12 +94,3 @@ def cells(finding: Finding) -> list[list[str]]:
     """Return the heads and the rows of a finding's table, formatted."""
     table = pd.DataFrame() if finding.table is None else finding.table
     return [list(table.columns), *([cell(value) for value in row] for row in table.itertuples(index=False))]
-
-
-def cell(value: object) -> str:
-    """Format a value of a table."""
-    if value is None or (isinstance(value, float) and pd.isna(value)):
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) > 1 else f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,15 +1,14 @@
-"""All findings of a run: funnel, judgements, costs, error types, distributions, training pairs, ranks, rounds."""
+"""All findings of a run: failures, edits, costs, repairs, people."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from repair_hf.analysis.costs import PAID_HEADS, paid_rows
-from repair_hf.analysis.distributions import candidates, distributions
-from repair_hf.analysis.errors import error_findings
-from repair_hf.analysis.funnel import audit_shares, funnel, reasons
+from repair_hf.analysis.errors import error_finding
+from repair_hf.analysis.funnel import funnel, reasons
 from repair_hf.analysis.people.findings import people_findings
-from repair_hf.analysis.repairs import rank_findings, round_finding
+from repair_hf.analysis.repairs import rank_finding, round_finding
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
@@ -18,20 +17,17 @@ from repair_hf.training.fills import Edits
 
 
 def run_findings(data: RunData, pairs: Pairs | None = None) -> list[Finding]:
-    """Collect the findings of a run, in the order of its stages; `pairs` are those of its options by default."""
+    """Collect the findings of a run; `pairs` are those of its options by default."""
     rounds = round_finding(data.root)
     return [
         funnel(data),
         reasons(data),
-        audit_shares(data),
-        *people_findings(list(data.folders)),
+        error_finding(data),
         _costs(data),
-        *error_findings(data),
-        candidates(data),
-        *distributions(data),
         _training_pairs(data, pairs),
-        *rank_findings(data),
+        rank_finding(data),
         *([] if rounds is None else [rounds]),
+        *people_findings(list(data.folders)),
     ]
 
 

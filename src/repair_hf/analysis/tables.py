@@ -1,10 +1,11 @@
-"""Tables of metrics: methods side by side, and models with confidence intervals.
+"""Tables for a terminal and in Markdown: of any rows, of metrics by method, and of models with confidence intervals.
 
-Shares are percent with one decimal, MRR has three decimals.
+In tables of metrics, shares are percent with one decimal, MRR has three decimals.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +49,8 @@ def metrics_table(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Ta
         name = "sec" if head == "seconds" else head.replace(" ", "\n")
         table.add_column(name, justify="right" if column else "left", overflow="fold", no_wrap=not column)
     for cells in body:
-        table.add_row(*(cell.replace(" ±", "\n±") for cell in cells))
-    return table, markdown(heads, body, footer)
+        table.add_row(*(text.replace(" ±", "\n±") for text in cells))
+    return table, markdown(heads, body, footer=footer)
 
 
 def _metric_names(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
@@ -95,14 +96,25 @@ def terminal_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, label
     return table
 
 
-def markdown(heads: list[str], body: list[list[str]], footer: str = "") -> str:
-    """Write a table in Markdown, with aligned columns and a footer."""
-    lines = [[cell.replace("|", r"\|") for cell in cells] for cells in (heads, *body)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in lines]
-    rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
-    rows = [f"| {' | '.join(cells)} |" for cells in (aligned[0], rule, *aligned[1:])]
-    return "\n".join([*rows, "", footer]).rstrip()
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1, footer: str = "") -> str:
+    """Write a table in Markdown, with words in the first `labels` columns. Put untrusted text through `code` first."""
+    rule = ["---" if place < labels else "---:" for place in range(len(heads))]
+    lines = [heads, rule, *([cell(value) for value in row] for row in rows)]
+    body = [f"| {' | '.join(map(_in_one_cell, line))} |" for line in lines]
+    return "\n".join([*body, "", footer]).rstrip()
+
+
+def _in_one_cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")  # a bar ends a cell even inside a code span
+
+
+def cell(value: object) -> str:
+    """Format a value of a table."""
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return NONE
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) > 1 else f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -178,5 +190,5 @@ def _intervals(heads: list[str], rows: Mapping[str, list[str]]) -> Table:
     is_wide = sum(widths) > WIDTH
     return terminal_table(
         heads,
-        ([name, *(cell.replace(" [", "\n[") if is_wide else cell for cell in cells)] for name, cells in rows.items()),
+        ([name, *(text.replace(" [", "\n[") if is_wide else text for text in cells)] for name, cells in rows.items()),
     )

@@ -11,10 +11,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from repair_hf.analysis.tables import SIDES, interval_cells, label, metrics_table
+from repair_hf.analysis.tables import SIDES, interval_cells, label, markdown, metrics_table
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.comparison import short_names
-from repair_hf.hub.markdown import code, table, without_folders
+from repair_hf.hub.markdown import code, without_folders
 from repair_hf.hub.rendering import Stage
 from repair_hf.runtime.options import UserError
 
@@ -114,7 +114,7 @@ def _compositional(runs: Mapping[str, Stage]) -> str:
         return ""
     counts = {key: value for metrics in measured.values() for key, value in metrics.items() if key.endswith(CASES)}
     cases = ", ".join(f"{count:,} of {key.removesuffix(CASES)}" for key, count in counts.items())
-    rows = table(("%", *measured), [(label(name), *cells) for name, cells in found.items()])
+    rows = markdown(("%", *measured), [(label(name), *cells) for name, cells in found.items()])
     return f"{rows}\n\nCases: {cases}."
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-NONE = "–"
+from repair_hf.analysis.tables import NONE
+
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # Unicode categories of characters that a page hides
 
 
@@ -25,35 +25,14 @@ def code(text: Any) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return `text` as a fenced block, with a fence that the text cannot close."""
-    fence = "`" * max(_longest_run(text) + 1, 3)
-    body = "\n".join("".join(map(_seen, line)) for line in text.splitlines())
-    return f"{fence}{language}\n{body}\n{fence}"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, labels: int = 1) -> str:
-    """Write a table, with words in the first `labels` columns. Put untrusted text through `code` first."""
-    rule = ["---" if place < labels else "---:" for place in range(len(heads))]
-    lines = [[head.replace("|", r"\|") for head in heads], rule, *(map(_cell, cells) for cells in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def without_folders(value: Any) -> Any:
-    """Shorten absolute paths, also in a list, to their last part: folders of a machine are private."""
+    """Shorten absolute paths, also in lists and dicts, to their last part: folders of a machine are private."""
     if isinstance(value, list):
         return [without_folders(each) for each in value]
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
     is_path = isinstance(value, str) and PurePath(value).is_absolute()
     return f"…/{PurePath(value).name}" if is_path else value
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == "":
-        return NONE
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    text = f"{value:,}" if isinstance(value, int) else value
-    return text.replace("|", r"\|").replace("\n", " ")  # a bar ends the cell even inside a code span
 
 
 def _seen(letter: str) -> str:

@@ -10,19 +10,10 @@ from huggingface_hub import ModelCardData
 
 from repair_hf.analysis.tables import SIDES, label
 from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations, uses_records
-from repair_hf.hub.markdown import code, table, without_folders
+from repair_hf.hub.markdown import code
 from repair_hf.hub.rendering import TAGS, Stage, render
-from repair_hf.runtime.options import PairsOptions, StageOptions, neutral_names
 from repair_hf.runtime.own_files import read_json
-from repair_hf.training.config import RepairConfig, default_arguments
-from repair_hf.training.options import TrainOptions
 
-BESIDE = {
-    "anchors": "training captions",
-    "beside_2": "with two pairs from records beside them",
-    "beside_1": "with one",
-    "beside_0": "with none",
-}
 SENTENCE_TRANSFORMERS = """from PIL import Image
 from sentence_transformers import SentenceTransformer
 
@@ -43,8 +34,6 @@ with torch.no_grad():
     images = model.encode_image(preprocess(Image.open("photo.jpg"))[None], normalize=True)
     texts = model.encode_text(tokenizer(["a dog on a beach", "two cats on a sofa"]), normalize=True)
 print((model.logit_scale.exp() * images @ texts.T).softmax(-1))"""
-
-KINDS = (PairsOptions, StageOptions, TrainOptions, RepairConfig)  # dataclasses of the options of a training
 
 
 def model_card(
@@ -81,13 +70,10 @@ def model_card(
         "model_type": model_type,
         "sentence_transformers": SENTENCE_TRANSFORMERS.format(repo=repo),
         "open_clip": OPEN_CLIP.format(repo=repo) if has_open_clip else "",
-        "hyperparameters": _hyperparameters(options),
-        "no_hyperparameters": "None." if options else "Unknown.",
-        "curve": _curve(stage.folder / "trainer_state.json"),
         "seed": options.get("seed", "unknown"),
         "licence": license,
     }
-    values |= evaluation_values(runs) | _training(stage, has_records) | stage.making(KINDS, default_arguments())
+    values |= evaluation_values(runs) | _training(stage, has_records)
     return render("model_card", _header(stage, repo, runs, license, "peft" if is_adapter else "transformers"), values)
 
 
@@ -106,7 +92,7 @@ def _header(stage: Stage, repo: str, runs: Mapping[str, Stage], license: str | N
 
 def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     """Values of the template that describe the training."""
-    summary, report = stage.summary, stage.summary.get("fill", {})
+    summary = stage.summary
     records = "none" if stage.options else "unknown"
     if has_records:
         records = f"{stage.name_of('records')}, digest {code(stage.options.get('records_digest'))}"
@@ -114,18 +100,12 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
     if "steps" in summary:
         processes = f"{summary['processes']} process{'es' if summary['processes'] > 1 else ''}"
         steps = f"{summary['steps']:,}, on {processes}"
-    rows = [(what, report[name]) for name, what in BESIDE.items() if name in report]
-    reach = summary.get("edits_reachable", {})
-    rows += [
-        (f"edits that training can use, {label}", f"{reach[way]:.1%}") for way, label in SIDES.items() if way in reach
-    ]
     return {
         "pairs": stage.pairs(),
         "records": records,
         "steps": steps,
         "time": f"{summary['seconds']:,.0f} s" if "seconds" in summary else "unknown",
         "loss": f"{summary['loss']:.4f}" if "loss" in summary else "unknown",
-        "pairs_beside": table(("pairs from records", ""), rows) if has_records and rows else "",
         "validation": _validation(summary),
     }
 
@@ -133,25 +113,3 @@ def _training(stage: Stage, has_records: bool) -> dict[str, str]:
 def _validation(summary: Mapping[str, Any]) -> str:
     names = [f"{side}_{kind}" for side in SIDES for kind in ("R@1", "R@5", "R@10", "MRR")]
     return ", ".join(f"{label(name)} {summary[f'eval_{name}']:.3f}" for name in names if f"eval_{name}" in summary)
-
-
-def _hyperparameters(options: Mapping[str, Any]) -> str:
-    defaults, neutral = default_arguments(), neutral_names(RepairConfig)
-    rows = [
-        (code(name), code(without_folders(value)), code(defaults[name]))
-        for name, value in options.items()
-        if name in defaults and value != defaults[name] and name not in neutral
-    ]
-    return table(("", "here", "default"), rows, labels=3) if rows else ""
-
-
-def _curve(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    lines = [line for line in read_json(path)["log_history"] if "loss_global" in line]
-    heads = [
-        name
-        for name in ("step", "loss", "loss_global", "loss_grid", "logit_scale")
-        if any(name in line for line in lines)
-    ]
-    return table(heads, [[line.get(name) for name in heads] for line in lines], labels=0) if lines else ""

@@ -1,10 +1,9 @@
-"""The card of records: what they are, outcomes of the failures, models and cost, known faults."""
+"""The card of records: what they are, how to load them, samples, outcomes of the failures, models, cost, license."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,32 +18,18 @@ from repair_hf.analysis.errors import error_shares, typed
 from repair_hf.analysis.people.findings import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.run_data import read_labels
-from repair_hf.hub.markdown import code, fenced, table, without_folders
-from repair_hf.hub.rendering import TAGS, Stage, render, two_columns
+from repair_hf.analysis.tables import markdown
+from repair_hf.hub.markdown import code, without_folders
+from repair_hf.hub.rendering import TAGS, Stage, render
 from repair_hf.llm.cost import Usage
 from repair_hf.llm.ledger_file import read_calls
-from repair_hf.llm.prompts import NAMES, Prompts
-from repair_hf.records.columns import DIRECTIONS, DROPPED_COLUMNS, MODALITIES, REASONS, RECORD_COLUMNS, SOURCES
+from repair_hf.records.columns import DIRECTIONS, MODALITIES, REASONS, SOURCES
 from repair_hf.records.dataset import summarize
 from repair_hf.records.images import record_at
-from repair_hf.runtime.options import PairsOptions, StageOptions, UserError
-from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesizeOptions
 
 SAMPLES = 3
 IMAGE_SIDE = 256  # pixels of a sample image's longest side
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-# Options of a synthesis that decide its prompts, as fields of `Prompts`.
-WORDING = {"prompts": "folder", "domain_notes": "notes", "audit": "audit", "always_instruct": "always_instruct"}
-FAULTS = {  # rates in the ids of the toy world's models
-    "keeps_bad": "failures that the audit keeps wrongly at a rate of",
-    "rejects_good": "failures that the audit rejects wrongly at a rate of",
-    "extra": "right facts that the LLM makes wrong at a rate of",
-    "invents": "true captions that are corrected at a rate of",
-    "malformed_rate": "malformed answers at a rate of",
-    "missed": "missed changes at a rate of",
-    "drift": "unrequested changes by the image editor at a rate of",
-    "smear": "a trace of editing in every edited image, of strength",
-}
 
 
 @dataclass(frozen=True)
@@ -73,31 +58,15 @@ def dataset_card(
         "samples": samples,
         "outcomes": _outcomes(records, dropped),
         "error_types": _error_types(records, stage.folder),
-        "similarities": _similarities(records),
         "made_by": _made_by(records),
         "answered_by": _answered_by(stage.folder),
         "cost": _cost(stage.summary),
-        "prompts": _prompts(records, stage),
         "pairs": stage.pairs(),
         "licence": license,
-        "faults": _faults(records),
         "people": sentences_for_card(stage.folder),
-        "columns": _columns(RECORD_COLUMNS),
-        "dropped_columns": _columns({name: DROPPED_COLUMNS[name] for name in ("reason", "detail")}),
     }
     header = _header(stage, Path(data), repo, len(records), license)
-    return RecordsCard(
-        render(
-            "dataset_card",
-            header,
-            values | stage.making((PairsOptions, StageOptions, LLMOptions, EditorOptions, SynthesizeOptions)),
-        ),
-        pictures,
-    )
-
-
-def _columns(columns: Mapping[str, tuple[Any, str]]) -> str:
-    return two_columns("meaning", {code(name): meaning for name, (_, meaning) in columns.items()})
+    return RecordsCard(render("dataset_card", header, values), pictures)
 
 
 def _header(stage: Stage, data: Path, repo: str, count: int, license: str | None) -> DatasetCardData:
@@ -132,7 +101,7 @@ def _samples(records: Dataset) -> tuple[list[dict[str, str]], dict[str, bytes]]:
             else:
                 pictures[name] = _picture(value)
                 cells.append(f"![{ROLE_NAMES[role]}]({name})")
-        samples.append(_description(row) | {"table": table(tuple(ROLE_NAMES.values()), [cells], labels=4)})
+        samples.append(_description(row) | {"table": markdown(tuple(ROLE_NAMES.values()), [cells], labels=4)})
     return samples, pictures
 
 
@@ -174,7 +143,7 @@ def _outcomes(records: Dataset, dropped: Dataset) -> str:
     for name, (meaning, of_ways) in counts.items():
         if any(of_ways) or name == "kept":
             rows.append((name, meaning, *map(_share, of_ways, mined)))
-    return table(("", "", *DIRECTIONS), rows, labels=2)
+    return markdown(("", "", *DIRECTIONS), rows, labels=2)
 
 
 def _share(count: int, total: int) -> str:
@@ -183,7 +152,7 @@ def _share(count: int, total: int) -> str:
 
 def _error_types(records: Dataset, folder: Path) -> str:
     """Share of each error type by direction; the first row counts the records whose types are known."""
-    columns = ["direction", "record_id", "q_id", "edit_similarity", "error_types"]
+    columns = ["direction", "record_id", "error_types"]
     kept = records.select_columns(columns).with_format("arrow")[:].to_pandas()
     known = typed(kept, read_labels([folder]))
     if known.empty:
@@ -192,21 +161,7 @@ def _error_types(records: Dataset, folder: Path) -> str:
     first = ("known for", *(f"{counts.get(way, 0):,} of {totals.get(way, 0):,}" for way in DIRECTIONS))
     shares = error_shares(known).itertuples(index=False)
     rows = [(name, *(None if np.isnan(share) else f"{share:.1%}" for share in of_ways)) for name, *of_ways in shares]
-    return table(("error type", *DIRECTIONS), [first, *rows])
-
-
-def _similarities(records: Dataset) -> str:
-    directions, values = np.array(records["direction"]), np.array(records["edit_similarity"], float)
-    rows = []
-    for way in DIRECTIONS:
-        of_way = values[directions == way]
-        if not len(of_way):
-            continue
-        if np.isnan(of_way).any():
-            rows.append((way, len(of_way), *["unknown"] * 5))
-            continue
-        rows.append((way, len(of_way), *map(float, np.quantile(of_way, (0, 0.25, 0.5, 0.75))), float(of_way.mean())))
-    return table(("", "records", "min", "25%", "median", "75%", "mean"), rows)
+    return markdown(("error type", *DIRECTIONS), [first, *rows])
 
 
 def _made_by(records: Dataset) -> str:
@@ -216,7 +171,7 @@ def _made_by(records: Dataset) -> str:
         for value, count in Counter(records[column]).most_common():
             shown = code(without_folders(value)) if value is not None else "unknown"
             rows.append((what, shown, count))
-    return table(("", "", "records"), rows, labels=2)
+    return markdown(("", "", "records"), rows, labels=2)
 
 
 def _answered_by(folder: Path) -> str:
@@ -237,22 +192,4 @@ def _cost(summary: dict[str, Any]) -> str:
     for use in summary["paid"]:
         numbers = {name: value for name, value in use.items() if name not in ("stage", "direction")}
         paid[use["stage"], use["direction"]] = Usage(**numbers)
-    return table(PAID_HEADS, paid_rows(paid), labels=2)
-
-
-def _prompts(records: Dataset, stage: Stage) -> list[tuple[str, str]]:
-    """The prompts, if those that made the records are still there."""
-    try:
-        given: Any = {field: stage.options[name] for name, field in WORDING.items() if name in stage.options}
-        prompts = Prompts(**given)
-    except UserError:  # the folder was deleted or changed
-        return []
-    if set(records.unique("prompt_digest")) != {prompts.digest()}:
-        return []
-    return [(name, fenced(prompts.text(name), "text")) for name in NAMES]
-
-
-def _faults(records: Dataset) -> str:
-    ids = [name for column in ("llm", "editor") for name in records.unique(column) if str(name).startswith("world")]
-    rates = [rate.split("=", 1) for id in ids for rate in id.partition("?")[2].split("&") if "=" in rate]
-    return ", ".join(f"{FAULTS.get(name, name)} {rate}" for name, rate in rates)
+    return markdown(PAID_HEADS, paid_rows(paid), labels=2)

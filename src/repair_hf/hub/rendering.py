@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from huggingface_hub.repocard_data import CardData
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import Environment, StrictUndefined
 
-from repair_hf.hub.markdown import code, fenced, table, without_folders
-from repair_hf.runtime.options import default_of, neutral_names
+from repair_hf.hub.markdown import code, without_folders
 from repair_hf.runtime.own_files import read_json, read_yaml
 from repair_hf.runtime.redaction import without_secrets
 
@@ -25,31 +24,29 @@ CITATION = """@misc{liu-repair,
   author = {Liu, Siyi and Zhu, Xiaorong and Du, Enjun and Zuo, Xinyu and Duan, Lisheng and Liang, Haijin and
             Ma, Jin and Pu, Junfu and Zhang, Yongqi},
 }"""
+STAGE_FILES = ("config.yaml", "summary.json", "versions.json")
+PRIVATE = ("here", "output", "platform")  # of `versions.json`: they describe the machine
 TAGS = ["repair-hf", "image-text-retrieval", "hard-negatives"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Options, summary, versions and command of a stage; empty where its folder has no such file."""
+    """Options, summary and versions of a stage; empty where its folder has no such file."""
 
     folder: Path
     options: dict[str, Any]
     summary: dict[str, Any]
     versions: dict[str, Any]
-    command: str
 
     @classmethod
     def of(cls, folder: str | Path) -> Stage:
         folder = Path(folder)
-        config, summary, versions, command = (
-            folder / name for name in ("config.yaml", "summary.json", "versions.json", "command.txt")
-        )
+        config, summary, versions = (folder / name for name in STAGE_FILES)
         return cls(
             folder,
             read_yaml(config) if config.is_file() else {},
             read_json(summary) if summary.is_file() else {},
             read_json(versions) if versions.is_file() else {},
-            command.read_text(encoding="utf-8").strip() if command.is_file() else "",
         )
 
     def hub_ids(self, option: str) -> list[str]:
@@ -91,31 +88,17 @@ class Stage:
         is_beside = value.split("/")[0] == output.split("/")[0]  # such as `runs/pairs`, deleted since
         return not is_beside and not Path(value).exists()
 
-    def making(self, kinds: Sequence[type], defaults: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """Command, recipe, versions and citation for both templates.
-
-        The recipe holds the options that decide the result and are not at their defaults; `kinds` declare them.
-        """
-        words = _shown_words(_split(self.command))
-        declared = {each.name: default_of(each) for kind in kinds for each in fields(kind)} | dict(defaults or {})
-        neutral = set().union(*map(neutral_names, kinds))
-        recipe = {
-            name: without_folders(value)
-            for name, value in self.options.items()
-            if name not in neutral
-            and not name.endswith(("_digest", "_fingerprint", "_report"))
-            and value is not None
-            and value != declared.get(name)
+    def files(self) -> dict[str, bytes]:
+        """Config, summary and versions for a repository, without the machine's folders, addresses and keys."""
+        options = {name: value for name, value in self.options.items() if not name.endswith("_base_url")}
+        versions = {name: value for name, value in self.versions.items() if name not in PRIVATE}
+        texts = {
+            "config.yaml": yaml.safe_dump(without_folders(options), sort_keys=False, allow_unicode=True),
+            "summary.json": json.dumps(without_folders(self.summary), indent=2),
+            "versions.json": json.dumps(without_folders(versions), indent=2),
         }
-        packages = self.versions.get("packages", {})
-        own = {"python": self.versions.get("python"), "commit of repair_hf": self.versions.get("commit")}
-        versions = {name: code(version) for name, version in (own | packages).items()}
-        return {
-            "command": fenced(shlex.join(words), "bash") if words else "",
-            "recipe": fenced(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "yaml"),
-            "versions": two_columns("version", versions) if packages else "",
-            "citation": fenced(CITATION, "bibtex"),
-        }
+        parts = zip(texts.items(), (options, self.summary, versions), strict=True)
+        return {name: without_secrets(text).encode() for (name, text), content in parts if content}
 
 
 def template(name: str) -> str:
@@ -124,33 +107,13 @@ def template(name: str) -> str:
 
 
 def render(name: str, card_data: CardData, values: Mapping[str, Any]) -> str:
-    """Fill a template, and hide anything that looks like a key; a missing value is an error.
+    """Fill a template of a card, and hide anything that looks like a key; a missing value is an error.
 
-    Values are Markdown: put untrusted text through `code`, `fenced` or `table` first.
+    Values are Markdown: put untrusted text through `code` first.
     """
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return without_secrets(environment.from_string(template(name)).render(card_data=card_data.to_yaml(), **values))
-
-
-def two_columns(head: str, rows: Mapping[str, str]) -> str:
-    return table(("", head), rows.items(), labels=2)
-
-
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # an open quotation mark in a file edited by hand
-        return command.split()
-
-
-def _shown_words(words: list[str]) -> list[str]:
-    """Remove folders and server addresses from a command."""
-    shown, before = [], ""
-    for word in words:
-        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        is_address = (flag if equals else before).replace("_", "-").endswith("-base-url")
-        shown.append(f"{flag}{equals}{'…' if is_address and value else without_folders(value)}")
-        before = "" if equals else flag
-    return shown
+    return without_secrets(
+        environment.from_string(template(name)).render(card_data=card_data.to_yaml(), citation=CITATION, **values)
+    )

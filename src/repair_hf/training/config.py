@@ -146,8 +146,3 @@ class RepairConfig(Hyperparameters, TrainingArguments):
         neutral = neutral_names(RepairConfig)
         arguments = {name: value for name, value in self.to_dict().items() if name not in neutral}  # type: ignore[no-untyped-call]
         return arguments | {"processes": self.world_size, "mixed_precision": self.mixed_precision}
-
-
-def default_arguments() -> dict[str, Any]:
-    """Return the defaults of training by name, the same on every machine."""
-    return RepairConfig(use_cpu=True).to_dict() | {"use_cpu": False}  # type: ignore[no-untyped-call]

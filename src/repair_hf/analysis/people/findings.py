@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from repair_hf.analysis.charts import chart
 from repair_hf.analysis.people.agreement import (
     annotator_agreement,
     bad_share,
@@ -32,8 +30,7 @@ def people_findings(folders: list[Path]) -> list[Finding]:
         found += _annotators("qc", asked[1], ["verdict"])
     if (asked := _asked(folders, "edits")) is not None:
         table, note = edit_quality(*asked), _bad_note(bad_share(*asked))
-        figure = _criteria_chart(table)
-        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), figure, table))
+        found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), None, table))
         note = "Failure modes of the edits that miss a criterion."
         found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
         found += _annotators("edits", asked[1], list(CRITERIA))
@@ -99,20 +96,3 @@ def _wide(table: pd.DataFrame) -> pd.DataFrame:
 
 def _bracketed(value: float, low: float, high: float) -> str:
     return "–" if pd.isna(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _criteria_chart(table: pd.DataFrame) -> Figure:
-    groups = list(table["group"].unique())
-    with chart(1.9) as (figure, axes):
-        for place, (group, mark) in enumerate(zip(groups, "osD^v<>ph", strict=False)):
-            part = table[table["group"] == group].set_index("criterion").loc[list(CRITERIA)]
-            at = [y + (place - (len(groups) - 1) / 2) * 0.2 for y in range(len(CRITERIA))]
-            spread = [(part["share"] - part["low"]).clip(lower=0), (part["high"] - part["share"]).clip(lower=0)]
-            colour = ("#222222", "#0072b2", "#e69f00", "#009e73", "#cc79a7")[place % 5]
-            axes.errorbar(part["share"], at, xerr=spread, fmt=mark, ms=3.5, lw=1, color=colour, label=group)
-        axes.set_yticks(range(len(CRITERIA)), [name.replace("_", " ") for name in CRITERIA])
-        axes.invert_yaxis()
-        axes.set_xlabel("share of records, 95% interval")
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        figure.legend(loc="outside upper right", ncols=min(len(groups), 4), fontsize=7)
-    return figure

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from repair_hf.analysis.funnel import CRITERIA
+from repair_hf.analysis.funnel import REJECTED
 from repair_hf.analysis.run_data import RunData
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.answers import COLUMNS, ITEMS, PEOPLE, read_items
@@ -53,7 +53,7 @@ def draw(data: RunData, task: Task, *, size: int, seed: int) -> pd.DataFrame:
     pool = kept
     if task == "qc":
         audited = data.dropped[data.dropped["fp_reason"].notna()]
-        dropped = audited.assign(place=-1, accepted=~audited["reason"].isin(list(CRITERIA)), record_id=None)
+        dropped = audited.assign(place=-1, accepted=~audited["reason"].isin(REJECTED), record_id=None)
         pool, strata = pd.concat([kept, dropped], ignore_index=True), ["accepted"]
     if pool.empty:
         raise UserError(f"{data.name} holds nothing that people could judge.")

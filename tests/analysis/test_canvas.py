@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib.font_manager import fontManager
+from matplotlib.offsetbox import TextArea
+from matplotlib.text import Text
+from PIL import Image
+
+from repair_hf.analysis import charts
+from repair_hf.analysis.canvas import EM, WIDTH, caption, fit, page, wrap, write
+from repair_hf.analysis.charts import DPI, ROLES, save
+from repair_hf.analysis.word_diff import compare
+
+TEXT = "Two small dogs\nchase a  ball that rolls down the hill behind the old farmhouse in the evening sun"
+LETTERS = [
+    TEXT,
+    "see https://example.org/a/long/address",
+    "a" * 300,
+    "NOTHING BUT CAPITALS HERE",
+    "犬と遊ぶ二人の子供" * 9,
+]
+
+
+@pytest.mark.parametrize("text", LETTERS)
+@pytest.mark.parametrize("width", [90, 200, 5000])
+def test_lines_hold_every_letter_and_stay_in_the_box(text, width):
+    lines = wrap(text, 18, width, 99)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    assert max(map(len, lines)) <= max(width / (18 * EM), 4)
+    with page(3000) as (figure, axes):
+        write(axes, 0, 0, [line for line in lines if line.isascii()], 18)
+        figure.draw_without_rendering()
+        measured = [text.get_window_extent().width * 72 / DPI for text in axes.texts]
+    assert max(measured, default=0) <= 1.1 * width
+
+
+@pytest.mark.parametrize("text", [TEXT, "a" * 300])
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_does_not_fit_ends_in_an_ellipsis(text, most):
+    lines = wrap(text, 18, 160, most)
+    assert len(lines) <= most and lines[-1].endswith("…") and max(map(len, lines)) <= 160 / (18 * EM)
+    assert wrap("", 18, 120, 2) == [""]
+
+
+def test_a_long_text_is_set_smaller_and_a_short_one_is_not():
+    assert [fit(text, (26, 20, 14), 300, 140)[1] for text in ("a dog", TEXT)] == [26, 20]
+    lines, size = fit(TEXT * 9, (26, 20, 14), 300, 120)
+    assert size == 14 and lines[-1].endswith("…")
+
+
+def draw_caption(before: str, after: str) -> list[Text]:
+    """The texts of a caption with its removed words marked."""
+    with page(100) as (figure, axes):
+        caption(axes, (0, 0, WIDTH, 90), compare(before, after)[0], ROLES["fp"])
+        return [area.get_children()[0] for area in figure.findobj(TextArea)]
+
+
+def test_removed_words_are_bold_and_keep_their_order():
+    texts = draw_caption("A red dog runs home", "A blue dog runs")
+    assert [text.get_text() for text in texts] == ["A", "red", "dog runs", "home"]
+    assert [text.get_weight() == "bold" for text in texts] == [False, True, False, True]
+    assert [text.get_color() == ROLES["fp"] for text in texts] == [False, True, False, True]
+
+
+def test_a_line_in_arabic_begins_at_the_right():
+    texts = draw_caption("قطتان نائمتان على كرسي", "كلبان نائمان على كرسي")
+    assert [text.get_text() for text in texts] == ["على كرسي", "قطتان نائمتان"]
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A font of this machine with the single letter 犬, a square of half its size."""
+    pen = TTGlyphPen(None)
+    pen.moveTo((250, 250)), pen.lineTo((250, 750)), pen.lineTo((750, 750)), pen.lineTo((750, 250)), pen.closePath()
+    font = FontBuilder(1000, isTTF=True)
+    font.setupGlyphOrder([".notdef", "dog"])
+    font.setupCharacterMap({ord("犬"): "dog"})
+    font.setupGlyf({".notdef": TTGlyphPen(None).glyph(), "dog": pen.glyph()})
+    font.setupHorizontalMetrics({".notdef": (1000, 0), "dog": (1000, 250)})
+    font.setupHorizontalHeader(ascent=800, descent=-200)
+    font.setupNameTable({"familyName": "Dogs", "styleName": "Regular"})
+    font.setupOS2(), font.setupPost(), font.save(tmp_path / "dogs.ttf")
+    fontManager.addfont(tmp_path / "dogs.ttf")
+    yield
+    fontManager.ttflist[:] = [entry for entry in fontManager.ttflist if entry.name != "Dogs"]
+
+
+def dark_pixels(path) -> int:
+    return int((np.asarray(Image.open(path).convert("L")) < 128).sum())
+
+
+def draw_letters(path, text: str) -> int:
+    """Draw large letters, and count their dark pixels."""
+    with page(100) as (figure, axes):
+        write(axes, 10, 10, text, 60, "black")
+        save(figure, path)
+    return int((np.asarray(Image.open(path).convert("L")) < 128).sum())
+
+
+def test_a_letter_is_drawn_with_a_font_that_has_it(installed, monkeypatch, tmp_path, caplog):
+    monkeypatch.setitem(charts.LOOK, "font.family", ["DejaVu Sans", "Dogs"])
+    assert draw_letters(tmp_path / "dogs.png", "犬犬") == pytest.approx(2 * (30 * DPI / 72) ** 2, rel=0.05)
+    assert not caplog.records
+
+
+def test_letters_that_no_font_has_are_a_warning(monkeypatch, tmp_path, caplog):
+    monkeypatch.setitem(charts.LOOK, "font.family", ["DejaVu Sans"])
+    assert draw_letters(tmp_path / "boxes.png", "a 犬") > 0
+    (message,) = caplog.messages
+    assert "犬" in message and "a" not in message.split(":")[0].split()
+    caplog.clear()
+    draw_letters(tmp_path / "none.png", "a dog, كلب")
+    assert not caplog.records
