@@ -1,8 +1,8 @@
 """Candidate images on disk: each is made once, even if the run is interrupted.
 
 A file is named by what it was made from (editor, source, instruction, seed) and written atomically, so a file that
-exists is complete. It is not made again, unless a disk damaged it later. Where an editor on this machine made no image, a file `.none` stands for it;
-what a provider did is in the ledger, under the name of the file.
+exists is complete. It is not made again, unless a disk damaged it later. Where an editor on this machine made no
+image, a file `.none` stands for it; what a provider did is in the ledger, under the name of the file.
 """
 
 from __future__ import annotations
