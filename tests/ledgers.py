@@ -35,7 +35,7 @@ def pay(
     run: str = ".",
 ) -> None:
     """Write a paid answer, or an image (`edit`, `t2i`), into the ledger of a folder."""
-    topic = Topic(stage, direction, model, calls=int((stage, direction) != ("edit", "t2i")))
+    topic = Topic(stage, direction, model)
     with ledger_in(folder, run=run) as ledger:
         with ledger.transaction():
             ledger.add(key, dollars, topic, "reserved")

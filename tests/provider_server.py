@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
 from typing import Literal
 
 from PIL import Image
@@ -62,11 +63,13 @@ class Wire(Response):
     """What goes over the wire.
 
     Args:
-        ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response.
-        delay: Seconds before anything is sent, or before the end of what is `cut`; less if the client hangs up.
+        ending: `whole`; `reset` or `cut`: half of the body, then a reset or an orderly end; `silent`: no response;
+            `dripping`: byte by byte; `huge`: the body again and again, 256 MB in all.
+        delay: Seconds before anything is sent, before the end of what is `cut`, or before each byte; less if the
+            client hangs up.
     """
 
-    ending: Literal["whole", "reset", "cut", "silent"] = "whole"
+    ending: Literal["whole", "reset", "cut", "silent", "dripping", "huge"] = "whole"
     delay: float = 0.0
 
 
@@ -239,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, wire: Wire) -> None:
         body = wire.body if isinstance(wire.body, bytes) else json.dumps(wire.body).encode()
-        if wire.ending != "cut":
+        if wire.ending not in ("cut", "dripping"):
             self._wait(wire.delay)
         self.close_connection = wire.ending != "whole"
         if wire.ending == "silent":
@@ -247,8 +250,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(wire.status)
         for name, value in {"Content-Type": "application/json", **wire.headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        times = 2**28 // len(body) if wire.ending == "huge" else 1
+        self.send_header("Content-Length", str(times * len(body)))
         self.end_headers()
+        if wire.ending in ("dripping", "huge"):
+            for part in (body[at : at + 1] for at in range(len(body))) if times == 1 else repeat(body, times):
+                self._wait(wire.delay)
+                self.wfile.write(part)
+            return
         self.wfile.write(body if wire.ending == "whole" else body[: len(body) // 2])
         if wire.ending == "reset":  # closing throws away what was not received, and says so
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

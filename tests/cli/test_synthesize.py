@@ -76,7 +76,7 @@ def test_ceilings_do_not_count_what_other_folders_have_paid(inputs, tmp_path, ca
     for folder, more in ((one, []), (other, ["--answers-from", str(one)])):
         words = ["--output", str(folder), "--max-calls", "6", "--max-usd", "20", *more]
         assert synthesize(*inputs, *WORLD, *words) == 1
-        assert "--max-calls 6 is reached: 6 answers are paid" in capsys.readouterr().err
+        assert "--max-calls 6 is reached: 6 answers and images are paid" in capsys.readouterr().err
         assert len([row for row in rows(folder) if not row["inherited"]]) == 6
         if folder == one:
             pay(one, "dear", 30.0)

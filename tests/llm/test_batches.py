@@ -63,7 +63,7 @@ def test_what_is_with_the_provider_counts_before_anything_else_is_paid(run, tmp_
         with pytest.raises(BudgetSpent, match="max-calls 1 is reached"), ledger.transaction():
             ledger.add("key", 0.0, Topic("audit", "i2t", MODEL), "reserved")
         with pytest.raises(BudgetSpent, match="max-usd 1 is reached"), ledger.transaction():
-            ledger.add("key", 1.0, Topic("edit", "t2i", MODEL, calls=0), "reserved")
+            ledger.add("key", 1.0, Topic("edit", "t2i", MODEL), "reserved")
 
 
 def test_circuit_stops_a_run_whose_batches_bring_nothing_of_use(run):

@@ -62,7 +62,7 @@ def test_all_runs_of_a_folder_are_paid_for(tmp_path):
     with ledger_in(tmp_path) as ledger, suppress(TimeoutError):
         asyncio.run(lose(ledger))
     assert paid_in(tmp_path) == {
-        ("audit", "i2t"): Usage(2, 0, 20, 4, 1.0),
+        ("audit", "i2t"): Usage(3, 0, 20, 4, 1.0),
         ("edit", "t2i"): Usage(1, 0, 10, 2, 0.25),
     }
     assert paid_in(tmp_path / "another")["audit", "i2t"].calls == 1

@@ -60,7 +60,7 @@ def test_answers_are_found_and_counted_and_a_new_question_is_asked(folder):
     script = Script('{"valid": true, "reason": "new"}')
     for _ in range(2):  # the second time under their new keys
         with ledger_in(folder) as ledger:
-            assert ledger.total == (pytest.approx(BILLS + BATCH), 6 + 2)
+            assert ledger.total == (pytest.approx(BILLS + BATCH), 6 + 3 + 2)
             good, malformed, rejected, lost, batch = ask(ledger, script)
         assert {good.reason, malformed.reason, lost.reason} == {"it fits"}
         assert isinstance(rejected, RefusedAnswer) and isinstance(batch, Deferred) and not script.questions

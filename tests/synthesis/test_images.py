@@ -102,17 +102,12 @@ def test_a_sliver_cannot_be_edited(editor):
     assert editor.edit(Image.new("RGB", (900, 100)), "make it red", SEEDS) == [None] * 3
 
 
-def test_a_black_image_is_none(pix2pix_folder, wide, monkeypatch):
-    """Either the safety checker blacked it out, or numbers overflowed in half precision."""
+def test_what_a_safety_checker_hides_is_none(pix2pix_folder, wide, monkeypatch):
     editor = open_tiny(pix2pix_folder, steps=1)
     flags = [False, True, False]
     with monkeypatch.context() as patch:
         patch.setattr(editor.pipeline, "run_safety_checker", lambda image, *_: (image, flags))
         assert [image is None for image in editor.edit(wide, "make it red", SEEDS)] == flags
-    draw = editor.pipeline.image_processor.postprocess
-    black = lambda *args, **kwargs: [Image.new("RGB", image.size) for image in draw(*args, **kwargs)]  # noqa: E731
-    monkeypatch.setattr(editor.pipeline.image_processor, "postprocess", black)
-    assert editor.edit(wide, "make it red", [1, 2]) == [None, None]
 
 
 def test_the_id_tells_what_changes_the_images(flux_folder):

@@ -6,42 +6,15 @@ The server counts its bills itself. After the last run the records are those of 
 from __future__ import annotations
 
 import random
-import threading
-import zlib
-from collections import Counter
 
 import pytest
+from biller import MODELS, Biller
 from ledgers import ledger_in
-from provider_server import ProviderServer, Question, Wire, edited, png, said
+from provider_server import ProviderServer
 from small_world import saved
 
 from repair_hf.cli.main import main
-from repair_hf.toyworld import oracle
 from tests.synthesis.killing import kill_family, start
-
-BILLS = {"answer": 1000 * 0.15e-6 + 100 * 0.6e-6, "image": 0.01383}  # at the list prices of the two models
-MODELS = ("--llm", "openai/gpt-4o-mini", "--editor", "openai/gpt-image-1", "--editor-size", "64")
-
-
-class Biller:
-    """Answers and edits, always alike, and counts what it bills; `changed` is notified of each bill."""
-
-    def __init__(self) -> None:
-        self.counts, self.changed = Counter(), threading.Condition()
-
-    @property
-    def dollars(self) -> float:
-        return sum(count * BILLS[kind] for kind, count in self.counts.items())
-
-    def __call__(self, question: Question) -> Wire:
-        is_answer = question.path.endswith("/chat/completions")
-        with self.changed:
-            self.counts["answer" if is_answer else "image"] += 1
-            self.changed.notify_all()
-        if is_answer:
-            return Wire(body=said("openai", oracle.answer(question.messages, question.seed)), delay=0.02)
-        name = zlib.crc32(question.data.partition(b'name="prompt"')[2].partition(b"--")[0])
-        return Wire(body=edited("openai", png((48, 40), (name % 256, name // 256 % 256, 7))), delay=0.05)
 
 
 @pytest.mark.slow

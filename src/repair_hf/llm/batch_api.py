@@ -93,7 +93,7 @@ class BatchAPI:
         if batch.status not in ENDED or (batch.status == "completed" and not files):
             return None
         if batch.status == "failed" and not files:
-            reasons = [fault.message for fault in (batch.errors.data if batch.errors else None) or ()]
+            reasons = [reason_of(fault.message) for fault in (batch.errors.data if batch.errors else None) or ()]
             raise BatchRefused(f"{self.model} did not accept a batch: {'; '.join(reasons) or 'no reason given'}")
         return [answer for file in files for answer in self._read((await self._call("file_content", file)).text)]
 

@@ -161,7 +161,7 @@ class Batches:
 
     def _settle(self, batch_id: str, answers: list[Answer], faults: list[ProviderError]) -> set[str]:
         """Keep a batch's answers and return their keys; its unanswered requests may be asked again."""
-        wanted = "SELECT key, stage, direction, calls, prompts FROM call WHERE batch_id = ?"
+        wanted = "SELECT key, stage, direction, prompts FROM call WHERE batch_id = ?"
         rows = self.ledger.database.execute(wanted, (batch_id,)).fetchall()
         topics = {key: Topic(stage, direction, self.model, *rest) for key, stage, direction, *rest in rows}
         ours = [(key, outcome) for key, outcome in answers if key in topics]  # or another process has collected them

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
 from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+MOST_TOKENS = 10_000_000  # of a request: more than any model takes
 
 CALL = "key, state, prompt_tokens, completion_tokens, dollars, answered_by, reply"  # columns of `read_call`
 
@@ -30,18 +37,30 @@ class Reply:
     answered_by: str
 
 
+def with_checked_usage(reply: Reply, model: str, cached_tokens: int = 0) -> Reply:
+    """Return the reply; if its usage is impossible, without tokens and bill, so that its worst case counts."""
+    prompt, completion, dollars = reply.prompt_tokens, reply.completion_tokens, reply.dollars or 0.0
+    if 0 <= cached_tokens <= prompt <= MOST_TOKENS and 0 <= completion <= MOST_TOKENS and 0 <= dollars < inf:
+        return reply
+    _warn_of_usage(model)
+    return replace(reply, prompt_tokens=0, completion_tokens=0, dollars=None)
+
+
+@cache  # once for each model
+def _warn_of_usage(model: str) -> None:
+    logger.warning("%s reports an impossible usage; such replies count as the most they may cost.", model)
+
+
 class Topic(NamedTuple):
     """What a call is about: its row's labels.
 
     Args:
-        calls: How much it counts against a ceiling on LLM answers: 1, or 0 for an image.
         prompts: Digest of the prompts of the run; empty for an image.
     """
 
     stage: str
     direction: str
     model: str
-    calls: int = 1
     prompts: str = ""
 
 

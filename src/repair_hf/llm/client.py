@@ -89,7 +89,7 @@ class ChatModel:
         if price is None and ledger.ceilings.max_usd is not None:
             raise UserError(
                 f"`max_usd` cannot be enforced: no list price is known for {model!r}. "
-                "Use `max_calls` instead, which limits LLM answers, not images."
+                "Use `max_calls` instead, which limits LLM answers and hosted images."
             )
         self._price = price or (0.0, 0.0)
         self._provider = provider or LiteLLM(model, base_url=base_url, timeout=options.timeout)

@@ -19,7 +19,7 @@ class Usage:
     """What one stage and direction has used.
 
     Args:
-        calls: Answers that the provider gave in this run.
+        calls: Answers and images that the provider gave in this run; of a ledger, also those that were lost.
         replayed: Answers from an earlier run or an equal request.
         dollars: Price of `calls`, as far as known, and the worst case of lost answers.
         unpriced: How many of `calls` have no known price.
@@ -164,7 +164,7 @@ def add_usage(uses: Iterable[Usage]) -> Usage:
 
 
 _PAID = """
-SELECT stage, direction, SUM(state = 'answered'), SUM(prompt_tokens), SUM(completion_tokens),
+SELECT stage, direction, COUNT(*), SUM(prompt_tokens), SUM(completion_tokens),
     TOTAL(CASE state WHEN 'lost' THEN worst ELSE dollars END), SUM(state = 'answered' AND dollars IS NULL)
 FROM call WHERE run = ? AND state IN ('answered', 'lost') GROUP BY stage, direction
 """

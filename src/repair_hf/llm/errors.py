@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from repair_hf.llm.loading import load_litellm
-from repair_hf.runtime.redaction import without_secrets
+from repair_hf.runtime.redaction import printable, without_secrets
 from repair_hf.runtime.run_folder import RunStopped
 
 LATER = "Every answer so far is kept; run the same command again later."
@@ -100,7 +100,7 @@ def as_error(error: Any, model: str) -> PassingError | ProviderError | Blocked:
 
 
 def reason_of(error: Any) -> str:
-    """Extract the provider's message from LiteLLM's wrapping, on one line."""
+    """Extract the provider's message from LiteLLM's wrapping, on one line, without keys, fit for a terminal."""
     text = _WRAPPING.sub("", str(error).strip())
     if text in ("", "Connection error."):
         text = f"{text or type(error).__name__} {_below(error)}".strip()
@@ -108,7 +108,7 @@ def reason_of(error: Any) -> str:
         text = json.JSONDecoder().raw_decode(text)[0]["error"]["message"]
     except (ValueError, TypeError, KeyError, RecursionError):  # not JSON: the text is the message
         text = next((line for line in text.splitlines() if line.strip()), text)  # a traceback may follow
-    line = " ".join(without_secrets(str(text)).split())
+    line = printable(" ".join(without_secrets(str(text)).split()))
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
 
 

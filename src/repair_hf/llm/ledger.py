@@ -40,7 +40,7 @@ class BudgetSpent(RunStopped):
 
 
 class Ceilings(NamedTuple):
-    """The most that all runs with one ledger may pay, in US dollars and in answers of LLMs; None for no ceiling."""
+    """The most that all runs with one ledger may pay, in US dollars and in answers and images; None for no ceiling."""
 
     max_usd: float | None = None
     max_calls: int | None = None
@@ -187,7 +187,7 @@ class Ledger:
 
     @property
     def total(self) -> tuple[float, int]:
-        """Dollars and answers of all runs, as the ceilings count them."""
+        """Dollars, and answers and images, of all runs, as the ceilings count them."""
         return self.database.execute("SELECT TOTAL(dollars), COALESCE(SUM(calls), 0) FROM run").fetchone()
 
     def add(self, key: str, worst: float, topic: Topic, state: str, batch_id: str | None = None) -> None:
@@ -196,11 +196,11 @@ class Ledger:
         Raises:
             BudgetSpent: If a ceiling does not allow this call.
         """
-        if shortage := self._shortage(worst, topic.calls):
+        if shortage := self._shortage(worst):
             raise BudgetSpent(f"{shortage} Every answer so far is kept. Rerun with a higher ceiling to resume.")
         self.database.execute(
-            "INSERT INTO call (key, run, stage, direction, model, calls, prompts, state, worst, owner, batch_id) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO call (key, run, stage, direction, model, prompts, calls, state, worst, owner, batch_id) "
+            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
             (key, self.run, *topic, state, worst, self._owner, batch_id),
         )
 
@@ -218,37 +218,37 @@ class Ledger:
             dollars = worst()  # outside the transaction, because it takes a while
             with self.transaction():
                 row = self.database.execute(f"SELECT {CALL} FROM call WHERE key = ?", (key,)).fetchone()
-                if row is None and not self._must_wait(dollars, topic.calls):
+                if row is None and not self._must_wait(dollars):
                     self.add(key, dollars, topic, "reserved")
                     return Call(key, "reserved")
             if row is not None and row[1] != "reserved":
                 return read_call(row)
             await self._next_bill()
 
-    def _must_wait(self, worst: float, calls: int) -> bool:
+    def _must_wait(self, worst: float) -> bool:
         """Return whether a ceiling lacks only what calls on their way may give back.
 
         The first paid call of a process goes alone: its bill corrects the worst cases of the others.
         """
         is_first = self.ceilings.max_usd is not None and worst > 0 and not self._has_seen_a_bill
-        if not is_first and self._shortage(worst, calls) is None:
+        if not is_first and self._shortage(worst) is None:
             return False
         owners = self.database.execute(f"SELECT DISTINCT owner FROM call WHERE {_OPEN} AND state = 'reserved'")
         on_their_way = {owner for (owner,) in owners}
-        return self._owner in on_their_way or (bool(on_their_way) and self._shortage(worst, calls) is not None)
+        return self._owner in on_their_way or (bool(on_their_way) and self._shortage(worst) is not None)
 
-    def _shortage(self, worst: float, calls: int) -> str | None:
+    def _shortage(self, worst: float) -> str | None:
         """Describe the ceiling that one more call could exceed."""
         most, most_calls = self.ceilings
         if most is None and most_calls is None:
             return None
-        dollars, answers = self.total
+        dollars, calls = self.total
         if most is not None and dollars + worst > most + 1e-9:  # sums of binary fractions differ in their last digits
             return (
                 f"--max-usd {most:g} is reached: ${dollars:.4f} are paid, and the next request may cost ${worst:.4f}."
             )
-        if most_calls is not None and answers + calls > most_calls:
-            return f"--max-calls {most_calls} is reached: {answers} answers are paid."
+        if most_calls is not None and calls >= most_calls:
+            return f"--max-calls {most_calls} is reached: {calls} answers and images are paid or on their way."
         return None
 
     def _settle(self, owner: str) -> None:

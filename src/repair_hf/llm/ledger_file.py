@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS run (
     name TEXT PRIMARY KEY,              -- folder of the run, seen from the ledger's
     attempts INTEGER NOT NULL,          -- at a usable answer to a question
     dollars REAL NOT NULL DEFAULT 0,    -- what its calls have cost, or may have cost
-    calls INTEGER NOT NULL DEFAULT 0    -- answers of LLMs
+    calls INTEGER NOT NULL DEFAULT 0    -- answers and images, as ceilings count them
 );
 CREATE TABLE IF NOT EXISTS call (
     key TEXT PRIMARY KEY,               -- digest of what was asked
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS call (
     state TEXT NOT NULL,                -- reserved, answered, lost, rejected, submitted
     worst REAL NOT NULL,                -- the most that it may cost, in dollars
     dollars REAL,                       -- its bill
-    calls INTEGER NOT NULL,             -- 1 for an answer of an LLM, 0 for an image
+    calls INTEGER NOT NULL,             -- 1, or 0 if rejected
     prompt_tokens INTEGER NOT NULL DEFAULT 0,
     completion_tokens INTEGER NOT NULL DEFAULT 0,
     answered_by TEXT NOT NULL DEFAULT '',
@@ -146,7 +146,7 @@ def read_calls(*folders: Path) -> Iterator[dict[str, Any]]:
 
 
 def paid_by(folders: Iterable[Path]) -> tuple[float, int]:
-    """Return dollars and answers of runs, as ceilings count them: without what they took over from others."""
+    """Return dollars and calls of runs, as ceilings count them: without what they took over from others."""
     dollars, answers = 0.0, 0
     for folder in folders:
         with reading(folder) as found:

@@ -84,7 +84,7 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
         "key": Path(entry["text"]).stem if is_image and entry["text"] else entry["key"],
         "state": state,
         "worst": entry["dollars"] or entry.get("at_most", 0.0),
-        "calls": int(not is_image and state != "rejected"),
+        "calls": int(state != "rejected"),
         "reply": None if state == "lost" else json.dumps([entry["text"], entry["finish"]]),
         "batch_id": None,
         "prompts": entry.get("prompts", ""),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
+from repair_hf.llm.calls import with_checked_usage
 from repair_hf.llm.cost import price_per_token
 from repair_hf.llm.errors import Blocked, PassingError, ProviderError, RejectedRequest, as_error
 from repair_hf.llm.ledger import Reply
@@ -30,7 +31,7 @@ _TAKE_ANY_SCHEMA = ("hosted_vllm", "ollama", "ollama_chat")
 
 LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held an API key, and was not kept
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
-
+MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
 
 # Answers a request in the OpenAI chat format: LiteLLM below, or a model in this process.
 Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
@@ -86,7 +87,7 @@ class LiteLLM:
         if effort and _mapped(model, effort).get("thinking", {}).get("type") in ("enabled", "adaptive"):
             fitted = {**fitted, "temperature": None}  # a Claude that thinks rejects any but its own
         try:
-            response = await litellm.acompletion(
+            call = litellm.acompletion(
                 **fitted,
                 api_base=self.base_url,
                 timeout=self.timeout,
@@ -94,6 +95,7 @@ class LiteLLM:
                 max_retries=0,
                 num_retries=0,
             )
+            response = await in_time(call, self.timeout)
         except openai.APIError as error:
             ours = as_error(error, model)
             if isinstance(ours, Blocked):
@@ -108,6 +110,19 @@ class LiteLLM:
             return fitted
         del fitted["response_format"]
         return fitted | ({"response_format": {"type": "json_object"}} if self._form == "object" else {})
+
+
+async def in_time(call: Awaitable[Any], seconds: float) -> Any:
+    """Await a call of LiteLLM, whose own time-outs only limit the wait for the next byte.
+
+    Raises:
+        PassingError: If it takes longer in all.
+    """
+    try:
+        async with asyncio.timeout(seconds + MARGIN):
+            return await call
+    except TimeoutError:
+        raise PassingError(f"no whole response after {seconds:g} s", may_be_billed=True) from None
 
 
 def find_provider(model: str) -> tuple[str, str]:
@@ -203,8 +218,9 @@ def read_reply(response: Any, model: str, litellm: Any) -> Reply:
         answered_by=without_secrets(response.model or model),
     )
     if holds_key(text) or holds_key(finish):
-        return replace(reply, text="", finish=LEAKED_KEY)
-    return reply
+        reply = replace(reply, text="", finish=LEAKED_KEY)
+    details = usage.prompt_tokens_details
+    return with_checked_usage(reply, model, (details and details.cached_tokens) or 0)
 
 
 def _said(choice: Any) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 SHORTEST_KEY = 16  # characters; a shorter value, such as `none`, is a placeholder and may occur anywhere
@@ -22,13 +23,13 @@ def use_keys(names: Iterable[str]) -> None:
 
 def holds_key(text: str) -> bool:
     """Return whether a text holds a key in use."""
-    return any(key in text for key in _keys_in_use())
+    return any(key.search(text) for key in _keys_in_use())
 
 
 def without_secrets(text: str) -> str:
     """Hide the keys in use, and whatever has the shape of a key. For messages, logs and settings; not for answers."""
     for key in _keys_in_use():
-        text = text.replace(key, "<hidden>")
+        text = key.sub("<hidden>", text)
     return _SECRET_TEXT.sub("<hidden>", text)
 
 
@@ -41,6 +42,18 @@ def hide_keys(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _keys_in_use() -> list[str]:
+def printable(text: str) -> str:
+    """Escape what could command a terminal: control characters, line breaks, marks that reverse the text."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _keys_in_use() -> list[re.Pattern[str]]:
     values = (os.environ.get(name, "").strip() for name in _KEYS_IN_USE)
-    return [value for value in values if len(value) >= SHORTEST_KEY]
+    return [_pattern(value) for value in values if len(value) >= SHORTEST_KEY]
+
+
+@cache
+def _pattern(key: str) -> re.Pattern[str]:
+    """Return a pattern of the key, each of whose characters may be percent-encoded, as in an address."""
+    coded = ("".join(f"%(?i:{byte:02x})" for byte in os.fsencode(sign)) for sign in key)
+    return re.compile("".join(f"(?:{re.escape(sign)}|{code})" for sign, code in zip(key, coded, strict=True)))

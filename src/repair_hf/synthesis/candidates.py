@@ -1,13 +1,14 @@
 """Candidate images on disk: each is made once, even if the run is interrupted.
 
 A file is named by what it was made from (editor, source, instruction, seed) and written atomically, so a file that
-exists is complete. It is not made again. Where an editor on this machine made no image, a file `.none` stands for it;
-what a provider did is in the ledger, under the name of the file.
+exists is complete. It is not made again, unless a disk damaged it later. Where an editor on this machine made no
+image, a file `.none` stands for it; what a provider did is in the ledger, under the name of the file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
@@ -21,12 +22,15 @@ from repair_hf.llm.errors import FailedRequest, RejectedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.prompts import DRAW, draws
 from repair_hf.llm.sending import Send
+from repair_hf.pairs.images import UNDECODABLE, open_image
 from repair_hf.runtime.run_folder import digest
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.local_edits import EditorThread, refusal_file, save_candidate
 from repair_hf.synthesis.outcome import UNREACHED
 from repair_hf.synthesis.sources import SourceImages
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"  # beside the ledger
 GRACE = 60.0  # seconds that images on their way get to arrive when a run stops; they are paid for already
@@ -56,6 +60,7 @@ class Candidates:
         self._local = None if isinstance(editor, HostedEditor) else EditorThread(editor)
         self.made, self.found, self.usage = 0, 0, Usage()
         self._rejected: set[Path] = set()
+        self._has_warned = False
         self._draining: asyncio.Task[None] | None = None
         self._edits: dict[str, asyncio.Task[list[Path | None]]] = {}
 
@@ -125,6 +130,7 @@ class Candidates:
         return call is not None and call.reply is not None and call.reply.text != path.name
 
     async def _make(self, fp: int, instruction: str, paths: list[Path]) -> list[Path | None]:
+        await asyncio.to_thread(self._set_broken_aside, paths)
         missing = self._missing(paths)
         if missing:
             file = self.sources.file(fp)
@@ -143,20 +149,33 @@ class Candidates:
         self.found += sum(path is not None for path in given) - new
         return given
 
+    def _set_broken_aside(self, paths: list[Path]) -> None:
+        """Rename files that are damaged, so that they are made again; the first of a run is logged."""
+        for path in filter(Path.is_file, paths):
+            try:
+                with open_image(path.read_bytes()) as image:
+                    image.verify()  # the checksums of a PNG
+            except UNDECODABLE:
+                path.replace(path.with_suffix(".broken"))
+                if not self._has_warned:
+                    again = "made" if self._hosted is None else "paid for"
+                    logger.warning("%s is damaged. Such files are renamed to .broken, and %s again.", path, again)
+                self._has_warned = True
+
     async def _buy(self, editor: HostedEditor, send: Send, path: Path) -> None:
         """Make one candidate with the editor at a provider, unless every attempt fails."""
 
         async def send_and_save() -> Reply:
             reply = await send()
-            image = editor.opened(reply)
-            if image is not None:
-                await asyncio.to_thread(save_candidate, path, image, "")
-            return replace(reply, text="" if image is None else path.name)
+            fault = await asyncio.to_thread(lambda: save_candidate(path, editor.opened(reply)))
+            if fault and reply.text:
+                reply = replace(reply, finish=fault)
+            return replace(reply, text="" if fault else path.name)
 
         assert self._sender is not None, "it belongs to the editor"
         if self.ledger.find(path.stem) is not None:
-            self.ledger.ask_again(path.stem)  # its file was deleted
-        topic = Topic("edit", "t2i", editor.model, calls=0)
+            self.ledger.ask_again(path.stem)  # its file was deleted, or set aside
+        topic = Topic("edit", "t2i", editor.model)
         try:
             call, _ = await self._sender.ask(path.stem, send_and_save, topic, worst=editor.worst_case)
         except FailedRequest:

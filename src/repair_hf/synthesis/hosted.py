@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import io
 from collections.abc import Awaitable, Callable
 from functools import cached_property
@@ -16,12 +15,13 @@ from typing import Any
 
 from PIL import Image
 
+from repair_hf.llm.calls import with_checked_usage
 from repair_hf.llm.errors import Blocked, ProviderError, as_error
 from repair_hf.llm.ledger import Ledger, Reply
 from repair_hf.llm.limits import Limits
 from repair_hf.llm.loading import load_litellm
 from repair_hf.llm.prompts import SHIPPED, Prompts, draws
-from repair_hf.llm.provider import find_provider, key_names
+from repair_hf.llm.provider import find_provider, in_time, key_names
 from repair_hf.llm.sending import RequestOptions, Sender
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import use_keys
@@ -75,8 +75,8 @@ class HostedEditor:
         """
         if ledger.ceilings.max_usd is not None and not self.price_bound:
             raise UserError(
-                f"`max_usd` cannot be enforced: no list price is known for the editor {self.model!r}. Leave "
-                "it out; `limit` and `candidates` limit the images, and `max_calls` the LLM answers."
+                f"`max_usd` cannot be enforced: no list price is known for the editor {self.model!r}. "
+                "Use `max_calls` instead, which limits LLM answers and hosted images."
             )
         return Sender(self.model, ledger, self.options)
 
@@ -102,7 +102,7 @@ class HostedEditor:
             return None
         try:
             picture = open_picture(base64.b64decode(reply.text))
-        except (UnreadableImage, binascii.Error):
+        except (UnreadableImage, ValueError):  # the latter is of characters that base 64 lacks
             return None
         return self._shrunk(picture)
 
@@ -114,9 +114,10 @@ class HostedEditor:
         request = {"model": self.model, "prompt": prompt, "api_base": self.base_url, "timeout": self.options.timeout}
         try:
             if image is None:
-                response = await litellm.aimage_generation(**request)
+                call = litellm.aimage_generation(**request)
             else:
-                response = await litellm.aimage_edit(image=image, **request)
+                call = litellm.aimage_edit(image=image, **request)
+            response = await in_time(call, self.options.timeout)
         except openai.APIError as error:
             ours = as_error(error, self.model)
             if isinstance(ours, Blocked):
@@ -167,7 +168,7 @@ def _reply(response: Any, model: str) -> Reply:
     dollars = response._hidden_params.get("response_cost")  # where LiteLLM documents the cost
     if not (prompt_tokens or dollars):  # LiteLLM reports 0 where the provider reports nothing
         dollars = None
-    return Reply(
+    reply = Reply(
         text=images[0] if images else "",
         finish="stop" if images else why_none,
         prompt_tokens=prompt_tokens,
@@ -175,3 +176,4 @@ def _reply(response: Any, model: str) -> Reply:
         dollars=dollars,
         answered_by=model,
     )
+    return with_checked_usage(reply, model)

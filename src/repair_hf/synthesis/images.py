@@ -139,7 +139,7 @@ class DiffusersEditor:
         self.id = f"{name}{'&' if '?' in name else '?'}steps={steps}&size={size}{prompts.mark}"
 
     def edit(self, source: Image.Image, instruction: str, seeds: list[int]) -> list[Image.Image | None]:
-        """Edit an image. Blacked-out and very narrow images give None. A `Drawing` takes the size of its source."""
+        """Edit an image. A very narrow or hidden image gives None. A `Drawing` takes the size of its source."""
         import torch
 
         if max(source.size) > WIDEST * min(source.size):
@@ -162,10 +162,7 @@ class DiffusersEditor:
                 "--editor-offload model."
             ) from error
         hidden = output.get("nsfw_content_detected") or [False] * len(seeds)
-        return [
-            None if is_hidden or not image.getbbox() else image
-            for image, is_hidden in zip(output.images, hidden, strict=True)
-        ]
+        return [None if is_hidden else image for image, is_hidden in zip(output.images, hidden, strict=True)]
 
     def _settings(self, size: tuple[int, int], count: int) -> dict[str, Any]:
         width, height = size

@@ -1,4 +1,4 @@
-"""Make the candidate images of an edit with an editor on this machine, and write each to its file."""
+"""Make candidate images with an editor on this machine. `save_candidate` writes those of any editor."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from PIL.PngImagePlugin import PngInfo
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.sources import open_picture
+
+SMALLEST = 16  # pixels of a side
 
 
 class EditorThread:
@@ -43,15 +45,20 @@ class EditorThread:
     def _edit(self, source: bytes, instruction: str, paths: Sequence[Path]) -> None:
         seeds = [int(path.stem[:8], 16) for path in paths]
         for path, image in zip(paths, self.editor.edit(open_picture(source), instruction, seeds), strict=True):
-            save_candidate(path, image, "the editor gave no image")
+            if fault := save_candidate(path, image):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(refusal_file(path), fault + "\n")
 
 
-def save_candidate(path: Path, image: Image.Image | None, why_not: str) -> None:
-    """Write a candidate as a lossless PNG, or a file that says why there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save_candidate(path: Path, image: Image.Image | None) -> str | None:
+    """Write a candidate as a lossless PNG; or return why the image is none."""
     if image is None:
-        write_atomically(refusal_file(path), why_not + "\n")
-        return
+        return "no image that can be read"
+    if min(image.size) < SMALLEST:
+        return f"an image of {image.width} x {image.height} pixels"
+    if not image.getbbox():  # by a safety checker, or because numbers overflowed in half precision
+        return "a black image"
+    path.parent.mkdir(parents=True, exist_ok=True)
     notes = PngInfo()
     for key, value in image.info.items():
         if isinstance(value, str):
@@ -59,6 +66,7 @@ def save_candidate(path: Path, image: Image.Image | None, why_not: str) -> None:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", pnginfo=notes, compress_level=3)  # a third of the time of level 6, 5% more bytes
     write_atomically(path, buffer.getvalue())
+    return None
 
 
 def refusal_file(path: Path) -> Path:

@@ -65,7 +65,7 @@ class LLMOptions(Bounded):
     max_usd: float | None = opt(
         None, "Most US dollars to spend in this folder, LLM and editor together.", least=0, neutral=True, main=True
     )
-    max_calls: int | None = opt(None, "Most LLM answers to pay for in this folder.", least=0, neutral=True)
+    max_calls: int | None = opt(None, "Most LLM answers and hosted images to pay for.", least=0, neutral=True)
     ledger: str | None = opt(
         None,
         "Folder above --output whose ledger to use: runs share answers, images and ceilings. Default: --output.",

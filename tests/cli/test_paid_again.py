@@ -1,0 +1,54 @@
+"""`repair-hf synthesize` with a hosted LLM and a hosted editor pays for nothing that it, or another folder, has."""
+
+from pathlib import Path
+
+import pytest
+from biller import MODELS, Biller
+from ledgers import ledger_in, rows
+from provider_server import ProviderServer
+
+from repair_hf.cli.main import main
+
+
+@pytest.fixture
+def hosted(inputs, monkeypatch):
+    """A server that counts its bills, and what starts the command with it; more words, and its exit status."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ProviderServer(Biller()) as server:
+        where = ["--llm-base-url", server.base_url(), "--editor-base-url", server.base_url()]
+
+        def synthesize(folder: Path, *words: str) -> int:
+            return main(["synthesize", *inputs, *MODELS, *where, "--output", str(folder), *words])
+
+        yield server.answer, synthesize
+
+
+def test_a_chain_of_folders_pays_once_and_makes_damaged_images_again(hosted, tmp_path, capsys, caplog):
+    biller, synthesize = hosted
+    one, two, three, four = (tmp_path / name for name in ("one", "two", "three", "four"))
+    assert synthesize(one) == 0
+    paid = biller.counts.copy()
+    assert paid["image"] > 3 and synthesize(two, "--answers-from", str(one)) == 0
+    assert synthesize(three, "--answers-from", str(two)) == 0
+    assert biller.counts == paid and sum(not row["inherited"] for row in rows(three)) == 0
+    for path in sorted((three / "candidates").rglob("*.png"))[:3]:
+        path.unlink()  # a hard link
+        path.write_bytes(b"damaged")
+    assert synthesize(four, "--answers-from", str(three)) == 0
+    assert biller.counts - paid == {"image": 3}
+    assert caplog.text.count("is damaged") == 1 and "Traceback" not in capsys.readouterr().err
+
+
+def test_a_ceiling_on_calls_counts_answers_and_images_as_the_table_does(hosted, tmp_path, capsys):
+    biller, synthesize = hosted
+    assert synthesize(tmp_path / "whole") == 0
+    most = biller.counts.total() - 2
+    biller.counts.clear()
+    capsys.readouterr()
+    assert synthesize(tmp_path / "r", "--max-calls", str(most)) == 1
+    shown = capsys.readouterr()
+    *_, total = (line.split() for line in shown.out.splitlines() if line.strip())
+    assert total[:3] == ["all", "both", str(most)] and f"reached: {most} answers and images" in shown.err
+    assert biller.counts.total() == most and biller.counts["image"] > 0
+    with ledger_in(tmp_path / "r") as ledger:
+        assert ledger.total[1] == most
