@@ -109,7 +109,7 @@ def test_links_of_the_description_are_absolute_or_gone():
 def test_a_recipe_is_found_by_path_or_name(named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", named, "--dry-run"]) == 0
-    assert f"$ repair-hf mine --config {named}/mine.yaml --model world/base" in capsys.readouterr().out
+    assert "$ repair-hf mine --pairs runs/toy/world" in capsys.readouterr().out
     assert main(["world", "build", "--config", f"{named}/world.yaml", "--train", "0"]) == 2
     assert "train" in capsys.readouterr().err
 

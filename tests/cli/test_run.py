@@ -143,7 +143,7 @@ def test_all_rounds_count_in_their_order(tmp_path):
     for other in ("round-1-old", "round-"):  # somebody's copy
         (tmp_path / other / "records").mkdir(parents=True)
     assert records_of_rounds(tmp_path) == rounds
-    assert paid_by(rounds) == (4.5 + 12.0, 6)
+    assert paid_by(rounds) == (4.5 + 12.0, 12)
 
 
 def test_names_of_a_round_twice_are_refused(done, capsys):

@@ -38,16 +38,19 @@ def flipped(name: str) -> Damage:
 
 
 STATES, SEAL = ("optimizer.pt", "scheduler.pt", "rng_state.pth"), "repair_run.json"
-CHECKPOINTS: dict[str, tuple[Damage, str]] = {
-    **{f"no {name}": (in_checkpoint(gone(name)), f"{name} is missing") for name in (*STATES, "trainer_state.json")},
-    **{f"a flipped bit of {name}": (in_checkpoint(flipped(name)), f"{name} is not as it was written")
-       for name in (*STATES, "model.safetensors")},
-    **{f"{SEAL} of {kind}": (in_checkpoint(whole(SEAL, content)), f"{SEAL} cannot be read")
+CHECKPOINTS: dict[str, Damage] = {
+    **{f"no {name}": in_checkpoint(gone(name)) for name in (*STATES, "trainer_state.json", SEAL)},
+    **{f"a flipped bit of {name}": in_checkpoint(flipped(name)) for name in (*STATES, "model.safetensors")},
+    **{f"{SEAL} of {kind}": in_checkpoint(whole(SEAL, content))
        for kind, content in {"brackets": DEEP, "a list": b"[1]", "nothing": b"", "bytes": b"\xff\x00",
                              "less": b'{"run": {}}', "a list of files": b'{"run": {}, "files": [1]}'}.items()},
-    f"no {SEAL}": (in_checkpoint(gone(SEAL)), f"{SEAL} is missing"),
-    "no steps": (in_checkpoint(whole("trainer_state.json", b"{}")), "trainer_state.json is not as it was written"),
+    "no steps": in_checkpoint(whole("trainer_state.json", b"{}")),
 }  # fmt: skip
+
+
+def checkpoints(words: str) -> dict[str, tuple[Damage, str]]:
+    """Each damage of a checkpoint, and words of what is said of it."""
+    return {name: (damage, words) for name, damage in CHECKPOINTS.items()}
 
 
 def judged(folder: Path) -> None:
