@@ -1,9 +1,9 @@
 """What identifies samples, and which makers share answers."""
 
 import pytest
+from study_runs import load_makers
 
 from repair_hf.llm import prompts
-from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.products import name_of_samples, wording_digest
 
 MAKERS = load_makers()

@@ -71,15 +71,17 @@ class Work:
         self, output: str | Path, made_by: Sequence[str | Path] = (), inputs: Mapping[str, Any] | None = None
     ) -> Stage:
         """Return the folder of this work; `made_by` are those of the failures and `inputs` what else decides it."""
+        known = dict(inputs or {})
+        if "failures_digest" not in known:  # of failures in memory
+            known["failures_digest"] = digest(self.failures.select_columns(list(FEATURES)).to_dict())
         own = {
             "model": self.encoder.origin or None,
-            "failures_digest": digest(self.failures.select_columns(list(FEATURES)).to_dict()),
             "pairs_fingerprint": self.pairs.fingerprint,
             "model_digest": self.encoder.digest,
             "prompt_digest": prompts_of(self.llm).digest(),
         }
         options = (self.pairs.source, self.llm, self.editor, self.options)
-        own |= local_weights(self.llm, self.editor) | dict(inputs or {})
+        own |= local_weights(self.llm, self.editor) | known
         return Stage("synthesize", output, options, own, items=self.pairs.items, made_by=made_by, needs=NEEDS)
 
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 from scripted import Scripted
+from study_runs import load_makers
 
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.ledger import Ledger
 from repair_hf.pairs.dataset import Pairs, load_pairs
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.products import make_samples
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.corpus import build_world

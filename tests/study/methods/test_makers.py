@@ -12,7 +12,7 @@ from ledgers import ledger_in, rows
 from PIL import Image
 from provider_server import ImageServer, png
 from scripted import Scripted
-from study_runs import PER_SAMPLE
+from study_runs import PER_SAMPLE, load_makers
 
 from repair_hf.llm.client import ChatModel
 from repair_hf.llm.errors import RejectedRequest
@@ -23,7 +23,6 @@ from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.study.methods.alia import CONFIDENT_RANK, is_variant
 from repair_hf.study.methods.candidates import image_scores, nearest_captions
 from repair_hf.study.methods.context import MakerContext
-from repair_hf.study.methods.registry import load_makers
 from repair_hf.study.methods.samples import DROPPED
 from repair_hf.study.products import make_samples
 from repair_hf.synthesis.hosted import HostedEditor

@@ -19,7 +19,7 @@ from repair_hf.study.methods import (
     sugarcrepe,
     tripletclip,
 )
-from repair_hf.study.methods.method import Baseline, Maker, Method
+from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.swaps import TOY_SWAPS
 
 
@@ -49,12 +49,6 @@ def load_methods(swaps: Iterable[str] = TOY_SWAPS) -> dict[str, Method]:
     if taken := [name for name, count in Counter(method.name for method in methods).items() if count > 1]:
         raise UserError(f"`swaps` has {taken[0]!r}, which is another method, too; choose another name.")
     return {method.name: method for method in methods}
-
-
-def load_makers() -> dict[str, Maker]:
-    """Return the makers of all baselines by name."""
-    baselines = [method for method in load_methods().values() if isinstance(method, Baseline)]
-    return {maker.name: maker for method in baselines for maker in method.parts.values()}
 
 
 def check_installed(methods: Iterable[Method]) -> None:
