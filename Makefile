@@ -63,8 +63,8 @@ clean:  ## Remove .venv and caches; runs/ stays.
 
 .venv-page/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-page
-	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # Gradio and trackio want Pillow below 13
-	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev,ui]' playwright trackio
+	grep -v '^pillow==' constraints.txt > .venv-page/constraints.txt  # trackio wants Pillow below 13
+	.venv-page/bin/pip install -q --no-compile -c .venv-page/constraints.txt -e '.[dev]' playwright trackio
 	@touch $@
 
 .venv-crosscheck/ready: pyproject.toml constraints.txt

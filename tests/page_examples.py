@@ -1,5 +1,6 @@
 """One example of each page, with long ids, Japanese and Arabic captions, and empty tables; and what to read in it."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,9 @@ def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Datas
     for model, ranks in {"base": [2, 2, 1, 3], "repair-0": [1, 1, 2, 3]}.items():
         (run / "evaluate" / model).mkdir(parents=True)
         save_ranks(rank_table(model, ranks), run / "evaluate" / model)
+        shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "near_misses_t2i_truth"), 0.5)
+        metrics = {"model": model, "pairs_fingerprint": "a", "intervals": dict.fromkeys(shares, [0.25, 0.75])} | shares
+        (run / "evaluate" / model / "metrics.json").write_text(json.dumps(metrics))
     no_rows = (Dataset.from_dict(dict.fromkeys(kind, []), features=kind) for kind in (FEATURES, DROPPED_FEATURES))
     save_records(empty, *no_rows)
     for place in (run, empty):

@@ -56,10 +56,10 @@ def test_the_papers_token_table_comes_out_of_its_counts():
 def test_answers_without_a_price_make_no_sum():
     paid = {("audit", "i2t"): Usage(2, 0, 10, 1, 0.5), ("audit", "t2i"): Usage(2, 0, 10, 1, 0.0, unpriced=1)}
     rows = {row[:2]: row[6] for row in costs.paid_rows(paid)}
-    assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.5000", "unknown", "unknown")
-    assert costs.told(paid) == "Unknown: 1 of 4 answers have no list price. They used 0.0 K tokens."
-    assert costs.told({("audit", "i2t"): Usage(2, 0, 10, 1, 0.5)}).startswith("$0.5000 for 2 answers")
-    assert costs.told({}).startswith("Unknown: there is no ledger")
+    assert (rows["all", "i2t"], rows["all", "t2i"], rows["all", "both"]) == ("$0.50", "unknown", "unknown")
+    assert costs.describe_paid(paid) == "Unknown: 1 of 4 answers have no list price. They used 0.0 K tokens."
+    assert costs.describe_paid({("audit", "i2t"): Usage(2, 0, 10, 1, 0.5)}).startswith("$0.50 for 2 answers")
+    assert costs.describe_paid({}).startswith("Unknown: there is no ledger")
     assert costs.paid_rows({}) == [("all", "both", 0, "0.0", "0.0", "0.0", "$0.00")]
 
 
@@ -87,5 +87,5 @@ def test_time_at_the_given_limits():
 
 
 def test_small_amounts_keep_their_digits():
-    shown = [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 12345.678)]
-    assert shown == ["unknown", "$0.00", "$0.0312", "$12,345.68"]
+    shown = [costs.dollars(amount) for amount in (None, 0.0, 0.0312, 0.001, 12345.678)]
+    assert shown == ["unknown", "$0.00", "$0.03", "<$0.01", "$12,345.68"]

@@ -63,38 +63,6 @@ result = [DualEncoder.from_pretrained(f).digest for f in ("me/clip-repair", {str
     assert json.loads((tmp_path / "measured" / "metrics.json").read_text())["n_images"] == 12
 
 
-def test_a_space_is_private_and_shows_the_newest_task_alone(hub, client, tmp_path):
-    pictures = tmp_path / "task" / "shown" / "pictures"
-    pictures.mkdir(parents=True)
-    (tmp_path / "task" / "task.json").write_text("{}")
-    (tmp_path / "task" / "items.csv").write_text("item,accepted\n")  # the audit's verdicts stay here
-
-    def push_task(picture: str) -> str:
-        for old in pictures.iterdir():
-            old.unlink()
-        (pictures / picture).write_bytes(b"picture")
-        return client.run(
-            f"""
-from repair_hf.hub.push import push_space
-from repair_hf.runtime.options import UserError
-from repair_hf.analysis.people import space
-space.version = lambda name: "6.31.0"
-try:
-    result = push_space({str(tmp_path / "task")!r}, "me/judge").url
-except UserError as error:
-    result = str(error)
-"""
-        )
-
-    assert push_task("first.webp") == f"{hub.url}/spaces/me/judge" and hub.repos["space", "me/judge"].private
-    push_task("second.webp")
-    names = {".gitattributes", "README.md", "app.py", "task.json", "shown/pictures/second.webp"}
-    assert set(hub.files("space", "me/judge")) == names
-    hub.repos["space", "me/judge"].private = False
-    assert "me/judge exists and is public" in push_task("third.webp")
-    assert set(hub.files("space", "me/judge")) == names
-
-
 def test_what_a_train_run_may_not_do_is_known_before_it_trains(client, pairs_folder, clip_folder, tmp_path):
     words = f"train --pairs {pairs_folder} --split all --model {clip_folder} --use-cpu --push-to-hub"
     words += " --per-device-train-batch-size 4"

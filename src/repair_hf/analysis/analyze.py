@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from repair_hf.analysis.answers import answer
 from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.mined import is_mined, load_mined, mined_findings, sample_failures
 from repair_hf.analysis.options import LabelOptions
@@ -53,8 +52,8 @@ def analyze(
         if llm.llm is not None:
             label(gather(run), llm)
         data, known = gather(run), moved_pairs(run, pairs)
-        findings = run_findings(data, known)
-        write_report(data, folder, findings, answer(data), seed=seed)
+        answers, findings = run_findings(data, known)
+        write_report(data, folder, findings, answers, seed=seed)
         return findings
 
 

@@ -1,7 +1,6 @@
-"""Charts: one look for all, one colour per direction, readable at the width of a column.
+"""Charts: one look for all, one color per direction, readable at the width of a column.
 
-The colours are Okabe and Ito's, which stay distinct for colour-blind readers. Bars of the two directions also differ
-in their hatching, so they stay distinct in grey print.
+The colors are Okabe and Ito's, which stay distinct for color-blind readers.
 """
 
 from __future__ import annotations
@@ -10,17 +9,14 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 logger = logging.getLogger(__name__)
@@ -30,7 +26,6 @@ ROLES = {"q": "#4d5863", "gt": "#00704f", "fp": "#b04a00", "edit": "#00639b"}  #
 COLUMN = 3.4  # inches: the width of a column in two-column papers
 DPI = 220
 COLOURS = {"t2i": "#e69f00", "i2t": "#0072b2"}
-HATCHES = {"t2i": "//", "i2t": ""}
 NAMES = {"t2i": "text → image", "i2t": "image → text"}
 # For letters that DejaVu Sans lacks; those that this machine has.
 FALLBACKS = (
@@ -57,7 +52,6 @@ LOOK: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
     "image.composite_image": False,  # one image in an SVG each; a composite would have 72 dpi
-    "hatch.linewidth": 0.5,
 }
 
 
@@ -95,37 +89,3 @@ def png(figure: Figure) -> bytes:
         figure.savefig(file, format="png", dpi=DPI)
     Image.open(file).convert("RGB").quantize(128).save(small, "PNG", optimize=True)
     return small.getvalue()
-
-
-def share_bars(labels: Sequence[str], shares: Mapping[str, np.ndarray], what: str, *, height: float) -> Figure | None:
-    """Draw shares as horizontal bars with their numbers, one per label and direction; NaN has no bar.
-
-    Returns None if there is no number.
-    """
-    if all(np.isnan(numbers).all() for numbers in shares.values()):
-        return None
-    thick = 0.8 / max(len(shares), 1)
-    top = np.nanmax([np.nanmax([*numbers, 0]) for numbers in shares.values()])
-    with chart(height) as (figure, axes):
-        for place, (direction, numbers) in enumerate(shares.items()):
-            at = np.arange(len(labels)) + (place - (len(shares) - 1) / 2) * thick
-            look = {"color": COLOURS[direction], "hatch": HATCHES[direction], "edgecolor": "white"}
-            axes.barh(at, np.nan_to_num(numbers), thick * 0.9, **look)
-            for y, value in zip(at, numbers, strict=True):
-                if not np.isnan(value):
-                    axes.text(value + 0.01 * top, y, f"{value:.1%}", va="center", fontsize=6.5)
-        axes.set_yticks(np.arange(len(labels)), labels)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.18 * top or 1)
-        axes.set_xlabel(what, fontsize=7)
-        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
-        axes.xaxis.set_major_formatter("{x:.0%}")
-        axes.grid(False, axis="y")
-        legend(figure)
-    return figure
-
-
-def legend(figure: Figure) -> None:
-    """Draw a legend of the two directions above a figure."""
-    marks = [Patch(facecolor=COLOURS[way], hatch=HATCHES[way], edgecolor="white", label=NAMES[way]) for way in NAMES]
-    figure.legend(handles=marks, loc="outside upper right", ncols=2, fontsize=7)

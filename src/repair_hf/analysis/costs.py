@@ -56,7 +56,7 @@ def paid_rows(paid: Mapping[tuple[str, str], Usage]) -> list[Row]:
     return [*rows, ("all", "both", *_paid(list(paid.values())))]
 
 
-def told(paid: Mapping[tuple[str, str], Usage]) -> str:
+def describe_paid(paid: Mapping[tuple[str, str], Usage]) -> str:
     """Describe what was paid in all."""
     if not paid:
         return "Unknown: there is no ledger of payments beside these records."
@@ -69,10 +69,10 @@ def told(paid: Mapping[tuple[str, str], Usage]) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """Format an amount: two decimals from $1 on, four below."""
+    """Format an amount with two decimals; what they would show as nothing is below a cent."""
     if amount is None:
         return "unknown"
-    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"
 
 
 def time_at_limits(

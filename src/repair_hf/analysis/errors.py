@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import share_bars
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
+from repair_hf.analysis.tables import percent
 from repair_hf.records.columns import DIRECTIONS
 from repair_hf.synthesis.instruct import ERROR_TYPES
 
 DENSITY = "multi-label density"
-
-
-def typed(kept: pd.DataFrame, labels: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Select the records whose error types are known: from their caption instruction, or by a label of their id.
-
-    Returns:
-        `direction`, `record_id`, `error_types`.
-    """
-    frame = kept[["direction", "record_id", "error_types"]].copy()
-    is_image = frame["direction"] == "t2i"
-    frame["error_types"] = frame["error_types"].map(lambda names: [] if names is None else list(names))
-    frame.loc[is_image, "error_types"] = frame.loc[is_image, "record_id"].map(lambda name: labels.get(name, []))
-    return frame[frame["error_types"].map(len) > 0]
 
 
 def error_shares(records: pd.DataFrame) -> pd.DataFrame:
@@ -49,18 +34,20 @@ def error_shares(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def error_finding(data: RunData) -> Finding:
-    """Frequency of each error type."""
-    records = typed(data.kept, data.labels())
-    known, total = (frame["direction"].value_counts() for frame in (records, data.kept))
+    """Frequency of each error type: from an instruction for a caption, or by the label of one for an image."""
+    frame, labels = data.kept[["direction", "record_id", "error_types"]].copy(), data.labels()
+    is_image = frame["direction"] == "t2i"
+    frame["error_types"] = frame["error_types"].map(lambda names: [] if names is None else list(names))
+    frame.loc[is_image, "error_types"] = frame.loc[is_image, "record_id"].map(lambda name: labels.get(name, []))
+    records = frame[frame["error_types"].map(len) > 0]
+    known, total = (each["direction"].value_counts() for each in (records, data.kept))
     counted = ", ".join(f"{known.get(way, 0):,} of {total.get(way, 0):,} {way}" for way in DIRECTIONS)
     note = (
-        f"Error types are known for {counted} records. Caption instructions name them; image instructions must first "
-        "be labelled by an LLM (--llm)."
+        f"Shares of the {counted} records whose error types are known; a record may have several. Caption "
+        "instructions name them; image instructions must first be labelled by an LLM (--llm)."
     )
     if records.empty:
         return Finding("errors", "Error types", note)
     shares = error_shares(records)
-    kinds = shares[shares["error"] != DENSITY]
-    values = {way: kinds[way].to_numpy(float) for way in DIRECTIONS if known.get(way, 0)}
-    what = "share of records; a record may have several types"
-    return Finding("errors", "Error types", note, shares, share_bars(list(kinds["error"]), values, what, height=2.4))
+    shown = shares.assign(**{way: shares[way].map(percent) for way in DIRECTIONS})
+    return Finding("errors", "Error types", note, shown, data=shares)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import share_bars
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import RunData
+from repair_hf.analysis.tables import percent
 from repair_hf.records.columns import DIRECTIONS, REASONS
 
 REJECTED = ("gt_invalid", "fp_too_similar")  # by the audit
-AUDITED = "passed the audit"
-STAGES = ("mined", AUDITED, "instructed", "became records")
+STAGES = {
+    "audit": "passed the audit",
+    "instruct": "instructed",
+    "edit": "became records",
+}  # what passing each is called
 
 
 def was_audited(data: RunData) -> bool:
@@ -29,23 +32,17 @@ def lost_at(dropped: pd.DataFrame, *, is_audited: bool = True) -> pd.Series:
 
 def funnel(data: RunData) -> Finding:
     """How many failures reached each stage."""
-    kept, is_audited = data.kept["direction"].value_counts(), was_audited(data)
-    stages = STAGES if is_audited else [stage for stage in STAGES if stage != AUDITED]
-    at = lost_at(data.dropped, is_audited=is_audited)
-    lost = pd.DataFrame({"direction": data.dropped["direction"], "at": at}).value_counts()
-    rows = []
-    for direction in DIRECTIONS:
-        losses = [lost.get((direction, stage), 0) for stage in ("audit", "instruct", "edit")[-len(stages) + 1 :]]
-        mined = int(kept.get(direction, 0) + sum(losses))
-        left = mined - np.cumsum([0, *losses])
-        rows += [
-            (direction, stage, int(n), n / mined if mined else np.nan) for stage, n in zip(stages, left, strict=True)
-        ]
-    table = pd.DataFrame(rows, columns=["direction", "stage", "failures", "share of mined"])
-    shares = {way: table[table["direction"] == way]["share of mined"].to_numpy() for way in DIRECTIONS}
-    figure = share_bars(stages, shares, "share of mined failures", height=1.9)
+    is_audited = was_audited(data)
+    stages = {name: passed for name, passed in STAGES.items() if is_audited or name != "audit"}
+    lost = lost_at(data.dropped, is_audited=is_audited).groupby(data.dropped["direction"]).value_counts()
+    table = pd.DataFrame({"stage": ["mined", *stages.values()]})
+    for way in DIRECTIONS:
+        losses = [int(lost.get((way, stage), 0)) for stage in stages]
+        mined = int((data.kept["direction"] == way).sum()) + sum(losses)
+        table[way] = mined - np.cumsum([0, *losses])
+        table[f"{way}, of mined"] = [percent(left / mined if mined else None) for left in table[way]]
     note = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
-    return Finding("funnel", "From failures to records", note, table, figure)
+    return Finding("funnel", "From failures to records", note, table)
 
 
 def reasons(data: RunData) -> Finding:

@@ -117,6 +117,11 @@ def cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def percent(share: float | None) -> str:
+    """Format a share, in percent; a dash for None and NaN."""
+    return NONE if share is None or math.isnan(share) else f"{share:.1%}"
+
+
 def intervals_table(measured: Mapping[str, Mapping[str, Any]]) -> Table:
     """Build the table of `repair-hf evaluate`: a row per metric with an interval, a column per model."""
     return _intervals(["", *measured], {label(name): cells for name, cells in interval_cells(measured).items()})
@@ -144,7 +149,7 @@ def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], re
         reference: Name of the reference model.
     """
     names = list(dict.fromkeys(name for one in found.values() for name in one))
-    rows = {label(name): [_difference(name, one.get(name)) for one in found.values()] for name in names}
+    rows = {label(name): [difference_cell(name, one.get(name)) for one in found.values()] for name in names}
     return _intervals([f"change from {reference}", *found], rows)
 
 
@@ -165,7 +170,8 @@ def label(name: str) -> str:
     return f"{SIDES[side]} {kind.replace('_', ' ')}" if side in SIDES else name.replace("_", " ")
 
 
-def _difference(name: str, bounds: Mapping[str, float] | None) -> str:
+def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:
+    """Format a difference with its interval; a star marks an interval without 0."""
     if bounds is None:
         return NONE
     star = "  " if bounds["low"] <= 0 <= bounds["high"] else " *"

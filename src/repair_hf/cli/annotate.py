@@ -5,7 +5,6 @@ The sample and one file of answers per annotator go to `people/qc` or `people/ed
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import socket
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ class AnnotateOptions(Bounded):
     seed: int = opt(0, "Seed of the sample.")
     host: str = opt("127.0.0.1", "Address to listen on; 0.0.0.0 accepts everyone who can reach this machine.")
     port: int = opt(7860, "Port to listen on.", least=0, most=65535)
-    space: str | None = opt(None, "Upload the page to this private Space of the Hub instead of serving it here.")
     dry_run: bool = opt(False, "Draw the sample, then stop.")
 
 
@@ -59,8 +57,6 @@ def _annotate(task: Literal["qc", "edits"], options: AnnotateOptions, source: So
     from repair_hf.records.answers import PEOPLE
     from repair_hf.runtime.locks import one_writer
 
-    if not options.dry_run and importlib.util.find_spec("gradio") is None:
-        raise UserError("the page needs Gradio, which is not installed: pip install 'repair-hf[ui]'")
     material = gather(options.run)
     if len(material.folders) != 1:
         found = ", ".join(map(str, material.folders)) or "none"
@@ -84,29 +80,21 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
     print(f"annotate {task}   {count:,} items   -> {here}")
     if options.dry_run:
         return
-    if options.space is not None:
-        from repair_hf.hub.push import push_space
-
-        print(push_space(here, options.space).url)
-        return
-    from starlette.middleware import Middleware  # Gradio's
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    from repair_hf.analysis.people.page import Sheet, serve
+    from repair_hf.analysis.people.page import Judging
     from repair_hf.runtime.own_files import intact
 
+    try:
+        with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):
+            server = Judging(here, options.host, options.port, own_names(options.host))
+    except OSError as error:
+        raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
     print(
-        f"http://{options.host}:{options.port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
+        f"http://{options.host}:{server.server_port}/?annotator=YOUR-NAME   (ctrl-c ends)\n"
         f"then: repair-hf analyze {shlex.quote(options.run)}",
         flush=True,
     )
-    with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):
-        sheet = Sheet(here)
-    only_ours = Middleware(TrustedHostMiddleware, allowed_hosts=own_names(options.host))
-    try:
-        serve(sheet, host=options.host, port=options.port, middleware=[only_ours])
-    except OSError as error:  # Gradio's own, without a number
-        raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
+    with server:
+        server.serve_forever()
 
 
 def own_names(host: str) -> list[str]:
@@ -115,7 +103,7 @@ def own_names(host: str) -> list[str]:
     A page elsewhere can point a name of its own at this machine and read what is served (DNS rebinding). Its requests
     still carry that name.
     """
-    names = {host, "127.0.0.1", "localhost", "[::1]", "::1"}
+    names = {host, "127.0.0.1", "localhost", "::1"}
     if host in ("0.0.0.0", "::"):
         addresses = (each.address for some in psutil.net_if_addrs().values() for each in some)
         names |= {socket.gethostname(), socket.getfqdn(), *(address.partition("%")[0] for address in addresses)}

@@ -41,7 +41,7 @@ RECORD_FILES = ("records/*.parquet", "dropped/*.parquet", "samples/*.png", *STAG
 class Parcel:
     """The files of a push."""
 
-    kind: Literal["dataset", "model", "space"]
+    kind: Literal["dataset", "model"]
     files: dict[str, Path | bytes]  # path in the repository -> file, or its content
     replaces: Sequence[str]  # patterns; files of earlier pushes that match and are not sent again are deleted
 

@@ -1,4 +1,4 @@
-"""Pushes of records, models and annotation pages to the Hugging Face Hub.
+"""Pushes of records and models to the Hugging Face Hub.
 
 A push is one commit, so readers see the old revision until it is complete. After a failure the same command resumes:
 uploaded files are not sent again. Without changes there is no commit.
@@ -22,7 +22,6 @@ from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from repair_hf.analysis.people.space import SPACE_FILES, space_files
 from repair_hf.hub.files import Parcel, pack_model, pack_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import without_secrets
@@ -105,20 +104,7 @@ def push_model(
         return push(parcel, repo, private=private, tag=tag)
 
 
-def push_space(folder: str | Path, repo: str) -> Pushed:
-    """Push the annotation page of a task, with its images, to a private Space.
-
-    Args:
-        folder: Folder of the task, as `repair-hf annotate` lays it out.
-        repo: Id of the Space; created if missing.
-
-    Raises:
-        UserError, RunStopped: As `push_records`; also if the Space is public.
-    """
-    return push(Parcel("space", {**space_files(Path(folder))}, SPACE_FILES), repo, private=True)
-
-
-def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: bool = False) -> str:
+def prepare(repo: str, kind: Literal["dataset", "model"], *, private: bool = False) -> str:
     """Create the repository if it is missing, and return its full id.
 
     Call it early to find what would stop a push: a missing or invalid token, or a public repository.
@@ -126,8 +112,7 @@ def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: b
     check_login(repo)
     with _one_line_errors(repo):
         api = HfApi()
-        sdk = {"space_sdk": "gradio"} if kind == "space" else {}
-        made = _retried(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
+        made = _retried(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True))
         if private and not _retried(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
             raise UserError(
                 f"{made.repo_id} exists and is public, but a private repository is wanted. Make it private in its "
@@ -160,7 +145,7 @@ def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = 
             raise UserError(f"Pushed as {revision[:8]}, but {older}")
         if tag is not None and tagged is None:
             _retried(lambda: api.create_tag(name, tag=tag, revision=revision, repo_type=parcel.kind, exist_ok=True))
-    url = f"{ENDPOINT}/{'' if parcel.kind == 'model' else f'{parcel.kind}s/'}{name}"
+    url = f"{ENDPOINT}/{'' if parcel.kind == 'model' else 'datasets/'}{name}"
     return Pushed(name, url, revision, head.sha != revision)
 
 

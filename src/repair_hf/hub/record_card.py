@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
-from repair_hf.analysis.costs import told
+from repair_hf.analysis.costs import describe_paid
 from repair_hf.analysis.people.findings import sentences_for_card
 from repair_hf.analysis.record_sample import ROLE_NAMES
 from repair_hf.analysis.tables import markdown
@@ -139,4 +139,4 @@ def _cost(summary: dict[str, Any]) -> str:
         (use["stage"], use["direction"]): Usage(**{k: v for k, v in use.items() if k not in ("stage", "direction")})
         for use in summary.get("paid", ())
     }
-    return f"Paid: {told(paid)}" if paid else "What it cost is unknown."
+    return f"Paid: {describe_paid(paid)}" if paid else "What it cost is unknown."

@@ -51,7 +51,7 @@ def read_answers(folder: Path) -> pd.DataFrame:
     for path in sorted((folder / "answers").glob("*.jsonl")):
         bad = []
         for number, row in read_json_lines(path):
-            if _is_answer(row, folder.name):
+            if is_answer(row, folder.name):
                 rows.append(row)
             else:  # also a last line that was cut off when its process died
                 bad.append(str(number))
@@ -62,7 +62,8 @@ def read_answers(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows).drop_duplicates(["annotator", "item"], keep="last", ignore_index=True)
 
 
-def _is_answer(row: Any, task: str) -> bool:
+def is_answer(row: Any, task: str) -> bool:
+    """Return whether a row is an answer to a task, `qc` or `edits`."""
     match row:
         case {"annotator": str(), "item": str(), "verdict": str(verdict)} if task == "qc":
             return verdict in VERDICTS
