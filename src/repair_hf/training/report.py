@@ -152,14 +152,15 @@ def summarize(trainer: Any, steps: int) -> dict[str, Any]:
     if trainer.args.load_best_model_at_end:
         evaluations = [line for line in evaluations if line["step"] == trainer.state.best_global_step]
     losses = {line["step"]: line["loss"] for line in history if "loss" in line}  # means since the line before
+    seconds = trainer.loop.seconds
     return (
         plan(trainer, steps)
         | {
             "processes": trainer.args.world_size,
             "parameters": trainer.base.num_parameters(),
             "parameters_trained": trainer.base.num_parameters(only_trainable=True),
-            "seconds": trainer.loop.seconds,
-            "seconds_per_step": trainer.loop.seconds / steps,
+            "seconds": seconds,
+            "seconds_per_step": seconds / steps,
             "loss": float(np.average([*losses.values()], weights=np.diff([*losses], prepend=0))),
             "captions_cut": trainer.data_collator.tokens.n_cut,
         }
