@@ -22,6 +22,7 @@ from repair_hf.evaluation.judging import (
     resample_compositional,
     save_cases,
 )
+from repair_hf.evaluation.near_misses import load_near_misses
 from repair_hf.evaluation.options import EvaluateOptions
 from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
@@ -46,7 +47,7 @@ def evaluate(
         pairs: Images and captions, of a split that nothing was trained on.
         output: Folder for metrics and ranks, as `repair-hf evaluate` writes it; finished ones are read. None writes
             nothing.
-        options: The options of `repair-hf evaluate`, such as `resamples=500` or `compositional=["order"]`.
+        options: The options of `repair-hf evaluate`, such as `near_misses=["runs/near-misses"]` or `resamples=500`.
 
     Returns:
         The metrics of each model by its short name: R@1/5/10, MRR and median rank in both directions, `intervals` of
@@ -93,6 +94,8 @@ class Evaluation:
             raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
         self.pairs, self.options, self.compositional = pairs, options, compositional
         self.sets = load_benchmarks(compositional, pairs, pairs.source)
+        if options.near_misses:
+            self.sets += load_near_misses(options.near_misses, pairs)
         self.output = None if output is None else Path(output)
         self.stage = self._stage(self.output, {})
         if len(models) > 1:

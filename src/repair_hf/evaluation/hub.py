@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset, DatasetDict
 
 from repair_hf.pairs.admission import admit_images
@@ -40,15 +41,21 @@ def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], oth
 
 
 class EncodedImages:
-    """The image files in some columns of a dataset, ordered by row, then by column; read on access."""
+    """The image files in some columns of a dataset, ordered by row, then by column; read on access.
 
-    def __init__(self, rows: Dataset, columns: Sequence[str]) -> None:
+    `chosen` keeps those at some places of this order.
+    """
+
+    def __init__(
+        self, rows: Dataset, columns: Sequence[str], chosen: Sequence[int] | np.ndarray | None = None
+    ) -> None:
         self.columns = [undecoded(rows, name)[name] for name in columns]
+        self.chosen = np.arange(len(columns) * len(rows)) if chosen is None else chosen
 
     def __len__(self) -> int:
-        return len(self.columns) * len(self.columns[0])
+        return len(self.chosen)
 
     def __getitem__(self, place: int) -> bytes | Path:
-        row, column = divmod(place, len(self.columns))
+        row, column = divmod(int(self.chosen[place]), len(self.columns))
         cell = self.columns[column][row]
         return Path(cell["path"]) if cell["bytes"] is None else cell["bytes"]

@@ -1,0 +1,121 @@
+"""Near misses: failures of a retriever in a split that nothing was trained on, as a test of other retrievers.
+
+The cases are records. Each asks two questions about its query, in each direction:
+
+| key | share of queries that are nearer |
+|---|---|
+| `near_misses_i2t_truth`, `near_misses_t2i_truth` | to the ground truth than to the false positive |
+| `near_misses_i2t_edit`, `near_misses_t2i_edit` | to the edit than to the false positive that it was made from |
+
+A tie is wrong. The first question is about the ground truth of the record: of an image, one of its captions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset
+
+from repair_hf.evaluation.cases import Cases, Metric, Photographs, numbered
+from repair_hf.evaluation.hub import EncodedImages
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.columns import MODALITIES, SOURCES
+from repair_hf.records.dataset import Place, load_records
+from repair_hf.records.source_images import restore_images
+from repair_hf.runtime.options import UserError
+
+MEASURES = ("truth", "edit")
+ROLES = ("gt", "fp", "edit")  # of the candidates of a case, in this order
+
+
+def near_miss_margins(gt: np.ndarray, fp: np.ndarray, edit: np.ndarray) -> dict[str, np.ndarray]:
+    """Return by how much each query is nearer to the truth, and to the edit, than to the false positive.
+
+    The arguments are (n,) cosines of queries with their candidates, and so are the margins. A case is right if its
+    margin is above 0.
+
+    Example:
+        >>> found = near_miss_margins(np.array([0.5]), np.array([0.25]), np.array([0.25]))
+        >>> float(found["truth"][0]), float(found["edit"][0])
+        (0.25, 0.0)
+    """
+    return {"truth": gt - fp, "edit": edit - fp}
+
+
+def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = None) -> list[Cases]:
+    """Make the cases of records, for each direction that they have.
+
+    Args:
+        records: Folders, Hub ids or datasets, as for `load_records`.
+        pairs: The pairs that they were made from, for records that were saved without their source images.
+
+    Raises:
+        UserError: If there are no records, or an image is missing.
+
+    Example:
+        >>> sets = load_near_misses("runs/near-misses/records")
+        >>> [(cases.benchmark, len(cases)) for cases in sets]
+        [('near_misses_i2t', 2460), ('near_misses_t2i', 3158)]
+    """
+    table = load_records(records)
+    if _lacks_images(table):
+        if pairs is None:
+            raise UserError(f"{records} were saved without their source images. Give the pairs that they are from.")
+        table = restore_images(table, pairs)
+    directions = np.asarray(table["direction"])
+    return [
+        _cases(table.select(np.flatnonzero(directions == direction)), direction)
+        for direction in ("i2t", "t2i")
+        if (directions == direction).any()
+    ]
+
+
+def _lacks_images(records: Dataset) -> bool:
+    raw = records.with_format("arrow")[:]
+    for direction, kinds in MODALITIES.items():
+        rows = raw.filter(np.asarray(raw["direction"]) == direction)
+        if any(kinds[role] == "image" and rows[f"{role}_image"].null_count for role in SOURCES):
+            return True
+    return False
+
+
+def _cases(records: Dataset, direction: str) -> Cases:
+    texts = records.select_columns([name for name in records.column_names if not name.endswith("_image")]).to_dict()
+    if direction == "i2t":  # one picture, three captions
+        pictures, picture = _pictures(records, ["q_image"])
+        captions, caption = numbered(list(zip(*(texts[f"{role}_text"] for role in ROLES), strict=True)))
+    else:
+        pictures, picture = _pictures(records, [f"{role}_image" for role in ROLES])
+        captions, caption = numbered([[text] for text in texts["q_text"]])
+    return Cases(
+        f"near_misses_{direction}",
+        Photographs(pictures),
+        captions,
+        picture,
+        caption,
+        texts["record_id"],
+        texts["q_id"] if direction == "i2t" else texts["gt_id"],
+        ["all"] * len(records),
+        _judge,
+        tuple(Metric(measure, measure) for measure in MEASURES),
+    )
+
+
+def _judge(scores: np.ndarray, _: np.ndarray | None) -> dict[str, np.ndarray]:
+    gt, fp, edit = scores.reshape(len(scores), 3).T  # (n, 1, 3) or (n, 3, 1)
+    return near_miss_margins(gt, fp, edit)
+
+
+def _pictures(records: Dataset, columns: Sequence[str]) -> tuple[EncodedImages, np.ndarray]:
+    """Return the distinct images of some columns, and the (n, columns) images as rows of these."""
+    files = EncodedImages(records, columns)
+    keys = [[_key(files[place])] for place in range(len(files))]  # not by id: records may be of several data sets
+    picture = numbered(keys)[1].reshape(-1, len(columns))
+    return EncodedImages(records, columns, np.unique(picture, return_index=True)[1]), picture
+
+
+def _key(file: bytes | Path) -> str:
+    return hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else str(file)

@@ -1,0 +1,65 @@
+"""Near misses of records, against a loop over single cosines."""
+
+import numpy as np
+import pytest
+
+from repair_hf.evaluation.evaluate import evaluate
+from repair_hf.evaluation.near_misses import load_near_misses, near_miss_margins
+from repair_hf.records.columns import MODALITIES
+from repair_hf.records.dataset import load_records
+from repair_hf.runtime.options import UserError
+
+
+def slow_accuracies(records, encoder) -> dict[str, float]:
+    """Embed each record's four items by themselves, and compare two cosines at a time."""
+    right: dict[str, list[bool]] = {}
+    for record in records:
+        embed = {"image": encoder.embed_images, "text": encoder.embed_texts}
+        kinds = MODALITIES[record["direction"]]
+        q, gt, fp, edit = (embed[kind]([record[f"{role}_{kind}"]])[0] for role, kind in kinds.items())
+        for measure, other in (("truth", gt), ("edit", edit)):
+            name = f"near_misses_{record['direction']}_{measure}"
+            right.setdefault(name, []).append(float(q @ other) > float(q @ fp))
+    return {name: float(np.mean(values)) for name, values in right.items()}
+
+
+def test_a_tie_is_wrong_and_each_query_has_its_own_margin():
+    found = near_miss_margins(np.array([0.5, 0.25]), np.array([0.25, 0.25]), np.array([0.125, 0.5]))
+    assert {name: (margin > 0).tolist() for name, margin in found.items()} == {
+        "truth": [True, False],
+        "edit": [False, True],
+    }
+
+
+def test_accuracies_are_those_of_single_cosines(illustrated, illustrated_folder, encoder):
+    pairs, records = illustrated
+    found = evaluate(encoder, pairs, near_misses=[str(illustrated_folder)], resamples=50)["model-1"]
+    expected = slow_accuracies(records, encoder)
+    assert {name: found[name] for name in expected} == pytest.approx(expected) and len(expected) == 4
+    for name in expected:
+        low, high = found["intervals"][name]
+        assert low <= found[name] <= high
+    assert found["near_misses_i2t_n_cases"] == found["near_misses_t2i_n_cases"] == 12
+    assert found["near_misses_i2t_n_pictures"] == 6
+
+
+def test_each_picture_is_embedded_once(illustrated):
+    by_name = {cases.benchmark: cases for cases in load_near_misses(illustrated[1])}
+    assert len(by_name["near_misses_i2t"].pictures) == 6
+    t2i = by_name["near_misses_t2i"]
+    ids = {record[f"{role}_id"] for record in illustrated[1] if record["direction"] == "t2i" for role in ("gt", "fp")}
+    assert len(t2i.pictures) == len(ids) + 12 and t2i.picture.shape == (12, 3)
+
+
+def test_pairs_restore_images_that_the_records_lack(illustrated, records_folder):
+    """The folder holds the same records without their source images."""
+    pairs, records = illustrated
+    whole, restored = load_near_misses(records), load_near_misses(records_folder, pairs)
+    assert [cases.fingerprint for cases in whole] == [cases.fingerprint for cases in restored]
+    with pytest.raises(UserError, match="without their source images"):
+        load_near_misses(records_folder)
+
+
+def test_records_of_one_direction_have_one_set(illustrated):
+    records = load_records(illustrated[1]).filter(lambda record: record["direction"] == "t2i")
+    assert [cases.benchmark for cases in load_near_misses(records)] == ["near_misses_t2i"]
