@@ -73,11 +73,12 @@ def names(tmp_path_factory) -> Iterator[dict]:
         build_world("runs/world", splits={"train": 130, "validation": 8, "test": 8})
         Path("data").mkdir()
         Path("data/mine").symlink_to(Path("runs/world").resolve())
-        shutil.copytree("runs/world/images", "photos")
+        Path("photos").mkdir()
         with Path("photos/metadata.jsonl").open("w") as table:
-            for row in map(json.loads, Path("runs/world/captions.jsonl").read_text().splitlines()):
-                line = {"file_name": Path(row["image"]).name, "captions": row["captions"]}
-                table.write(json.dumps(line) + "\n")
+            for number, line in enumerate(Path("runs/world/captions.jsonl").read_text().splitlines()):
+                row, name = json.loads(line), f"{number}.png"  # a file named after a split would be one to `datasets`
+                shutil.copyfile(Path("runs/world/images", row["image"]), Path("photos", name))
+                table.write(json.dumps({"file_name": name, "captions": row["captions"]}) + "\n")
         have = {name: getattr(repair_hf, name) for name in PUBLIC}
         pairs, validation = (have["load_pairs"]("runs/world", split=split) for split in ("train", "validation"))
         encoder = have["DualEncoder"].from_pretrained("world/base")
