@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult
 from repair_hf.analysis.tables import SIDES, interval_cells, label, markdown, metrics_table
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.comparison import short_names
+from repair_hf.evaluation.training_data import uses_records
 from repair_hf.hub.markdown import code, without_folders
 from repair_hf.hub.rendering import Stage
 from repair_hf.runtime.options import UserError
@@ -139,8 +140,3 @@ def _training_of(other: Stage, own_steps: int | None) -> str:
     steps = other.summary["steps"]
     length = f"the same number of steps, {steps:,}" if steps == own_steps else f"{steps:,} steps"
     return f"{length}, {'with records' if uses_records(other.options) else 'on the pairs alone'}"
-
-
-def uses_records(options: Mapping[str, Any]) -> bool:
-    """Return whether a training used records; `negatives` is the name of `loss` in earlier versions."""
-    return options.get("records") is not None and "none" not in (options.get("loss"), options.get("negatives"))

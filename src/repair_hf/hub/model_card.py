@@ -9,7 +9,8 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from repair_hf.analysis.tables import SIDES, label
-from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations, uses_records
+from repair_hf.evaluation.training_data import uses_records
+from repair_hf.hub.evaluations import eval_results, evaluation_values, load_evaluations
 from repair_hf.hub.markdown import code
 from repair_hf.hub.rendering import TAGS, Stage, render
 from repair_hf.runtime.own_files import read_json
