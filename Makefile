@@ -18,8 +18,8 @@ docs: .venv/ready  ## Build the documentation into build/docs. Warnings are erro
 	$(BIN)/python docs/reference.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
-test: .venv/ready  ## Run the tests. No network, GPU or key.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: .venv/ready  ## Run the tests, or those of one folder: make test ROOM=training. No network, GPU or key.
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs --durations=25 tests/$(ROOM)
 
 test-slow: .venv/ready  ## Run the tests of many minutes too.
 	$(BIN)/python -m pytest -m 'not gpu'
@@ -31,7 +31,7 @@ test-page: .venv-page/ready  ## Open every page in Chromium, drive the one of `r
 	.venv-page/bin/python -m pytest -rs tests/analysis/people tests/runtime/test_trackers.py
 
 crosscheck: .venv-crosscheck/ready  ## Hold our numbers and exports to CLIP_benchmark and open_clip; an environment of its own, of some GB.
-	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py
+	.venv-crosscheck/bin/python -m pytest -rs -m 'not gpu' tests/crosscheck tests/benchmarks tests/encoder/test_sentence_encoder.py tests/llm/test_local.py
 
 gpu: .venv/ready  ## Run the tests that need an NVIDIA GPU; without one, say so in one line.
 	@if [ "$$REPAIR_HF_GPU_TESTS" = cpu ] || $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \

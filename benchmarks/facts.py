@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repair_hf.analysis.world_truth import measure
+from world_truth import measure
+
 from repair_hf.cli.subcommands import print_table
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.mining.mine import mine

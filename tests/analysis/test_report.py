@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.world_truth import measure
 from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.people.sampling import draw, lay_out
 from repair_hf.analysis.run_data import gather
-from repair_hf.analysis.world_truth import measure
 from repair_hf.cli.main import main
 from repair_hf.hub.record_card import dataset_card
 from repair_hf.llm.client import ChatModel

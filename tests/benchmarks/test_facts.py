@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from benchmarks.facts import PAPER
 from tests.benchmarks.scripts import run
 
 
@@ -14,14 +13,15 @@ def test_facts_stand_beside_the_papers_and_a_second_run_measures_nothing(tmp_pat
     command = f"{words} {tmp_path}"
     table = run("facts", command).partition("COCO30K and the toy world")[2]
     found = json.loads((tmp_path / "facts.json").read_text())
-    for name, figure in PAPER.items():
-        assert found[name]["paper"] == figure and name in table
+    longer = found.pop("twice the epochs add")
+    assert len(found) == 20
+    for name in found:
+        assert name in table
         assert found[name]["here"] is None or 0 <= found[name]["here"] <= 100
     passed = [found[f"failures that pass the audit, {side}"]["here"] for side in ("I2T", "T2I")]
     assert all(0 < share < 100 for share in passed)
     metrics = json.loads((tmp_path / "evaluate" / "base" / "metrics.json").read_text())
     assert found["base R@1, T2I"]["here"] == pytest.approx(100 * metrics["t2i_R@1"])
-    longer = found["twice the epochs add"]
     assert f"{longer['i2t']:+.1f} points of I2T R@1" in table
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("summary.json")}
     assert run("facts", command) and len(before) > 5

@@ -76,7 +76,7 @@ def test_changed_cases_are_counted_and_shown(
     words = (
         f"--pairs {pairs_folder} --split all --near-misses {illustrated_folder} --resamples 5 --output {out}".split()
     )
-    assert main(["evaluate", str(clip_folder), str(siglip_folder), *words]) == 0
+    assert main(["evaluate", str(clip_folder), str(siglip_folder), *words, "--output", str(out)]) == 0
     assert "no model before it" not in capsys.readouterr().out  # neither was trained here
     compared = json.loads((out / "differences.json").read_text())
     assert (compared["previous"], compared["repair"]) == ([], [])

@@ -57,7 +57,7 @@ def stage_folder():
 
     def write(folder: Path, command: str, options: dict, summary: dict) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        versions = {"command": command, "python": "3.11", "commit": None, "packages": {"torch": "2"}}
+        versions = {"command": command, "python": "3.11", "here": [], "packages": {"torch": "2"}}
         for name, content in {"config.yaml": options, "summary.json": summary, "versions.json": versions}.items():
             (folder / name).write_text(json.dumps(content))
         (folder / "command.txt").write_text(
@@ -76,6 +76,7 @@ def hostile(repaired) -> Dataset:
         for place, name in enumerate(TEXTS):
             if row[name] is not None or name in ("gt_reason", "fp_reason", "edit_instruction"):
                 row[name] = HOSTILE[(number * 3 + place) % len(HOSTILE)]
+        row["record_id"] = f"{number}{HOSTILE[number]}"
         row |= {"llm": HOSTILE[0], "editor": HOSTILE[4], "retriever": HOSTILE[3], "prompt_digest": SHIPPED.digest()}
         row |= {"edit_similarity": 0.5 + number / 100, "error_types": ["Count"] if row["direction"] == "i2t" else []}
     return Dataset.from_list(rows, features=FEATURES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from PIL import Image
 
 from repair_hf.hub import record_card
 from repair_hf.hub.record_card import dataset_card
-from repair_hf.hub.rendering import Stage
+from repair_hf.hub.rendering import StageFolder
 from repair_hf.records.columns import REASONS
 from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
 from repair_hf.runtime.redaction import use_keys
@@ -31,13 +32,11 @@ def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
     assert [config["config_name"] for config in data["configs"]] == ["records", "dropped"]
     for text in (
         'load_dataset("me/x-repair", "records", split="train")',
-        "| mined | audited false positives | 4 | 5 |",
-        "| kept | became records | 3 (75.0%) | 3 (60.0%) |",
-        f"| `no_op` | {REASONS['no_op']} | 1 (25.0%) | 1 (20.0%) |",
-        "| known for | 0 of 3 | 3 of 3 |",
-        "| Count | – | 100.0% |",
-        "`gemini/gemini-2.5-flash` was answered by `gemini-2.5-flash-002` 1 times",
-        "| audit | i2t | 1,234 | 5.0 | 0.1 | 5.0 | $1.50 |",
+        "| failures | 4 | 5 |",
+        "| became records | 3 | 3 |",
+        f"| dropped as `no_op`: {REASONS['no_op']} | 1 | 1 |",
+        "| version that answered | `gemini-2.5-flash-002` | 1 answers |",
+        "$1.50 for 1,234 answers",
         "License, as stated by the publisher of this dataset: `cc-by-4.0`.",
         "`…/photos`, split `train`, fingerprint `abc`",
         "@misc{liu-repair",
@@ -48,23 +47,13 @@ def test_the_dataset_card_tells_it_all(synthesis, hostile, dropped):
 
 
 def test_the_files_beside_a_card_tell_nothing_about_the_machine(synthesis):
-    files = {name: content.decode() for name, content in Stage.of(synthesis).files().items()}
+    files = {name: content.decode() for name, content in StageFolder.of(synthesis).files().items()}
     options = yaml.safe_load(files["config.yaml"])
     assert options["pairs"] == "…/photos" and options["concurrency"] == 7
     assert json.loads(files["summary.json"])["paid"][0]["calls"] == 1234
     assert json.loads(files["versions.json"])["packages"] == {"torch": "2"}
     assert not any(hidden in text for text in files.values() for hidden in ("/home/ann", "inside.example"))
-    assert Stage.of(synthesis / "records").files() == {}
-
-
-def test_kinds_of_error_of_images_stand_on_the_card_once_they_are_labelled(synthesis, hostile, dropped):
-    first, second = [row["record_id"] for row in hostile if row["direction"] == "t2i"][:2]
-    labels = {first: ["Object"], second: ["Object", "Count"]}
-    lines = [json.dumps({"record_id": name, "error_types": types}) for name, types in labels.items()]
-    (synthesis / "error_types.jsonl").write_text("\n".join(lines) + "\n")
-    card = card_of(synthesis, hostile, dropped).text
-    for text in ("| known for | 2 of 3 | 3 of 3 |", "| Object | 100.0% | 0.0% |", "| Count | 50.0% | 100.0% |"):
-        assert text in card, text
+    assert StageFolder.of(synthesis / "records").files() == {}
 
 
 def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropped, rendered):
@@ -75,6 +64,8 @@ def test_a_strangers_text_stays_text_in_the_whole_card(synthesis, hostile, dropp
     assert all(name.startswith("samples/") for name in re.findall(r'<img src="([^"]*)"', page))
     assert not re.findall(r"<a [^>]*>", page) and "onerror" not in re.sub(r"<code>.*?</code>", "", page)
     assert "49" not in re.findall(r"<code>\{\{ (.*?) \}\}", page)
+    (first,) = {"0<script>alert(1)</script> a dog"} & set(hostile["record_id"])
+    assert f"<code>{html.escape(first)}</code>" in page  # ids are a stranger's texts, too
 
 
 def test_the_samples_are_of_both_directions_and_small(synthesis, hostile, dropped):
@@ -101,12 +92,10 @@ def test_records_of_unknown_making_say_so(hostile, tmp_path):
     save_records(tmp_path / "bare", bare, none)
     card = card_of(tmp_path / "bare", bare, none).text
     for text in (
-        "Tokens and cost are unknown",
+        "What it cost is unknown",
         "stated no license",
         "Image-caption pairs: unknown.",
-        "The versions of the models that answered are unknown.",
         "there is no config `dropped`",
-        "No error type is known for these records",
     ):
         assert text in card, text
     assert "license" not in DatasetCard(card).data.to_dict()
@@ -120,7 +109,7 @@ def test_no_key_is_in_a_card(synthesis, hostile, dropped, monkeypatch):
     (synthesis / "config.yaml").write_text(yaml.safe_dump(notes))
     leak = {"edit_instruction": "use hf_abcdefghijklmnopqrstuv and another-secret-value"}
     leaking = hostile.map(lambda row: leak, features=FEATURES)
-    card = card_of(synthesis, leaking, dropped).text + Stage.of(synthesis).files()["config.yaml"].decode()
+    card = card_of(synthesis, leaking, dropped).text + StageFolder.of(synthesis).files()["config.yaml"].decode()
     for secret in ("a-very-secret-value", "another-secret-value", "hf_abcdefghijklmnopqrstuv", "ann:pass"):
         assert secret not in card
     assert "<hidden>" in card

@@ -202,6 +202,20 @@ def test_an_image_whose_price_the_provider_does_not_tell_counts_as_the_most_it_m
         assert ledger.total[0] == pytest.approx(3 * bound)
 
 
+@pytest.mark.parametrize(
+    ("model", "dollars"),
+    [  # the providers' price lists: one image of the best quality, at the largest size that we ask for
+        ("openai/gpt-image-1", 0.25),
+        ("openai/gpt-image-1-mini", 0.052),
+        ("openai/gpt-image-1.5", 0.20),
+        ("gemini/gemini-2.5-flash-image", 0.039),
+        ("gemini/gemini-3-pro-image-preview", 0.134),
+    ],
+)
+def test_the_reserved_price_of_an_image_covers_the_providers_price_list(model, dollars):
+    assert dollars < HostedEditor(model).price_bound < 3 * dollars
+
+
 def test_where_none_is_served_a_failure_stops_the_run_unless_it_is_put_up_with(serve, sources, tmp_path):
     server = serve(lambda n: (500, {"error": {"message": "boom"}}, {}))
     with pytest.raises(ProviderError, match="boom.*To leave out what fails, give --max-error-rate 1"):

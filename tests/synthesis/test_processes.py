@@ -28,8 +28,8 @@ def one(words, tmp_path_factory) -> Path:
     return folder
 
 
-def launch(words: list[str], program: str = "-m repair_hf") -> str:
-    """Run a command in two processes. Its exit code says nothing: gloo's threads sometimes abort on their way out."""
+def launch(words: list[str], program: str = "-m repair_hf", *, exit_code: int = 0) -> str:
+    """Run a command in two processes, check the launcher's exit code, and return what went to standard error."""
     launcher = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
     launcher += f" --dynamo_backend no --main_process_port 0 {program}"
     done = subprocess.run(
@@ -39,6 +39,7 @@ def launch(words: list[str], program: str = "-m repair_hf") -> str:
         text=True,
         timeout=600,
     )
+    assert done.returncode == exit_code, done.stderr[-4000:]
     return done.stderr
 
 
@@ -76,8 +77,9 @@ from repair_hf.synthesis.images import DiffusersEditor
 
 calls, edit = [], DiffusersEditor.edit
 DiffusersEditor.edit = lambda self, *given: calls.append(given) or edit(self, *given)
-main(sys.argv[1:])
+code = main(sys.argv[1:])
 print("edited", len(calls), file=sys.stderr)
+sys.exit(code)
 """
 
 
@@ -98,7 +100,7 @@ def test_each_process_edits_its_share_with_a_local_pipeline(words, flux_folder, 
 @pytest.mark.slow
 def test_one_process_ends_what_two_began_under_a_ceiling_for_both(words, one, tmp_path):
     folder = tmp_path / "shrunk"
-    told = launch([*words, *NOISY, "--output", str(folder), "--max-calls", str(CEILING)])
+    told = launch([*words, *NOISY, "--output", str(folder), "--max-calls", str(CEILING)], exit_code=1)
     assert "2 of 2 processes stopped. process 0: --max-calls 40" in told and not (folder / "summary.json").exists()
     assert len(keys(folder)) == CEILING
     assert main([*words, *NOISY, "--output", str(folder)]) == 0

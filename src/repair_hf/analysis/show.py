@@ -25,7 +25,7 @@ def show(
     """Draw some records, or dropped or mined failures, as `repair-hf show` does.
 
     Args:
-        records: Folder or Hub id of records, a folder of `repair-hf mine`, or with `change` one of `repair-hf evaluate`.
+        records: Folder or Hub id of records, a folder of `repair-hf mine`, or with `change` of `evaluate`.
         output: Page (.html) or picture (.png) to write.
         pairs: The pairs of the records, or where they are now; by default what the run records.
         options: Options of `repair-hf show`, such as `n=20` or `direction="t2i"`.

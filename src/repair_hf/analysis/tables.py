@@ -151,7 +151,7 @@ def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Tabl
         for model, names in counts.items()
         for name, found in names.items()
     }
-    return _intervals(["queries and cases", *kinds], rows)
+    return _intervals(["queries", *kinds], rows)
 
 
 def label(name: str) -> str:

@@ -101,8 +101,7 @@ def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
 def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:
     """Return the ids of the cases that are right only now (`repaired`) and only before (`broken`), by metric.
 
-    Args:
-        before, now: Tables of `evaluate_compositional` on the same cases.
+    The tables are those of `evaluate_compositional` on the same cases.
     """
     names = [f"{one}_{measure}" for one, measure in zip(*(now[name].to_pylist() for name in KEYS), strict=True)]
     ids, (was, is_now) = np.array(now["case_id"]), (table["correct"].to_numpy() for table in (before, now))

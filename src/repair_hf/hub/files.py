@@ -19,7 +19,7 @@ from repair_hf.encoder.models import ADAPTER, base_of
 from repair_hf.encoder.open_clip import CONFIG_FILE, WEIGHTS_FILE, write_open_clip
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.hub.record_card import dataset_card
-from repair_hf.hub.rendering import STAGE_FILES, Stage
+from repair_hf.hub.rendering import STAGE_FILES, StageFolder
 from repair_hf.pairs.cells import file_within
 from repair_hf.records.dataset import load_dropped, load_records, save_records
 from repair_hf.runtime.options import UserError
@@ -77,7 +77,7 @@ def pack_records(
         records = load_records(data)
     with intact(folder, "Make the records again, or delete its summary.json"):
         card = dataset_card(folder, data, repo, records, dropped, license=license)
-        files: dict[str, Path | bytes] = {"README.md": card.text.encode(), **Stage.of(folder).files()}
+        files: dict[str, Path | bytes] = {"README.md": card.text.encode(), **StageFolder.of(folder).files()}
     for pattern in RECORD_FILES[:2]:
         files |= {path.relative_to(data).as_posix(): path for path in sorted(data.glob(pattern))}
     for file in (path for path in files.values() if isinstance(path, Path)):
@@ -131,7 +131,7 @@ def pack_model(
     kind = {"model_type": encoder.model.config.model_type, "is_adapter": is_adapter}
     with intact(folder, "Train again, or delete its summary.json and trainer_state.json"):
         card = model_card(folder, repo, results=results, license=license, has_open_clip=open_clip, **kind)
-        files |= {"README.md": card.encode(), **Stage.of(folder).files()}
+        files |= {"README.md": card.encode(), **StageFolder.of(folder).files()}
     if open_clip:  # the tokenizer's files are those of the folder
         made = Path(scratch) / "open_clip"
         write_open_clip(encoder, made, name=repo)

@@ -30,10 +30,12 @@ from repair_hf.runtime.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-
 PASSING = (429, 500, 502, 503, 504)  # statuses of temporary failures
 WAITS = (1.0, 4.0)  # seconds between attempts
+AGAIN = "Nothing changed on the Hub. Rerun to resume."
+LOGIN = "Run `hf auth login`, or set HF_TOKEN, with a token that may write there; HF_TOKEN overrides the login."
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,8 @@ def prepare(repo: str, kind: Literal["dataset", "model", "space"], *, private: b
     with _one_line_errors(repo):
         api = HfApi()
         sdk = {"space_sdk": "gradio"} if kind == "space" else {}
-        made = _insist(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
-        if private and not _insist(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
+        made = _retried(lambda: api.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True, **sdk))
+        if private and not _retried(lambda: api.repo_info(made.repo_id, repo_type=kind)).private:
             raise UserError(
                 f"{made.repo_id} exists and is public, but a private repository is wanted. Make it private in its "
                 "settings on the Hub, or choose another --repo."
@@ -147,23 +149,23 @@ def check_login(repo: str) -> None:
 def push(parcel: Parcel, repo: str, *, private: bool = False, tag: str | None = None) -> Pushed:
     """Push a parcel as one commit, and tag the revision."""
     name, api = prepare(repo, parcel.kind, private=private), HfApi()
+    older = f"the tag {tag!r} names an older revision of {name}; give another --tag."
     with _one_line_errors(name):
-        named = None if tag is None else _insist(lambda: _tagged(api, name, parcel.kind, tag))
-        if named not in (None, _insist(lambda: api.repo_info(name, repo_type=parcel.kind)).sha):
-            raise UserError(f"{name} has a tag {tag!r} of an older revision; give another --tag.")
-        before, after = _insist(lambda: _commit(api, name, parcel))
-        if named not in (None, after):
-            raise UserError(
-                f"Pushed as {after[:8]}, but the tag {tag!r} names the revision before; give another --tag."
-            )
-        if tag is not None and named is None:
-            _insist(lambda: api.create_tag(name, tag=tag, revision=after, repo_type=parcel.kind, exist_ok=True))
+        head = _retried(lambda: api.repo_info(name, repo_type=parcel.kind))
+        tagged = None if tag is None else _retried(lambda: _revision_of(api, name, parcel.kind, tag))
+        if tagged not in (None, head.sha):
+            raise UserError(f"Nothing was pushed: {older}")
+        revision = _retried(lambda: _commit(api, name, parcel))
+        if tagged not in (None, revision):
+            raise UserError(f"Pushed as {revision[:8]}, but {older}")
+        if tag is not None and tagged is None:
+            _retried(lambda: api.create_tag(name, tag=tag, revision=revision, repo_type=parcel.kind, exist_ok=True))
     url = f"{ENDPOINT}/{'' if parcel.kind == 'model' else f'{parcel.kind}s/'}{name}"
-    return Pushed(name, url, after, before != after)
+    return Pushed(name, url, revision, head.sha != revision)
 
 
-def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
-    """Commit, and return the revisions before and after, which are the same if nothing has changed."""
+def _commit(api: HfApi, name: str, parcel: Parcel) -> str:
+    """Commit, and return the revision, which is the one before if nothing has changed."""
     head: Any = api.repo_info(name, repo_type=parcel.kind)
     there = [file.rfilename for file in head.siblings or ()]
     stale = [path for path in there if path not in parcel.files and _matches(path, parcel.replaces)]
@@ -176,11 +178,11 @@ def _commit(api: HfApi, name: str, parcel: Parcel) -> tuple[str, str]:
         commit_message=f"Push {'records' if parcel.kind == 'dataset' else parcel.kind} with repair-hf",
         parent_commit=head.sha,  # a concurrent push is not overwritten
     )
-    return head.sha, commit.oid
+    return commit.oid
 
 
-def _tagged(api: HfApi, name: str, kind: str, tag: str) -> str | None:
-    """The revision of a tag; None if there is no such tag."""
+def _revision_of(api: HfApi, name: str, kind: str, tag: str) -> str | None:
+    """Return the revision of a tag; None if there is no such tag."""
     refs = api.list_repo_refs(name, repo_type=kind)
     return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
 
@@ -190,7 +192,7 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
     return any(path.count("/") == pattern.count("/") and fnmatch(path, pattern) for pattern in patterns)
 
 
-def _insist(act: Callable[[], Answer]) -> Answer:
+def _retried(act: Callable[[], Answer]) -> Answer:
     """Call `act`, again after temporary failures."""
     for wait in WAITS:
         try:
@@ -206,13 +208,12 @@ def _insist(act: Callable[[], Answer]) -> Answer:
 @contextmanager
 def _one_line_errors(repo: str) -> Iterator[None]:
     """Turn errors of the Hub into one line that says what to do."""
-    again = "Nothing changed on the Hub. Rerun to resume."
     try:
         yield
     except HfHubHTTPError as error:
-        raise _refusal(repo, error, again) from error
+        raise _http_error(repo, error) from error
     except httpx.TransportError as error:
-        raise RunStopped(f"The Hub at {ENDPOINT} cannot be reached: {_line(error)}. {again}") from error
+        raise RunStopped(f"The Hub at {ENDPOINT} cannot be reached: {_line(error)}. {AGAIN}") from error
     except OfflineModeIsEnabled as error:
         raise UserError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it.") from error
     except HFValidationError as error:
@@ -222,24 +223,19 @@ def _one_line_errors(repo: str) -> Iterator[None]:
     except ValueError as error:  # the Hub's check of the card's header, such as an unknown license
         raise UserError(f"The Hub rejects the card: {_line(error)}") from error
     except RuntimeError as error:  # an upload, after the library's own retries
-        raise RunStopped(f"{_line(error)} ({_line(error.__cause__)}) {again}") from error
+        raise RunStopped(f"{_line(error)} ({_line(error.__cause__)}) {AGAIN}") from error
 
 
-def _refusal(repo: str, error: HfHubHTTPError, again: str) -> Exception:
+def _http_error(repo: str, error: HfHubHTTPError) -> Exception:
     status, reason = error.response.status_code, without_secrets(error.server_message or _line(error))
     if status == 401:
-        return UserError(
-            f"The Hub does not accept your token (401: {reason}) Run `hf auth login`, or set HF_TOKEN to a token with "
-            "write access; HF_TOKEN overrides the login."
-        )
+        return UserError(f"The Hub does not accept your token ({status}: {reason}) {LOGIN}")
     if status == 403:
-        return UserError(
-            f"Your token may not write to {repo} (403: {reason}) Use your own id, or a token with write access."
-        )
+        return UserError(f"Your token may not write to {repo} ({status}: {reason}) {LOGIN}")
     if status in (409, 412):
-        return RunStopped(f"{repo} was changed by another push in the meantime ({status}: {reason}) {again}")
+        return RunStopped(f"{repo} was changed by another push in the meantime ({status}: {reason}) {AGAIN}")
     if status in PASSING:
-        return RunStopped(f"The Hub failed ({status}: {reason}) {again}")
+        return RunStopped(f"The Hub failed ({status}: {reason}) {AGAIN}")
     return UserError(f"The Hub rejects the push to {repo} ({status}: {reason})")
 
 

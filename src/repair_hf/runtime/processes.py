@@ -5,6 +5,7 @@ They share a file system. Otherwise they exchange only small objects, through th
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 from datetime import timedelta
@@ -34,6 +35,7 @@ class Processes:
         self._group: Any = None
         if self.count > 1:
             self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+            atexit.register(_disconnect)
 
     @property
     def is_main(self) -> bool:
@@ -121,6 +123,14 @@ _REMEDY = (
     "Use `accelerate launch --config_file` with a file of recipes/accelerate (cpu-2.yaml starts two on the CPU), or "
     "`torchrun --nproc_per_node`."
 )
+
+
+def _disconnect() -> None:
+    """Close all process groups. Otherwise the threads of gloo may abort the interpreter while it exits."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _started() -> int:

@@ -1,0 +1,95 @@
+"""Synthesis asks an LLM server that strangers wrote: `transformers serve`, with a tiny LLaVA, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from ledgers import ledger_in, rows
+from provider_server import png
+
+from repair_hf.llm.client import ChatModel, UnparsedAnswer
+from repair_hf.runtime.run_folder import RunStopped
+from repair_hf.synthesis.audit import Verdict
+
+pytest.importorskip("fastapi", reason="`transformers serve` needs FastAPI: pip install 'repair-hf[dev]'")
+
+
+@pytest.fixture(scope="module")
+def server(vlm_folder, tmp_path_factory):
+    """The model's folder and its server's address. The model samples, as most chat models on the Hub do."""
+    folder = tmp_path_factory.mktemp("served") / "llava"
+    shutil.copytree(vlm_folder, folder)
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | {"do_sample": True}))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    log = folder.parent / "log"
+    command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", str(folder)]
+    words = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    with log.open("w") as lines:
+        process = subprocess.Popen([*command, *words], stdout=lines, stderr=lines)
+    try:
+        while not _is_up(port):
+            assert process.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.2)
+        yield str(folder), f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_up(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = "What is this?") -> list:
+    """Ask about a picture with each seed; return the answers in JSON, or why they are unusable."""
+    name, address = server
+    picture = "data:image/png;base64," + base64.b64encode(png((40, 30), "red")).decode()
+    parts = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": text}]
+    how = {"stage": "audit", "direction": "i2t", "schema": Verdict, "temperature": 1.0, "max_tokens": 12}
+
+    async def work(chat):
+        asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, attempts=1, **how) for seed in seeds)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    with ledger_in(folder) as ledger:
+        return asyncio.run(work(ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address)))
+
+
+def texts(folder: Path) -> list[str]:
+    return sorted(row["reply"] for row in rows(folder))
+
+
+def test_answers_that_are_no_json_are_unusable_recorded_and_asked_once(server, tmp_path):
+    seeds = range(6)
+    assert {type(answer) for answer in ask(server, tmp_path, seeds)} == {UnparsedAnswer}
+    paid = rows(tmp_path)
+    assert len(paid) == len({row["reply"] for row in paid}) == 6
+    assert all(row["prompt_tokens"] > 20 and 0 < row["completion_tokens"] <= 12 for row in paid)
+    assert {type(answer) for answer in ask(server, tmp_path, seeds)} == {UnparsedAnswer}
+    assert rows(tmp_path) == paid
+
+
+def test_a_seed_is_a_draw_and_the_picture_and_the_text_arrive(server, tmp_path):
+    for name, question in (("a", "What is this?"), ("b", "What is this?"), ("c", "What is that?")):
+        ask(server, tmp_path / name, (1, 2), text=question)
+    assert texts(tmp_path / "a") == texts(tmp_path / "b") != texts(tmp_path / "c")
+
+
+def test_an_error_of_the_server_names_what_it_said(server, tmp_path):
+    (error,) = ask(server, tmp_path, model="elsewhere")
+    assert isinstance(error, RunStopped) and "elsewhere" in str(error) and not rows(tmp_path)
