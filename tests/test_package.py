@@ -62,7 +62,7 @@ def test_the_wheel_works_without_a_clone(wheel, tmp_path):
     ours = (sys.executable, "-m", "repair_hf")
     with (installed / "recipes" / "toy" / "world.yaml").open("a") as recipe:
         recipe.write("train: 130\nvalidation: 4\ntest: 20\n")
-    assert "$ repair-hf mine --config toy/mine.yaml" in run(*ours, "run", "toy", "--dry-run", **where)
+    assert "$ repair-hf mine --pairs" in run(*ours, "run", "toy", "--dry-run", **where)
     run(*ours, "run", "toy", **where)
     assert list((desk / "runs").rglob("model.safetensors"))
 

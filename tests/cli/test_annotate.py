@@ -1,12 +1,14 @@
 """`repair-hf annotate`: what it draws, refuses and sends. The page itself is tested in a browser."""
 
 import json
+import socket
 import sys
 
 import pandas as pd
 
 from repair_hf.analysis.people import space
 from repair_hf.analysis.people.space import space_files
+from repair_hf.cli.annotate import own_names
 from repair_hf.cli.main import main
 from repair_hf.cli.subcommands import run_command
 from repair_hf.evaluation.compositional import CompositionalOptions
@@ -43,6 +45,13 @@ def test_without_gradio_it_says_what_to_install(repaired, tmp_path, monkeypatch,
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["annotate", "edits", str(tmp_path)]) == 2
     assert "pip install 'repair-hf[ui]'" in capsys.readouterr().err
+
+
+def test_a_page_answers_to_names_of_its_machine_alone():
+    assert {"10.0.0.5", "localhost"} <= set(own_names("10.0.0.5")) and socket.gethostname() not in own_names(
+        "10.0.0.5"
+    )
+    assert {socket.gethostname(), "127.0.0.1"} <= set(own_names("0.0.0.0"))
 
 
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):

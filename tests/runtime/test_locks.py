@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
 from repair_hf.runtime.locks import LOCK, one_writer
 from repair_hf.runtime.options import UserError
-from repair_hf.runtime.scratch import scratch_folder
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
 from repair_hf.runtime.locks import one_writer
-from repair_hf.runtime.scratch import scratch_folder
-with one_writer(sys.argv[1]) if len(sys.argv) > 1 else scratch_folder() as folder:
+with one_writer(sys.argv[1]):
     ready, begun = os.pipe()
     if os.fork() == 0:  # a worker that outlives it
         os.write(begun, b"1")
@@ -25,20 +22,21 @@ with one_writer(sys.argv[1]) if len(sys.argv) > 1 else scratch_folder() as folde
         time.sleep(600)
         os._exit(0)
     os.read(ready, 1)
-    print(folder, flush=True)
+    print(flush=True)
     time.sleep(600)
 """
 
 
 @pytest.fixture
 def start():
-    """Start another process that holds a folder, or a scratch folder; the line that it prints names this."""
+    """Start another process that holds a folder."""
     started = []
 
-    def hold(*folder: str, **env: str) -> tuple[subprocess.Popen, str]:
-        words = [sys.executable, "-c", HOLD, *folder]
+    def hold(folder: str) -> subprocess.Popen:
+        words = [sys.executable, "-c", HOLD, folder]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True))
-        return started[-1], started[-1].stdout.readline().strip()
+        started[-1].stdout.readline()
+        return started[-1]
 
     yield hold
     for each in started:
@@ -48,7 +46,7 @@ def start():
 
 def test_a_lock_ends_with_its_process_even_if_a_worker_lives_on(start, tmp_path):
     folder = tmp_path / "runs" / "train"
-    holder, _ = start(str(folder))
+    holder = start(str(folder))
     with pytest.raises(UserError, match=f"{folder} is in use by another run; wait"), one_writer(folder):
         pass
     assert (folder / LOCK).is_file()  # who was turned away took nothing with him
@@ -67,16 +65,3 @@ def test_what_is_not_written_to_is_left_as_it_was(tmp_path, monkeypatch):
     with one_writer(tmp_path / "runs"):  # the first process of this run has it
         assert not (tmp_path / "runs").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_scratch_folder_goes_with_its_process_or_with_the_next(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (alive, name), (dead, other) = start(), start()
-    (tmp_path / other.rpartition("/")[2] / "weights").touch()
-    dead.kill()
-    dead.wait()
-    with scratch_folder() as folder:
-        assert {str(path) for path in tmp_path.iterdir()} == {name, str(folder)}
-    assert [str(path) for path in tmp_path.iterdir()] == [name]
-    alive.kill()

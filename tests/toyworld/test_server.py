@@ -120,3 +120,9 @@ def test_a_port_that_is_taken():
         port = urlsplit(running.base_url).port
         with pytest.raises(UserError, match=f"Port {port} cannot be used"):
             ChatServer(lambda body: "yes", port=port)
+
+
+def test_a_request_for_another_host_gets_no_answer(connect):
+    connection = connect(lambda body: "yes")
+    connection.request("GET", "/v1/batches", headers={"Host": "evil.org"})
+    assert connection.getresponse().status == 421

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from repair_hf.analysis.options import SourceOptions
 from repair_hf.runtime.options import Bounded, UserError, need, opt
@@ -87,9 +90,9 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
         print(push_space(here, options.space).url)
         return
     from starlette.middleware import Middleware  # Gradio's
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from repair_hf.analysis.people.page import Sheet, serve
-    from repair_hf.runtime.hosts import OwnHostOnly
     from repair_hf.runtime.own_files import intact
 
     print(
@@ -99,7 +102,21 @@ def _judge(material: Any, here: Path, options: AnnotateOptions, source: SourceOp
     )
     with intact(here / "shown" / "items.jsonl", "Move its folder away, and annotate again"):
         sheet = Sheet(here)
+    only_ours = Middleware(TrustedHostMiddleware, allowed_hosts=own_names(options.host))
     try:
-        serve(sheet, host=options.host, port=options.port, middleware=[Middleware(OwnHostOnly, bound=options.host)])
+        serve(sheet, host=options.host, port=options.port, middleware=[only_ours])
     except OSError as error:  # Gradio's own, without a number
         raise UserError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
+
+
+def own_names(host: str) -> list[str]:
+    """Return the names that requests to a server on an address may ask for.
+
+    A page elsewhere can point a name of its own at this machine and read what is served (DNS rebinding). Its requests
+    still carry that name.
+    """
+    names = {host, "127.0.0.1", "localhost", "[::1]", "::1"}
+    if host in ("0.0.0.0", "::"):
+        addresses = (each.address for some in psutil.net_if_addrs().values() for each in some)
+        names |= {socket.gethostname(), socket.getfqdn(), *(address.partition("%")[0] for address in addresses)}
+    return sorted(names)

@@ -36,7 +36,6 @@ COMMANDS = {
     "annotate": "Let people judge failures or edits on a web page.",
     "export": "Write a retriever for open_clip, or records as triplets for sentence-transformers.",
     "push": "Upload records or a model to the Hugging Face Hub, with a card.",
-    "completion": "Print a script that completes commands and options in your shell.",
     "env": "Print versions and devices for a bug report.",
 }
 HELP = ("-h", "--help", "--help-all")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import need, opt
-from repair_hf.runtime.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from repair_hf.hub.files import Parcel
@@ -71,7 +71,7 @@ def _push(pack: Callable[..., Parcel], options: PushOptions, **own: Any) -> str:
     """Pack a folder and push it, or print what would be pushed; return the repository's id."""
     from repair_hf.hub.push import push
 
-    with scratch_folder() as scratch:
+    with TemporaryDirectory(prefix="repair-hf-") as scratch:
         parcel = pack(options.folder, options.repo, scratch=scratch, license=options.license, **own)
         sizes = parcel.sizes
         total = f"{len(sizes)} files, {_megabytes(sum(sizes.values()))}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import httpx
@@ -26,7 +27,6 @@ from repair_hf.hub.files import Parcel, pack_model, pack_records
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.redaction import without_secrets
 from repair_hf.runtime.run_folder import RunStopped
-from repair_hf.runtime.scratch import scratch_folder
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def push_records(
         UserError: If the folder holds no records, or the Hub rejects the token, the id or the tag.
         RunStopped: If the Hub cannot be reached or fails; the same call resumes.
     """
-    with scratch_folder() as scratch:
+    with TemporaryDirectory(prefix="repair-hf-") as scratch:
         parcel = pack_records(folder, repo, scratch=scratch, embed_source_images=embed_source_images, license=license)
         return push(parcel, repo, private=private, tag=tag)
 
@@ -100,7 +100,7 @@ def push_model(
     Raises:
         UserError, RunStopped: As `push_records`.
     """
-    with scratch_folder() as scratch:
+    with TemporaryDirectory(prefix="repair-hf-") as scratch:
         parcel = pack_model(folder, repo, scratch=scratch, open_clip=open_clip, results=results, license=license)
         return push(parcel, repo, private=private, tag=tag)
 

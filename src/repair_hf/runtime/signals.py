@@ -9,18 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ENDING = {
-    number: word
-    for name, word in (("SIGTERM", "terminated"), ("SIGHUP", "the terminal was closed"))
-    if (number := getattr(signal, name, None)) is not None  # Windows has no SIGHUP
-}
+_ENDING = {"SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}  # Windows has no SIGHUP
 
 
 class Ended(KeyboardInterrupt):
     """A signal other than Ctrl-C ended the command; its text says which."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(_ENDING[signal.Signals(number)])
+        super().__init__(_ENDING[signal.Signals(number).name])
         self.number = number
 
 
@@ -34,18 +30,16 @@ def like_ctrl_c() -> Iterator[None]:
         Ended: If such a signal came, whatever it was turned into on the way.
     """
     is_listener = threading.current_thread() is threading.main_thread() and os.environ.get("RANK", "0") == "0"
-    own = [number for number in _ENDING if is_listener and signal.getsignal(number) == signal.SIG_DFL]
+    numbers = [getattr(signal, name) for name in _ENDING if hasattr(signal, name) and is_listener]
+    own = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     came: list[int] = []
     process = os.getpid()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a copy of this process, which ends as it would have without us
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
+        if os.getpid() != process:  # a forked worker
+            os._exit(128 + number)
         came.append(number)
-        ctrl_c = signal.getsignal(signal.SIGINT)  # asyncio has one of its own
-        (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(signal.SIGINT, frame)
+        signal.raise_signal(signal.SIGINT)  # whoever handles Ctrl-C now, such as asyncio
 
     for number in own:
         signal.signal(number, interrupt)

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from repair_hf.runtime.hosts import REFUSAL, is_own_host
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.texts import parse_json
@@ -116,9 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Read the head of a request, and refuse it if it is for another host."""
         if not super().parse_request():
             return False
-        if not is_own_host(self.headers["Host"], "127.0.0.1"):
+        name = (self.headers["Host"] or "").partition(":")[0]
+        if name not in ("127.0.0.1", "localhost"):  # a page elsewhere may point a name of its own here (DNS rebinding)
             self.close_connection = True
-            self._send(error(421, REFUSAL))
+            self._send(error(421, f"This server answers requests to {self.server.base_url} only."))
             return False
         return True
 
