@@ -165,15 +165,15 @@ def random_weights(architecture: str, captions: Iterable[str]) -> tuple[Any, Any
         The model and its preprocessor.
     """
     import torch
+    from pretrain import build_model, build_processor
     from transformers import CLIPModel
 
     from repair_hf.encoder.preprocessing import Preprocessor
-    from repair_hf.toyworld import base
 
-    processor = base.build_processor(captions)
+    processor = build_processor(captions)
     torch.manual_seed(0)
     if architecture == "world":
-        model = base.build_model(processor)
+        model = build_model(processor)
         return model, Preprocessor(processor, model.config)
     model = CLIPModel(_config(architecture, processor.tokenizer))
     side = model.config.vision_config.image_size

@@ -10,22 +10,33 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from world_truth import measure
+import numpy as np
+import pandas as pd
+from datasets import Image
 
+from repair_hf.analysis.run_data import RunData, gather
 from repair_hf.cli.subcommands import print_table
 from repair_hf.evaluation.evaluate import evaluate
 from repair_hf.mining.mine import mine
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.pairs.images import open_image
+from repair_hf.records.columns import DIRECTIONS
 from repair_hf.runtime.command_line import parse
 from repair_hf.runtime.locks import one_writer
 from repair_hf.runtime.options import Bounded, opt
 from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.synthesize import synthesize
-from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.captions import parse as parse_caption
+from repair_hf.toyworld.corpus import SEED, SPLITS, build_world, draw_scenes
+from repair_hf.toyworld.mistakes import facts_of, unchanged
+from repair_hf.toyworld.renderer import read_scene
+from repair_hf.toyworld.scenes import ERROR_TYPES, Scene, differences, holds, satisfy
+from repair_hf.toyworld.truth import scenes_of, share_shown
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
 
@@ -53,6 +64,10 @@ PAPER: dict[str, float] = {
     "edited captions for each training image": 1.6,
 }
 NEAR = 0.2  # "within a fifth"
+
+
+TEXTS = ("fp_text", "edit_text")
+REJECTED = ("gt_invalid", "fp_too_similar")  # criteria 1 and 2
 
 
 @dataclass
@@ -91,8 +106,8 @@ def facts(options: FactsOptions) -> None:
         )
         train(model, pairs, config=config)
         r1[name] = _validate(folder, validation, trained.name, str(trained))
-    measured = _collect(measure(records), r1, options.train)
-    _report(measured, r1, folder)
+    judged = measure(records)
+    _report(_collect(judged, r1, options.train), r1, _overlap(judged["scenes"]), folder)
 
 
 def _validate(folder: Path, pairs: Any, name: str, model: str) -> dict[str, float]:
@@ -116,7 +131,25 @@ def _collect(counted: dict[str, Any], r1: dict[str, dict[str, float]], n_train: 
     return dict(zip(PAPER, values, strict=True))
 
 
-def _report(measured: dict[str, float | None], r1: dict[str, dict[str, float]], folder: Path) -> None:
+def _overlap(drawn: dict[str, list[Scene]]) -> dict[str, dict[str, float]]:
+    """Return the shares (in %) of pictures that show a scene of the test split, and of test splits drawn anew."""
+    test, *anew = (set(draw_scenes("test", SPLITS["test"], seed=SEED + k, domain="target")) for k in range(13))
+    return {
+        name: {
+            "test": 100 * share_shown(scenes, test),
+            "drawn anew": float(np.mean([100 * share_shown(scenes, split) for split in anew])),
+        }
+        for name, scenes in drawn.items()
+        if scenes
+    }
+
+
+def _report(
+    measured: dict[str, float | None],
+    r1: dict[str, dict[str, float]],
+    overlap: dict[str, dict[str, float]],
+    folder: Path,
+) -> None:
     rows = []
     for name, value in measured.items():
         near = value is not None and abs(value - PAPER[name]) <= NEAR * PAPER[name]
@@ -124,9 +157,115 @@ def _report(measured: dict[str, float | None], r1: dict[str, dict[str, float]], 
     print_table(["COCO30K and the toy world, in %", "paper", "here", "within a fifth"], rows)
     longer = {side: r1["plain, twice the epochs"][side] - r1["plain"][side] for side in ("i2t", "t2i")}
     print(f"twice the epochs add {longer['i2t']:+.1f} points of I2T R@1 and {longer['t2i']:+.1f} of T2I R@1")
+    rows = [[name, f"{shares['test']:.1f}", f"{shares['drawn anew']:.1f}"] for name, shares in overlap.items()]
+    print_table(["pictures with a scene of the test split, in %", "test split", "12 splits drawn anew"], rows)
     found = {name: {"paper": PAPER[name], "here": value} for name, value in measured.items()}
-    write_atomically(folder / "facts.json", json.dumps(found | {"twice the epochs add": longer}, indent=2) + "\n")
+    write_atomically(
+        folder / "facts.json",
+        json.dumps(found | {"twice the epochs add": longer, "overlap": overlap}, indent=2) + "\n",
+    )
     print(f"-> {folder / 'facts.json'}")
+
+
+def measure(run: str | Path) -> dict[str, Any]:
+    """Judge a run's audits, edits and kinds of errors by the scenes of its toy world, as people do in the paper.
+
+    Args:
+        run: Folder of records, with the pairs on record and in place; or a run's folder.
+
+    Returns:
+        Shares from 0 to 1, None where there is nothing to count. Of audits, over both directions: `precision`,
+        `recall`. By direction: `passed` and `deserved` of the audited failures, `criterion_1` of the rejects; of the
+        retained edits `fp_wrong`, `matches`, `minimal`, and `valid`, which are those that match their query although
+        the false positive did not. `error_kinds`: I2T failures that pass the audit, by kind; a failure may have
+        several. `scenes`: those of the training pictures and of the edited ones.
+
+    Raises:
+        UserError: If there are no records, or the pairs are not of the toy world.
+    """
+    data = gather(run)
+    pairs = data.pairs()
+    scenes = dict(zip(pairs.images["image_id"][:], scenes_of(pairs), strict=True))
+    audited = _audited(data, scenes)
+    edits = _edits(data, scenes)
+    found: dict[str, Any] = {"audit": _agreement(audited)}
+    found["scenes"] = {"training": list(scenes.values()), "edits": list(edits["after"].dropna())}
+    for direction in DIRECTIONS:
+        failures = audited[audited["direction"] == direction]
+        rejected = failures[~failures["passed"]]
+        found[direction] = {
+            "failures": len(failures),
+            "passed": _share(failures["passed"]),
+            "deserved": _share(failures["good"]),
+            "criterion_1": _share(rejected["reason"] == REJECTED[0]),
+        }
+        of_edits = edits[edits["direction"] == direction]
+        found[direction] |= {"edits": len(of_edits)}
+        found[direction] |= {name: _share(of_edits[name]) for name in ("fp_wrong", "matches", "minimal", "valid")}
+    wrong = audited[(audited["direction"] == "i2t") & audited["passed"] & (audited["kinds"].str.len() > 0)]
+    counts = Counter(kind for kinds in wrong["kinds"] for kind in kinds)
+    found["error_kinds"] = {kind: counts[kind] / len(wrong) if len(wrong) else None for kind in ERROR_TYPES}
+    return found
+
+
+def _audited(data: RunData, scenes: dict[str, Scene]) -> pd.DataFrame:
+    """Return the failures with a verdict: `passed` by it, `good` by the scenes, `kinds` of what is wrong."""
+    columns = ["direction", "q_id", "gt_id", "fp_id", "q_text", "gt_text", "fp_text", "gt_reason"]
+    dropped = data.dropped[[*columns, "reason"]]
+    failures = pd.concat([data.kept[columns].assign(reason=None), dropped], ignore_index=True)
+    failures = failures[failures["gt_reason"].notna()]
+    wrong = [_wrong(row, scenes) for row in failures.to_dict("records")]
+    return failures.assign(
+        passed=~failures["reason"].isin(REJECTED),
+        good=np.array([not gt and bool(fp) for gt, fp in wrong], bool),
+        kinds=[sorted({gap.kind for gap in fp}) for _, fp in wrong],
+    )
+
+
+def _wrong(row: dict[str, Any], scenes: dict[str, Scene]) -> list[Any]:
+    """Return the differences of query and ground truth, and those of query and false positive."""
+    if row["direction"] == "t2i":
+        return [differences(parse_caption(row["q_text"]), scenes[row[f"{role}_id"]]) for role in ("gt", "fp")]
+    return [differences(parse_caption(row[f"{role}_text"]), scenes[row["q_id"]]) for role in ("gt", "fp")]
+
+
+def _edits(data: RunData, scenes: dict[str, Scene]) -> pd.DataFrame:
+    """Judge each retained edit."""
+    pictures = data.records.select_columns(["edit_image"]).cast_column("edit_image", Image(decode=False))
+    rows = [
+        _judged(row, scenes, picture["edit_image"])
+        for row, picture in zip(data.kept.to_dict("records"), pictures, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["direction", "after", "fp_wrong", "matches", "minimal", "valid"])
+
+
+def _judged(row: dict[str, Any], scenes: dict[str, Scene], picture: dict[str, Any] | None) -> dict[str, Any]:
+    """Judge an edit. It is minimal if what was right before is right or unchanged after it."""
+    if row["direction"] == "t2i":
+        assert picture is not None, "a T2I record has an edited image"
+        query, before = parse_caption(row["q_text"]), scenes[row["fp_id"]]
+        with open_image(picture["bytes"] or picture["path"]) as opened:
+            after = read_scene(opened)
+        is_wrong, matches = not holds(query, before), holds(query, after)
+        stays, facts = unchanged(before, satisfy(query, before)), facts_of(after)
+        is_minimal = all(facts.get(slot) == value for slot, value in facts_of(before).items() if slot in stays)
+    else:
+        after, shown = None, scenes[row["q_id"]]
+        wrong = [{(gap.target, gap.name) for gap in differences(parse_caption(row[name]), shown)} for name in TEXTS]
+        is_wrong, matches, is_minimal = bool(wrong[0]), not wrong[1], wrong[1] <= wrong[0]
+    judged = {"fp_wrong": is_wrong, "matches": matches, "minimal": is_minimal, "valid": is_wrong and matches}
+    return {"direction": row["direction"], "after": after} | judged
+
+
+def _agreement(audited: pd.DataFrame) -> dict[str, float | None]:
+    return {
+        "precision": _share(audited["good"][audited["passed"]]),
+        "recall": _share(audited["passed"][audited["good"]]),
+    }
+
+
+def _share(is_so: pd.Series) -> float | None:
+    return float(is_so.mean()) if len(is_so) else None
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from typing import Literal
 
+from batch_server import BatchService
 from PIL import Image
 
-from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Response
+from repair_hf.toyworld.server import ENDPOINT, Response
 
 Shape = Literal["openai", "gemini"]
 MODELS: dict[Shape, str] = {"openai": "openai/some-model", "gemini": "gemini/gemini-2.5-flash"}

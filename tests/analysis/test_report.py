@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.world_truth import measure
+from benchmarks.facts import measure
 from repair_hf.analysis.error_labels import label_images
 from repair_hf.analysis.people.agreement import bad_share, edit_quality, qc_agreement, qc_metrics
 from repair_hf.analysis.people.sampling import draw, lay_out

@@ -27,7 +27,7 @@ def test_a_page_answers_to_names_of_its_machine_alone():
 def test_people_judge_the_records_of_a_study(inputs, tmp_path, capsys):
     options = StudyOptions(output=str(tmp_path), max_queries=2)
     others = (
-        StudyLLMOptions(llm="world/oracle?rejects_good=0.3"),
+        StudyLLMOptions(llm="world/oracle?rejects_good=0.6"),
         StudyEditorOptions(),
         CompositionalOptions(),
         run_command,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from batch_server import BatchServer
 from datasets import Dataset
 from small_world import saved
 
@@ -11,7 +12,6 @@ from repair_hf.cli.main import main
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.study.spending import products_in
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.server import ChatServer
 
 MAKERS = ["laclip", "sugarcrepe", "tripletclip", "coco-cf"]
 METHODS = [*MAKERS, "repair-i2t", "repair"]
@@ -29,7 +29,7 @@ def test_batches_bring_the_same_samples_at_half_the_price(tmp_path, monkeypatch,
     whole, out, log = tmp_path / "whole", tmp_path / "out", tmp_path / "requests.jsonl"
     words = ["study", "--size", "tiny", "--seeds", "1", "--max-queries", "4", "--llm", "openai/gpt-4o-mini"]
     words += ["--max-usd", "1", "--methods", *METHODS]
-    with ChatServer(oracle.answer_to, log=log) as server:
+    with BatchServer(oracle.answer_to, log=log) as server:
         words += ["--llm-base-url", server.base_url, "--output"]
         assert main([*words, str(whole)]) == 0
         log.unlink()

@@ -40,10 +40,10 @@ def test_trains_once_and_says_what_comes_next(flags, tmp_path, capsys):
     printed = capsys.readouterr().out
     found = summary(tmp_path / "out")
     assert found["steps"] == 4 and found["fill"]["anchors"] == 24
-    beside = found["fill"]["beside_1"] + found["fill"]["beside_2"]
-    assert f"pairs   24 captions with their images; {beside} have pairs from records beside them" in printed
-    assert found["edits_reachable"] == {"i2t": 1.0, "t2i": 1.0}
-    assert f"edits   used in this run: {found['samples_encoded']['i2t']} I2T (100% can be used), " in printed
+    assert "loss    batch: it compares all pairs of a batch\n" in printed and "grid" not in printed
+    beside = f"{found['fill']['beside_i2t']} I2T, {found['fill']['beside_t2i']} T2I"
+    assert f"pairs   24 captions with their images; with an edit beside them: {beside}\n" in printed
+    assert f"edits   4 steps use {found['samples_encoded']['i2t']} of 12 I2T edits and " in printed
     assert "next: repair-hf evaluate --pairs" in printed and f"--model {tmp_path / 'out'}" in printed
     weights = tmp_path / "out" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -136,18 +136,22 @@ def test_a_killed_run_continues_the_curve_of_one_that_was_not(kills, extra, flag
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_dry_run_counts_the_pairs_and_writes_nothing(flags, tmp_path, capsys, caplog):
-    assert main([*flags, "--dry-run"]) == 0
-    (shown,) = re.findall(r"pairs   .*\n", capsys.readouterr().out)
-    assert shown.startswith("pairs   24 captions with their images; ") and not (tmp_path / "out").exists()
+def test_a_dry_run_says_what_is_trained_takes_two_steps_and_writes_nothing(flags, tmp_path, capsys):
+    assert main([*flags, "--dry-run", "--save-strategy", "steps", "--save-steps", "1"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert not (tmp_path / "out").exists()
+    assert [line.split()[0] for line in shown] == ["world", "loss", "pairs", "edits", "steps", "time", "memory"]
+    assert re.fullmatch(r"steps   4   4 training pairs each: \d+ images and \d+ captions to encode", shown[4])
+    assert re.fullmatch(r"time    \S+ s per step on this machine: 0:00:0\d \(h:mm:ss\) in all, .*", shown[5])
+    assert re.fullmatch(r"memory  \d+\.\d GiB at the peak of two steps", shown[6])
     assert main(flags) == 0
-    assert shown in capsys.readouterr().out  # the pairs that are trained on
+    assert capsys.readouterr().out.splitlines()[:4] == shown[:4]  # what is trained
     other = [*flags, "--output", str(tmp_path / "other"), "--dry-run"]
     assert main([*other, "--loss", "none"]) == 0
-    assert "; 0 have pairs from records beside them" in capsys.readouterr().out
-    assert "of the edits can train" not in caplog.text
-    assert main([*other, "--fill", "paper"]) == 0
-    assert re.search(r"Only .* of the edits can train. `fill` edits uses all of them.", caplog.text)
+    plain = capsys.readouterr().out
+    assert "loss    none: " in plain and "pairs   24 captions with their images\n" in plain and "edit" not in plain
+    assert main([*other, "--paper"]) == 0
+    assert "loss    grid: " in (paper := capsys.readouterr().out) and "; with a failure beside them: " in paper
 
 
 @pytest.mark.parametrize(

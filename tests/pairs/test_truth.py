@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -122,6 +123,17 @@ def test_near_duplicates_are_linked_in_chains(least, at_once, monkeypatch):
     linked = vectors.astype(np.float64) @ vectors.T.astype(np.float64) >= least
     np.fill_diagonal(linked, True)
     assert sets(near_numbers(vectors, least)) == parts(linked)
+
+
+def test_the_memory_of_near_duplicates_does_not_grow_with_the_square_of_the_images():
+    """One block of rows with all others would take 1,024 x 20,000 x 4 bytes, 82 MB."""
+    vectors = random_unit(np.random.default_rng(0), 20_000, 2)
+    tracemalloc.start()
+    try:
+        assert near_numbers(vectors, 1.1).max() == len(vectors) - 1
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture(scope="module")

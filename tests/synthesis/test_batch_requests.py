@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from batch_server import BatchServer
 from ledgers import ledger_in
 from provider_server import KEY
 
@@ -18,7 +19,7 @@ from repair_hf.llm.errors import PassingError, ProviderError, RejectedRequest
 from repair_hf.llm.ledger import Ledger, Reply, Topic
 from repair_hf.llm.sending import Retries
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld.server import ChatServer, Response
+from repair_hf.toyworld.server import Response
 
 MODEL = "openai/gpt-4o"
 QUICK = Retries(attempts=3, first_wait=0.01)
@@ -53,7 +54,7 @@ def one_by_one(folder, reply, *, requests: int = 1) -> tuple[dict[str, Reply], L
 
     replies: dict[str, Reply] = {}
     sums: list[tuple[float, int]] = []
-    with ChatServer(reply) as server:
+    with BatchServer(reply) as server:
         asyncio.run(main(server.base_url))
     return replies, sums[0]
 
@@ -133,7 +134,7 @@ def test_what_stops_a_run_of_batches(tmp_path, monkeypatch):
     denied = Response(401, {"error": {"message": "Incorrect API key provided."}})
     with pytest.raises(ProviderError, match="Incorrect API key"):
         one_by_one(tmp_path / "denied", lambda body: denied, requests=3)
-    with ChatServer(lambda body: "fine") as server, ledger_in(tmp_path / "others") as ledger:
+    with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path / "others") as ledger:
         asyncio.run(deferred(ledger, server.base_url).submit())
         with pytest.raises(UserError, match="submitted batches of openai/gpt-4o.*Give --llm openai/gpt-4o"):
             Batches("openai/gpt-4o-mini", ledger, base_url=server.base_url)
@@ -165,7 +166,7 @@ def test_a_mass_of_rejections_is_not_final(tmp_path):
                 await batches.collect()
             assert ledger.find("key-5") is None and ledger.total[1] == 2
 
-    with ChatServer(lambda body: expired) as server:
+    with BatchServer(lambda body: expired) as server:
         asyncio.run(main(server.base_url))
 
 
@@ -225,7 +226,7 @@ def test_a_provider_without_batches_is_named(model):
 
 
 def test_batches_that_are_out_are_not_asked_again_in_another_way_and_hold_no_key(tmp_path):
-    with ChatServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
+    with BatchServer(lambda body: "fine") as server, ledger_in(tmp_path) as ledger:
         refuse_if_waiting(ledger)
         server.batches.delay = 3600
         asyncio.run(deferred(ledger, server.base_url).submit())

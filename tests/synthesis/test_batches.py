@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from batch_server import BatchServer
 from ledgers import answers, rows
 from small_world import World, saved
 
@@ -18,7 +19,7 @@ from repair_hf.llm.sending import Retries
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.toyworld import oracle
 from repair_hf.toyworld.errors import LLMErrors
-from repair_hf.toyworld.server import ChatServer, Response
+from repair_hf.toyworld.server import Response
 
 QUICK = Retries(attempts=3, first_wait=0.01)
 
@@ -52,7 +53,7 @@ def asked(log: Path) -> list[str]:
 def whole(world, tmp_path_factory):
     """What comes of it without batches."""
     folder = tmp_path_factory.mktemp("whole")
-    with ChatServer(oracle.answer_to) as server:
+    with BatchServer(oracle.answer_to) as server:
         return synthesize(world, folder, server.base_url, batch=False)
 
 
@@ -70,7 +71,7 @@ def until_done(world, folder: Path, base_url: str, **options):
 @pytest.mark.parametrize("options", [{}, {"grouped_audit": True}])
 def test_submit_leave_collect(world, whole, options, tmp_path):
     log = tmp_path / "log.jsonl"
-    with ChatServer(clumsy, log=log) as server:
+    with BatchServer(clumsy, log=log) as server:
         server.batches.delay = 3600
         for _ in range(2):  # the second run finds nothing new to hand in
             with pytest.raises(RunStopped, match=r"^[\d,]+ requests are with openai/world in 1 batches"):
@@ -88,7 +89,7 @@ def test_submit_leave_collect(world, whole, options, tmp_path):
 
 
 def test_the_command_hands_in_and_collects(world, whole, clip_folder, tmp_path, capsys):
-    with ChatServer(oracle.answer_to) as server:
+    with BatchServer(oracle.answer_to) as server:
         options = f"--llm openai/world --editor world --batch --output {tmp_path} --llm-base-url {server.base_url}"
         stops = 0
         while code := main([*world.command(clip_folder), *options.split()]):
@@ -125,7 +126,7 @@ def die_after(moment: str, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("moment", ["create_file", "create_batch", "retrieve_batch", "file_content", "fourth answer"])
 def test_killed_between_any_two_steps(world, whole, moment, tmp_path):
     log, folder = tmp_path / "log.jsonl", tmp_path / "out"
-    with ChatServer(oracle.answer_to, log=log) as server:
+    with BatchServer(oracle.answer_to, log=log) as server:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
             die_after(moment, patch)
             until_done(world, folder, server.base_url)
@@ -146,7 +147,7 @@ def test_a_provider_that_accepts_no_request_drops_nothing(world, whole, tmp_path
             else Response(400, {"error": {"message": "`max_tokens` is unknown here"}})
         )
 
-    with ChatServer(reply) as server:
+    with BatchServer(reply) as server:
         with pytest.raises(RunStopped, match="1 batches"):
             synthesize(world, tmp_path, server.base_url)
         with pytest.raises(ProviderError, match=r"`max_tokens` is unknown here.*submits the rest again"):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor
 
+from benchmarks.pretrain import build_model, build_processor
 from repair_hf.encoder.shipped import RETRIEVERS
 from repair_hf.toyworld import captions, renderer, scenes
-from repair_hf.toyworld.base import build_model, build_processor
 
 
 @pytest.fixture(scope="module")

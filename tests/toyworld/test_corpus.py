@@ -1,14 +1,18 @@
 """The world on disk: loads like any folder, with captions as its domain has them, left alone when whole."""
 
 import json
+import random
 import shutil
+from collections import Counter
+from statistics import mean, stdev
 
 import pytest
 
 from repair_hf.runtime.options import UserError
-from repair_hf.toyworld import captions, renderer, scenes
-from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld import captions, renderer, scenes, variations
+from repair_hf.toyworld.corpus import build_world, draw_scenes
 from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.truth import share_shown
 
 SMALL = {"train": 6, "validation": 2, "test": 3}
 
@@ -42,15 +46,45 @@ def test_world_folder_is_true_and_resumable(tmp_path):
 def test_held_out_captions_are_unambiguous_and_training_errs_at_the_domains_rates(tmp_path, domain):
     splits = {"train": 100, "validation": 15, "test": 40}
     shown = read(build_world(tmp_path / "world", splits=splits, domain=domain))
-    held_out = [scene for split in ("validation", "test") for scene, _ in shown[split]]
-    assert len(set(held_out)) == len(held_out) and not {scene for scene, _ in shown["train"]} & set(held_out)
     for split in ("validation", "test"):
+        assert len({scene for scene, _ in shown[split]}) == len(shown[split])
         for text in (text for _, texts in shown[split] for text in texts):
             assert sum(scenes.holds(captions.parse(text), scene) for scene, _ in shown[split]) == 1
     said = [scenes.holds(captions.parse(text), scene) for scene, texts in shown["train"] for text in texts]
     wrong = DOMAINS[domain].false + DOMAINS[domain].strange
     assert abs(1 - sum(said) / len(said) - wrong) < 0.06  # of 500; a strange caption is seldom true
     assert {scene.look for pictures in shown.values() for scene, _ in pictures} == {DOMAINS[domain].look}
+
+
+def test_splits_come_from_one_distribution_whatever_the_size_of_the_others(tmp_path):
+    small, more = (read(build_world(tmp_path / str(n), splits=SMALL | {"train": n})) for n in (1, 9))
+    assert small["test"] == more["test"] and small["validation"] == more["validation"]
+    train, test = (draw_scenes(split, 3000, domain="target") for split in ("train", "test"))
+    for fact in ("other", "relation", "background"):  # `other`: whether there is one
+        shares = [Counter(bool(value) if fact == "other" else value for value in values)
+                  for values in ([getattr(scene, fact) for scene in split] for split in (train, test))]  # fmt: skip
+        assert all(abs(shares[0][value] - shares[1][value]) < 5 * (2 * n) ** 0.5 for value, n in shares[0].items())
+    with pytest.raises(UserError, match="5,000 pictures"):
+        draw_scenes("test", 5000, domain="target")
+
+
+def test_nothing_is_drawn_around_the_test_split():
+    """Pictures of every kind show the scenes of the test split as often as those of splits drawn with other seeds."""
+    domain, rng = DOMAINS["target"], random.Random(1)
+    training = draw_scenes("train", 2500, domain="target")
+    texts = [captions.write(scene, rng, domain.style) for scene in training]
+    others = rng.sample(training, len(training))
+    kinds = {
+        "training": training,
+        "new pairs": [domain.scene(rng) for _ in texts],
+        "edits": [scenes.satisfy(captions.parse(text), scene) for text, scene in zip(texts, others, strict=True)],
+        "counterfactuals": [variations.imagine(variations.falsify(text, rng), rng, domain) for text in texts],
+        "variants": [variations.change_scene(*pair, rng) for pair in zip(texts, training, strict=True)],
+    }
+    test, *anew = (set(draw_scenes("test", 2000, seed=seed, domain="target")) for seed in range(13))
+    for kind, drawn in kinds.items():
+        expected = [share_shown(drawn, split) for split in anew]
+        assert abs(share_shown(drawn, test) - mean(expected)) < 4 * stdev(expected), kind
 
 
 def test_captions_of_another_world_or_of_somebody_are_left_alone(tmp_path, pairs_folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from repair_hf.toyworld import captions, instructions, scenes, variations
+from repair_hf.toyworld.domains import DOMAINS
 from repair_hf.toyworld.scenes import holds
 
 
@@ -17,7 +18,7 @@ def test_variations_are_what_they_claim():
         assert not holds(captions.parse(variations.falsify(caption, rng)), scene)
         swapped = variations.swap_noun(caption, rng)
         assert captions.parse(swapped) != captions.parse(caption)
-        assert holds(captions.parse(caption), variations.imagine(caption, rng))
+        assert holds(captions.parse(caption), variations.imagine(caption, rng, DOMAINS["plain"]))
         other = variations.change_scene(caption, scene, rng)
         assert holds(captions.parse(caption), other)
         assert instructions.apply_image_instruction(scene, instructions.scene_instruction(scene, other)) == other

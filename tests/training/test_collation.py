@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.training.checkpoints import count_distinct
 from repair_hf.training.collation import PairCollator
 from repair_hf.training.fills import Edits
 
@@ -62,11 +61,6 @@ def test_shared_items_are_in_the_batch_once_and_found_again(at_once, n_groups, p
     assert collate(preprocessor, [[0], [5]], [[0], [1]])["pixels"][:, 0, 0, 0].tolist() == [0, 5]  # of one part
     edits = collate(preprocessor, [[-1], [8]], [[-1], [4]])
     assert edits["pixels"][:, 0, 0, 0].tolist() == [8] and edits["images"].tolist() == [[-1], [0]]
-
-
-def test_count_distinct_equals_a_loop():
-    rows = np.random.default_rng(0).integers(-1, 12, (20, 3))
-    assert count_distinct(rows, 5) == sum(len(set(rows[k : k + 4].ravel()) - {-1}) for k in range(0, 20, 4))
 
 
 def test_each_distinct_item_of_a_batch_is_encoded_once(repaired, pairs, make_trainer):

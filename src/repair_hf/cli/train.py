@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from repair_hf.training.options import Hyperparameters, TrainOptions
 
 if TYPE_CHECKING:
     from repair_hf.training.config import RepairConfig
+    from repair_hf.training.trainer import RepairTrainer
 
 EPILOG = """examples:
   repair-hf train --pairs runs/world --model world/base --records runs/records --output runs/train \\
@@ -45,9 +47,8 @@ def __getattr__(name: str) -> tuple[type, ...]:
 
 
 def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions, config: RepairConfig) -> None:
-    """Train, or print what would be trained on."""
+    """Train, or print what a training would take."""
     from repair_hf.pairs.dataset import load_wanted
-    from repair_hf.training.checkpoints import find_checkpoint
     from repair_hf.training.finetune import open_trainer, trained
 
     is_first = config.process_index == 0
@@ -64,13 +65,11 @@ def run(pairs_options: PairsOptions, stage: StageOptions, options: TrainOptions,
     if stage.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             config.output_dir = scratch  # transformers' Trainer creates the folder
-            trainer = open_trainer(options, pairs, config, validation=validation)
-        trainer.args.output_dir = stage.output
-        trainer.stage.check()
-        find_checkpoint(config.resume_from_checkpoint or None, stage.output, trainer.options, logs=is_first)
-        return _print_pairs(trainer.fill.report()) if is_first else None
+            return _try_out(open_trainer(options, pairs, config, validation=validation), stage.output)
     repo = _repository(config) if pushes and is_first else None  # before the Trainer creates its folder
     trainer = open_trainer(options, pairs, config, validation=validation)
+    if is_first:
+        _print_plan(trainer)
     finished = trainer.stage.summary
     summary = finished or trained(trainer)
     if is_first:
@@ -123,12 +122,55 @@ def _setup(config: RepairConfig) -> str:
     return f"world size {config.world_size}   {config.device.type}   {precision}   {batch:,} pairs per step"
 
 
+def _try_out(trainer: RepairTrainer, output: str) -> None:
+    """Check the output folder, take two steps, and print what the training would take."""
+    from repair_hf.training.checkpoints import find_checkpoint
+    from repair_hf.training.report import measure_step, warn_of_unused
+
+    is_first, scratch = trainer.is_world_process_zero(), trainer.args.output_dir
+    trainer.args.output_dir = output
+    trainer.stage.check()
+    find_checkpoint(trainer.args.resume_from_checkpoint or None, output, trainer.options, logs=is_first)
+    trainer.args.output_dir = scratch
+    if is_first:
+        _print_plan(trainer)
+        warn_of_unused(trainer.plan)
+    found, steps = measure_step(trainer), trainer.plan["steps"]
+    if is_first:
+        items = f"{trainer.plan['images_per_step']:,.0f} images and {trainer.plan['texts_per_step']:,.0f} captions"
+        print(f"steps   {steps:,}   {trainer.plan['pairs_per_step']:,} training pairs each: {items} to encode")
+        whole = timedelta(seconds=round(steps * found["seconds"]))
+        print(
+            f"time    {found['seconds']:.2g} s per step on this machine: {whole} (h:mm:ss) in all, without evaluation"
+        )
+        print(f"memory  {found['memory'] / 2**30:.1f} GiB at the peak of two steps")
+
+
+COMPARED = {  # by each loss
+    "batch": "all pairs of a batch",
+    "grid": "the training pairs of a batch; and, with weight {weight:g}, each with the pairs beside it, its grid",
+    "both": "all pairs of a batch; and, with weight {weight:g}, each training pair with those beside it, its grid",
+    "none": "the training pairs of a batch",
+}
+
+
+def _print_plan(trainer: RepairTrainer) -> None:
+    """Print which loss is trained, on which pairs, and how many of the edits are used."""
+    from repair_hf.training.report import usage_in_words
+
+    loss, counts = trainer.plan["objective"], trainer.plan["fill"]
+    print(f"loss    {loss}: it compares {COMPARED[loss].format(weight=trainer.args.grid_weight)}")
+    pairs = f"pairs   {counts['anchors']:,} captions with their images"
+    if ways := sorted(trainer.fill.beside):
+        kind = {"edits": "an edit", "paper": "a failure"}[trainer.args.fill or "edits"]
+        beside = ", ".join(f"{counts[f'beside_{way}']:,} {way.upper()}" for way in ways)
+        pairs += f"; with {kind} beside them: {beside}"
+    print(pairs)
+    if used := usage_in_words(trainer.plan):
+        print(f"edits   {used}")
+
+
 def _print_summary(summary: dict[str, Any]) -> None:
-    _print_pairs(summary["fill"])
-    if reach := summary.get("edits_reachable"):
-        used = summary["samples_encoded"]
-        parts = ", ".join(f"{used[way]:,} {way.upper()} ({share:.0%} can be used)" for way, share in reach.items())
-        print(f"edits   used in this run: {parts}")
     print(
         f"train   {summary['steps']:,} steps   {summary['seconds']:.1f} s   "
         f"{1000 * summary['seconds_per_step']:.0f} ms per step   loss {summary['loss']:.4f}"
@@ -137,8 +179,3 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f"        {trained:,} of {summary['parameters']:,} parameters are trained")
     if "eval_i2t_R@1" in summary:
         print(f"eval    R@1 I2T {summary['eval_i2t_R@1']:.2%}   T2I {summary['eval_t2i_R@1']:.2%}")
-
-
-def _print_pairs(report: dict[str, int]) -> None:
-    beside = report["anchors"] - report["beside_0"]
-    print(f"pairs   {report['anchors']:,} captions with their images; {beside:,} have pairs from records beside them")

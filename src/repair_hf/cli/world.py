@@ -18,6 +18,7 @@ from repair_hf.toyworld.corpus import SEED, SPLITS, build_world
 
 EPILOG = """examples:
   repair-hf world build --output runs/world
+  repair-hf world build --train 10000 --output runs/large
   repair-hf world serve --port 8000 --latency 0.02"""
 
 
@@ -50,7 +51,7 @@ class ServeOptions(Bounded):
 
 
 def build(options: BuildOptions) -> None:
-    """Draw the world's pictures and write their captions."""
+    """Draw the world's pictures and write their captions. The test split stays the same with other sizes of others."""
     splits = {name: getattr(options, name) for name in SPLITS}
     with one_writer(options.output):
         folder = build_world(options.output, splits=splits, seed=options.seed, domain=options.domain)

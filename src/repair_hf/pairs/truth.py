@@ -228,12 +228,20 @@ def wordings(captions: Iterable[str]) -> np.ndarray:
 
 def near_numbers(vectors: np.ndarray, least: float) -> np.ndarray:
     """Number unit vectors, (N, D): those that a chain of cosines of at least `least` connects share a number, (N,)."""
-    number = items = np.arange(len(vectors))
-    for start in range(0, len(vectors), AT_ONCE):
-        one, other = np.nonzero(vectors[start : start + AT_ONCE] @ vectors[start:].T >= least)
-        one, other = np.append(start + one, items), np.append(start + other, len(items) + number)
-        number = _connected(one, other)[: len(items)]
-    return number
+    number = np.arange(len(vectors))
+    starts, edges, waiting = range(0, len(vectors), AT_ONCE), [(number, number)], 0
+    for first in starts:
+        for second in starts[first // AT_ONCE :]:
+            block = vectors[first : first + AT_ONCE] @ vectors[second : second + AT_ONCE].T
+            one, other = np.nonzero(block >= least)
+            one, other = number[first + one], number[second + other]
+            is_new = one != other
+            edges.append((one[is_new], other[is_new]))
+            waiting += len(edges[-1][0])
+            if waiting > len(vectors):  # so that the edges take little memory
+                number, waiting = _connected(*map(np.concatenate, zip(*edges, strict=True)))[number], 0
+                edges = [(number, number)]
+    return _connected(*map(np.concatenate, zip(*edges, strict=True)))[number]
 
 
 def expanded(first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

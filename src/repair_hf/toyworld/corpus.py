@@ -6,7 +6,6 @@ carries its scene.
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from dataclasses import asdict, replace
@@ -27,6 +26,8 @@ SPLITS = {"train": 2500, "validation": 2000, "test": 2000}
 CAPTIONS = 5
 SEED = 0
 MARK = "world.json"
+DRAWING = 2  # changes with the way in which splits are drawn: older folders hold another world
+ALONE = 1_500  # most pictures of one thing in validation or test; there are 1,728 such scenes
 TRIES = 20  # to write a caption that is true of one picture only; the last mentions every fact
 
 
@@ -40,12 +41,13 @@ def build_world(
 ) -> Path:
     """Draw pictures with five captions each, unless the folder already holds this world.
 
-    In validation and test, each scene is shown once and each caption is true of one picture of its split: R@1 counts
-    no right answer as wrong. Training shows other scenes, some more than once. `captions.jsonl` is written last, so
-    it marks a complete world.
+    Every split is drawn independently from the domain: a split stays the same if another one grows. Each caption of
+    validation and test is true of one picture of its split, so R@1 counts no right answer as wrong. In training,
+    captions err at the domain's rates, and some pictures show the same scene. `captions.jsonl` is written last, so it
+    marks a complete world.
 
     Raises:
-        UserError: If the folder holds other captions.
+        UserError: If the folder holds other captions, or a split is too large for unambiguous captions.
     """
     folder = Path(folder)
     drawn = DOMAINS[domain]
@@ -58,15 +60,14 @@ def build_world(
             f"{folder} already holds other captions than those of this world "
             f"({', '.join(f'{n:,} {s}' for s, n in splits.items())}, seed {seed}); give another --output."
         )
+    shown = {split: draw_scenes(split, count, seed=seed, domain=domain) for split, count in splits.items()}
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    rng = random.Random(seed)
-    seen: set[scenes.Scene] = set()  # in validation and test, which are drawn first
     lines = []
     with tqdm(total=sum(splits.values()), desc="Drawing the toy world", unit=" pictures", disable=None) as progress:
-        for split, count in sorted(splits.items(), key=lambda item: item[0] == "train"):
-            shown = _training_scenes(rng, seen, drawn, count) if split == "train" else _clear(rng, seen, drawn, count)
-            table = None if split == "train" else SceneTable(shown)
-            for number, scene in enumerate(shown):
+        for split, scenes_of_split in shown.items():
+            rng = random.Random(f"{seed}/{split}/captions")
+            table = None if split == "train" else SceneTable(scenes_of_split)
+            for number, scene in enumerate(scenes_of_split):
                 name = f"{split}-{number:05d}.png"
                 (folder / "images" / name).write_bytes(renderer.to_png(renderer.render(scene)))
                 texts = [_caption(scene, rng, drawn, table) for _ in range(CAPTIONS)]
@@ -77,33 +78,47 @@ def build_world(
     return folder
 
 
-def _training_scenes(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: int) -> list[scenes.Scene]:
-    drawn = (domain.scene(rng) for _ in itertools.count())
-    repeated = round(domain.repeated * count / 2)
-    shown = list(itertools.islice((scene for scene in drawn if scene not in seen), count - repeated))
+def draw_scenes(split: str, count: int, *, seed: int = SEED, domain: str = "plain") -> list[scenes.Scene]:
+    """Draw the scenes of a split, which depend on no other split.
+
+    Raises:
+        UserError: If there are not enough settings for each picture to have a caption that is true of it alone.
+    """
+    rng, drawn = random.Random(f"{seed}/{split}"), DOMAINS[domain]
+    if split != "train":
+        return _distinct(rng, drawn, count)
+    repeated = round(drawn.repeated * count / 2)
+    shown = [drawn.scene(rng) for _ in range(count - repeated)]
     return shown + [replace(scene, layout=rng.randrange(2**31)) for scene in shown[:repeated]]
 
 
-def _clear(rng: random.Random, seen: set[scenes.Scene], domain: Domain, count: int) -> list[scenes.Scene]:
-    """Draw scenes of which each can be told from all others by a caption. A thing alone needs a setting of its own."""
-    shown: list[scenes.Scene] = []
-    settings: set[tuple] = set()
+def _distinct(rng: random.Random, domain: Domain, count: int) -> list[scenes.Scene]:
+    """Draw scenes of which each can be told from all others by a caption: a thing alone in a setting of its own.
+
+    A scene that cannot is drawn again, with as many things as before. Things alone come first. So the share of
+    scenes with one thing, and that of each shape, color, count and so on, stay those of the domain.
+    """
+    drawn = sorted((domain.scene(rng) for _ in range(count)), key=lambda scene: scene.other is not None)
+    if sum(scene.other is None for scene in drawn) > ALONE:
+        raise UserError(f"A split of {count:,} pictures has too many with one thing alone; at most {ALONE:,} differ.")
+    shown: dict[scenes.Scene, None] = {}
     alone: set[tuple] = set()
-    while len(shown) < count:
-        scene = domain.scene(rng)
-        setting = (scene.subject, scene.background)
-        if scene in seen or setting in (alone if scene.other else settings):
-            continue
-        shown.append(scene)
-        seen.add(scene)
-        settings.add(setting)
-        if scene.other is None:
-            alone.add(setting)
-    return shown
+    for scene in drawn:
+        has_other = scene.other is not None
+        while (scene.other is not None) != has_other or scene in shown or (scene.subject, scene.background) in alone:
+            scene = domain.scene(rng)
+        shown[scene] = None
+        if not has_other:
+            alone.add((scene.subject, scene.background))
+    found = list(shown)
+    rng.shuffle(found)
+    return found
 
 
 def _digest(domain: Domain) -> str:
-    return digest([renderer.SIDE, captions.NOUNS, captions.PREFIXES, asdict(domain), asdict(LOOKS[domain.look])])
+    return digest(
+        [DRAWING, renderer.SIDE, captions.NOUNS, captions.PREFIXES, asdict(domain), asdict(LOOKS[domain.look])]
+    )
 
 
 def _caption(scene: scenes.Scene, rng: random.Random, domain: Domain, table: SceneTable | None) -> str:

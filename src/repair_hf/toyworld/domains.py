@@ -1,5 +1,6 @@
 """The toy world's three domains: which scenes they show, in which look, and how they are captioned.
 
+A domain and its look have one name, which each picture carries.
 `plain` is exact: every caption is true. `web` is what the base retriever is pretrained on, `target` what it is then
 fine-tuned and tested on. The two differ in look and wording, as web pictures differ from a benchmark's photographs.
 """
@@ -18,7 +19,7 @@ class Domain:
     """One domain.
 
     Attributes:
-        look: Name of a look of `looks.LOOKS`.
+        look: Name of the domain, and of its look in `looks.LOOKS`.
         style: How captions are written.
         company: Share of scenes with a second thing.
         false: Share of training captions with one false fact.

@@ -43,7 +43,7 @@ class EditorErrors:
 
     missed: float = 0.0  # one of the changes is not made
     drift: float = 0.0  # the layout and one fact that should stay change, too
-    smear: float = 0.0  # strength of the trace at the place of every edit, not a rate
+    smear: float = 0.0  # strength of the trace that every edit leaves, not a rate
 
 
 LLMS = {

@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import count, takewhile
 from typing import Any
 
 from repair_hf.llm.provider import Provider, RejectedRequest, Reply
@@ -172,41 +173,32 @@ def _edit(caption: str, instruction: str, mistake: str | None, rng: random.Rando
 
 
 def _audit(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
-    if "False-positive caption 1" in shown:
-        return _audit_group(shown, errors, slips)
+    """Audit one failure, or all captions of one image.
+
+    A wrong verdict on the annotation holds for all captions, any other for a single one.
+    """
     if "Query image" in shown:
         gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
-        fp = _wrong(shown["False-positive caption"], shown["Query image"])
     else:
         gt = _wrong(shown["Query caption"], shown["Ground-truth image"])
-        fp = _wrong(shown["Query caption"], shown["False-positive image"])
-    gt_valid, similar = not gt, not fp
-    if not gt_valid or similar:
-        if slips.random() < errors.keeps_bad:
-            gt_valid, similar = True, False
-    elif slips.random() < errors.rejects_good:
-        gt_valid, similar = (False, False) if slips.random() < CRITERION_1 else (True, True)
-    reply = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
-    return reply | {"fp_reason": _reason(fp, similar), "fp_too_similar": similar}
-
-
-def _audit_group(shown: _Shown, errors: LLMErrors, slips: random.Random) -> dict[str, Any]:
-    """Audit all captions of one image. An error about the annotation holds for all, the others for single captions."""
-    gt = _wrong(shown["Ground-truth caption"], shown["Query image"])
     rejects_all = errors.rejects_good * CRITERION_1
     rejects_one = (errors.rejects_good - rejects_all) / (1 - rejects_all)
-    is_turned = slips.random() < (errors.keeps_bad if gt else rejects_all)
-    gt_valid = (not gt) != is_turned
-    reply: dict[str, Any] = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
-    number = 1
-    while (label := f"False-positive caption {number}") in shown:
-        fp = _wrong(shown[label], shown["Query image"])
+    gt_valid = (not gt) != (slips.random() < (errors.keeps_bad if gt else rejects_all))
+
+    def verdict(fp: tuple[Difference, ...]) -> dict[str, Any]:
         similar = (not fp) != (slips.random() < (rejects_one if fp else errors.keeps_bad))
-        if gt and gt_valid:
-            similar = False
-        reply[f"caption_{number}"] = {"fp_reason": _reason(fp, similar), "fp_too_similar": similar}
-        number += 1
-    return reply
+        similar = similar and not (gt and gt_valid)
+        return {"fp_reason": _reason(fp, similar), "fp_too_similar": similar}
+
+    reply = {"gt_reason": _reason(gt, gt_valid), "gt_valid": gt_valid}
+    if "Query caption" in shown:
+        return reply | verdict(_wrong(shown["Query caption"], shown["False-positive image"]))
+    if "False-positive caption" in shown:
+        return reply | verdict(_wrong(shown["False-positive caption"], shown["Query image"]))
+    numbers = takewhile(lambda number: f"False-positive caption {number}" in shown, count(1))
+    return reply | {
+        f"caption_{n}": verdict(_wrong(shown[f"False-positive caption {n}"], shown["Query image"])) for n in numbers
+    }
 
 
 def _reason(wrong: tuple[Difference, ...], holds: bool) -> str:

@@ -1,7 +1,7 @@
 """An OpenAI-compatible chat server on 127.0.0.1, for the toy world's oracle or any other answer function.
 
-It serves `POST /v1/chat/completions` and the batch API. With `log`, it writes a JSON line for each request (time,
-digest of the body) before it answers, so that a reader can count requests. Connections have no idle limit.
+With `log`, it writes a JSON line for each request (time, digest of the body) before it answers, so that a reader can
+count requests. Connections have no idle limit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,11 +23,19 @@ from repair_hf.runtime.options import UserError
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.texts import parse_json
 from repair_hf.toyworld import oracle
-from repair_hf.toyworld.batch_api import ENDPOINT, BatchService, Hangup, Response, error
-
-__all__ = ["ChatServer", "Hangup", "Response"]
 
 logger = logging.getLogger(__name__)
+
+ENDPOINT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole HTTP response, to imitate a provider that does not simply answer."""
+
+    status: int = 200
+    body: dict | bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Answer = Callable[[dict], str | Response]
@@ -40,10 +49,7 @@ class ChatServer(ThreadingHTTPServer):
             whole `Response`. A ValueError becomes status 400 with its text.
         port: Port; 0 takes a free one.
         latency: Seconds that each answer waits.
-        log: File that gets a line for each request, including those of batches.
-
-    Attributes:
-        batches: The batch API; its `delay` is the duration of a batch.
+        log: File that gets a line for each request.
     """
 
     daemon_threads = True
@@ -57,7 +63,6 @@ class ChatServer(ThreadingHTTPServer):
                 f"Port {port} cannot be used ({error.strerror}); give another, or 0 for a free one."
             ) from error
         self.answer, self.latency, self._log = answer, latency, log
-        self.batches = BatchService(self.respond, self.note)
         self.connections: set[socket.socket] = set()
         self._log_lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -78,7 +83,23 @@ class ChatServer(ThreadingHTTPServer):
             with contextlib.suppress(OSError):  # the client was faster
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def get(self, path: str) -> Response:
+        return error(404, f"Nothing is served at {path}.")
+
+    def post(self, path: str, content_type: str, data: bytes) -> Response:
+        if path != ENDPOINT:
+            return error(404, f"{path} is not served; ask {ENDPOINT}.")
+        try:
+            body = parse_json(data)
+            body["model"], body["messages"]
+        except (ValueError, TypeError, KeyError) as fault:
+            return error(400, f"{path} takes JSON with `model` and `messages`: {fault!r}")
+        self.note(body)
+        time.sleep(self.latency)
+        return self.respond(body)
+
     def note(self, body: dict) -> None:
+        """Write the log's line of a request."""
         if self._log is None:
             return
         line = json.dumps({"time": time.time(), "digest": digest(body)})
@@ -86,6 +107,7 @@ class ChatServer(ThreadingHTTPServer):
             file.write(line + "\n")
 
     def respond(self, body: dict) -> Response:
+        """Answer the body of a request."""
         try:
             answer = self.answer(body)
         except ValueError as fault:
@@ -96,6 +118,11 @@ class ChatServer(ThreadingHTTPServer):
         """Log everything but a client that went away."""
         if not isinstance(sys.exception(), ConnectionError):
             logger.exception("The request of %s failed.", client_address)
+
+
+def error(status: int, message: str) -> Response:
+    """Return the protocol's response to an invalid request."""
+    return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -123,25 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        self._send(self.server.batches.get(self.path))
+        self._send(self.server.get(self.path))
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        try:
-            if self.path != ENDPOINT:
-                taken = self.server.batches.post(self.path, self.headers["Content-Type"], data)
-                return self._send(taken or error(404, f"{self.path} is not served; ask {ENDPOINT}."))
-            body = parse_json(data)
-            body["model"], body["messages"]
-        except (ValueError, TypeError, KeyError) as fault:
-            wanted = "`model` and `messages`" if self.path == ENDPOINT else "other fields"
-            return self._send(error(400, f"{self.path} takes JSON with {wanted}: {fault!r}"))
-        self.server.note(body)
-        time.sleep(self.server.latency)
-        try:
-            self._send(self.server.respond(body))
-        except Hangup:
-            self.close_connection = True
+        self._send(self.server.post(self.path, self.headers["Content-Type"], data))
 
     def _send(self, response: Response) -> None:
         body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
@@ -158,17 +171,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _completion(text: str, model: str, messages: list[dict]) -> Response:
     tokens_in, tokens_out = oracle.count_tokens(messages), oracle.count_tokens(text)
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
     return Response(
         body={
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-            "usage": {
-                "prompt_tokens": tokens_in,
-                "completion_tokens": tokens_out,
-                "total_tokens": tokens_in + tokens_out,
-            },
+            "choices": [choice],
+            "usage": usage,
         }
     )

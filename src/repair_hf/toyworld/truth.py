@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from repair_hf.pairs.images import open_cell
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
+from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.matching import SceneTable
 from repair_hf.toyworld.renderer import read_scene
 from repair_hf.toyworld.scenes import Scene
@@ -30,6 +31,11 @@ def with_scenes(truth: Truth, pairs: Pairs) -> Truth:
     return truth.extended(images=images, texts=texts, new_classes=np.empty(0, np.int64))
 
 
+def domain_of(pairs: Pairs) -> Domain:
+    """Return the domain that the pictures were drawn in."""
+    return DOMAINS[next(scenes_of(pairs)).look]
+
+
 def scenes_of(pairs: Pairs) -> Iterator[Scene]:
     """Read the scene of each picture. If one has no scene, raise UserError."""
     for image_id, row in zip(pairs.images["image_id"][:], undecoded(pairs.images, "image"), strict=True):
@@ -40,3 +46,8 @@ def scenes_of(pairs: Pairs) -> Iterator[Scene]:
                     "build`."
                 )
             yield read_scene(picture)
+
+
+def share_shown(drawn: Sequence[Scene], split: Collection[Scene]) -> float:
+    """Return the share of drawn scenes that a split shows."""
+    return sum(scene in split for scene in drawn) / len(drawn)

@@ -24,6 +24,7 @@ from repair_hf.toyworld.captions import (
     SIZE_WORDS,
     Words,
 )
+from repair_hf.toyworld.domains import Domain
 from repair_hf.toyworld.scenes import (
     ACTIONS,
     BACKGROUNDS,
@@ -35,7 +36,6 @@ from repair_hf.toyworld.scenes import (
     Facts,
     Scene,
     holds,
-    sample,
     satisfy,
 )
 
@@ -99,11 +99,11 @@ def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
     return rng.choice(true) if true else scene
 
 
-def imagine(caption: str, rng: random.Random) -> Scene:
-    """Draw a scene that the caption is true of."""
+def imagine(caption: str, rng: random.Random, domain: Domain) -> Scene:
+    """Draw a scene of a domain that the caption is true of."""
     facts = captions.parse(caption)
     while True:
-        scene = satisfy(facts, sample(rng))
+        scene = satisfy(facts, domain.scene(rng))
         if is_clear(scene) and holds(facts, scene):
             return scene
 

@@ -1,4 +1,4 @@
-"""What surrounds the steps of a training: the callback, checkpoints, and the summary.
+"""What surrounds the steps of a training: the callback and the checkpoints.
 
 Beside the Trainer's files a checkpoint holds `SEAL`, written last: the options of its run, and the digests of all
 other files. A checkpoint is whole if these match. Another one, whose run was killed while it was written, is left
@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel, TrainerCallback
 
 from repair_hf.encoder.adapters import has_adapters
@@ -32,6 +31,7 @@ from repair_hf.training.step import MAX_LOGIT_SCALE
 logger = logging.getLogger(__name__)
 
 SEAL = "repair_run.json"
+EVALUATED = ("eval_i2t_R@1", "eval_t2i_R@1")  # in the line of a log
 
 
 class LoopCallback(TrainerCallback):
@@ -44,7 +44,7 @@ class LoopCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, *, bounds_scale: bool) -> None:
         self.trainer, self.bounds_scale = trainer, bounds_scale
-        self.began = self.before = 0.0
+        self.began, self.before, self.first_step = 0.0, 0.0, 0
 
     @property
     def seconds(self) -> float:
@@ -54,7 +54,7 @@ class LoopCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         # a checkpoint is saved after a log, see `on_step_end`
         self.before = max((line.get("seconds", 0.0) for line in state.log_history), default=0.0)
-        self.began = time.perf_counter()
+        self.began, self.first_step = time.perf_counter(), state.global_step
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         # After a resume, accelerate does not reach the sampler through the sharded batch sampler that skips batches.
@@ -74,9 +74,12 @@ class LoopCallback(TrainerCallback):
         control.should_log = True  # so that the last step of a run is in the curve
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if args.disable_tqdm and state.is_world_process_zero:  # without a progress bar
-            line = "   ".join(f"{name} {value:.6g}" for name, value in (logs or {}).items())
-            logger.info("step %d of %d   %s", state.global_step, state.max_steps, line)
+        shown = {name: value for name, value in (logs or {}).items() if name.startswith("loss") or name in EVALUATED}
+        if shown and args.disable_tqdm and state.is_world_process_zero:  # without a progress bar
+            each = (time.perf_counter() - self.began) / max(1, state.global_step - self.first_step)
+            line = "   ".join(f"{name} {value:.4g}" for name, value in shown.items())
+            left = timedelta(seconds=round(each * (state.max_steps - state.global_step)))  # h:mm:ss
+            logger.info("step %d of %d   %s   %s left", state.global_step, state.max_steps, line, left)
 
     def on_save(self, args, state, control, **kwargs):
         self.trainer.accelerator.wait_for_everyone()  # until every process has written its files
@@ -138,41 +141,6 @@ def space_needed(model: PreTrainedModel, config: RepairConfig) -> int:
     trained = sum(size for size, is_trained in sizes if is_trained)
     saved = trained if has_adapters(model) else sum(size for size, _ in sizes)
     return saved if config.save_strategy == "no" else saved + 2 * (saved + 2 * trained)
-
-
-def summarize(trainer: Any, steps: int) -> dict[str, Any]:
-    """Return the summary of a finished training that `train` describes."""
-    fill, sampler, pairs, history = trainer.fill, trainer.sampler, trainer.train_dataset, trainer.state.log_history
-    evaluations = [line for line in history if "eval_i2t_R@1" in line]
-    if trainer.args.load_best_model_at_end:
-        evaluations = [line for line in evaluations if line["step"] == trainer.state.best_global_step]
-    losses = {line["step"]: line["loss"] for line in history if "loss" in line}  # means since the line before
-    anchors = np.concatenate([sampler.order(epoch) for epoch in range(math.ceil(steps / sampler.batches))])
-    anchors = anchors[: steps * sampler.batch_size]
-    images, texts = fill.draw(np.arange(len(anchors)) // len(sampler), anchors)  # (anchors, S) each
-    new = np.unique(images[images >= len(pairs.images)]), np.unique(texts[texts >= len(pairs)])
-    seconds, n_batches = trainer.loop.seconds, len(anchors) // trainer.args.train_batch_size
-    return {
-        "steps": steps,
-        "processes": trainer.args.world_size,
-        "parameters": trainer.base.num_parameters(),
-        "parameters_trained": trainer.base.num_parameters(only_trainable=True),
-        "seconds": seconds,
-        "seconds_per_step": seconds / steps,
-        "loss": float(np.average([*losses.values()], weights=np.diff([*losses], prepend=0))),
-        "images_per_step": count_distinct(images, n_batches) / steps,
-        "texts_per_step": count_distinct(texts, n_batches) / steps,
-        "captions_cut": trainer.data_collator.tokens.n_cut,
-        "fill": fill.report(),
-        "edits_reachable": fill.edits_reachable(),
-        "samples_encoded": fill.samples(*new),
-    } | (evaluations[-1] if evaluations else {})
-
-
-def count_distinct(rows: np.ndarray, n_batches: int) -> int:
-    """Count the distinct rows of each of the batches, summed; (anchors, S), -1 is none."""
-    batches = np.sort(rows.reshape(n_batches, -1), axis=1)
-    return int((np.diff(batches, axis=1, prepend=-1) > 0).sum())
 
 
 def _steps(checkpoint: Path) -> str:

@@ -16,6 +16,7 @@ Rows number the images and captions of the training pairs first, then the edits.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +34,6 @@ from repair_hf.training.sampling import uniforms
 logger = logging.getLogger(__name__)
 
 Key = tuple[int, int]  # epoch and anchor
-ENOUGH = 0.5  # of the edits that can train; below it, a warning
 
 
 class Anchors(torch.utils.data.Dataset[Key]):
@@ -51,6 +51,8 @@ class Anchors(torch.utils.data.Dataset[Key]):
     """Images that follow those of the pairs, in a column `edit_image`."""
     texts: Dataset | None = None
     """Captions that follow those of the pairs, in a column `edit_text`."""
+    beside: Sequence[str] = ()
+    """The direction of the records of each pair beside an anchor."""
 
     def __init__(self, pairs: Pairs, truth: Truth | None = None, seed: int = 0) -> None:
         self.pairs, self.seed = pairs, seed
@@ -78,12 +80,14 @@ class Anchors(torch.utils.data.Dataset[Key]):
         return self.pairs.caption_image[anchors][:, None], anchors[:, None]
 
     def report(self) -> dict[str, Any]:
-        """Count the anchors, by how many pairs stand beside them in the first epoch (`beside_0` and so on)."""
+        """Count the anchors: by how many pairs stand beside them (`beside_0` and so on), and by their direction."""
         anchors = np.arange(len(self.pairs.captions))
         images, texts = self.draw(np.zeros_like(anchors), anchors)
-        beside = ((images >= 0) | (texts >= 0)).sum(1) - 1
+        is_there = (images >= 0) | (texts >= 0)
+        beside = is_there.sum(1) - 1
         counts = {f"beside_{n}": int((beside == n).sum()) for n in range(images.shape[1])}
-        return {"anchors": len(anchors)} | counts
+        of_way = {f"beside_{way}": int(is_there[:, n].sum()) for n, way in enumerate(self.beside, 1)}
+        return {"anchors": len(anchors)} | counts | of_way
 
     def edits_reachable(self) -> dict[str, float]:
         """Return by direction the share of edits that some epoch encodes; empty without edits."""
@@ -147,6 +151,8 @@ class Edits(_FromRecords):
     An edit stands in every step beside the false positive that it was made from, so every edit trains.
     """
 
+    beside = ("t2i", "i2t")
+
     def draw(self, epochs: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = self.pairs.caption_image[anchors]
         t2i = self.t2i.edits_by_negative.draw(images, uniforms(self.seed, epochs, anchors, 0))
@@ -166,6 +172,8 @@ class PaperGrid(_FromRecords):
     That item is the edit of the mirrored record (query and false positive exchanged), else the best-scored edit made
     for it, else an annotated one.
     """
+
+    beside = ("i2t", "t2i")
 
     def __init__(self, pairs: Pairs, records: Dataset, truth: Truth | None = None, seed: int = 0) -> None:
         super().__init__(pairs, records, truth, seed)
@@ -191,7 +199,7 @@ class PaperGrid(_FromRecords):
 
 
 def fill_of(pairs: Pairs, records: Dataset | None, args: RepairConfig, truth: Truth | None) -> Anchors:
-    """Create the fill that a configuration names, and warn of records and edits that cannot train.
+    """Create the fill that a configuration names, and warn of records of other items.
 
     Raises:
         UserError: If records lack columns, or do not belong to the pairs.
@@ -199,11 +207,6 @@ def fill_of(pairs: Pairs, records: Dataset | None, args: RepairConfig, truth: Tr
     if records is None or args.loss == "none":
         return Anchors(pairs, truth, args.draw_seed)
     fill = (PaperGrid if args.fill == "paper" else Edits)(pairs, records, truth, args.draw_seed)
-    if args.process_index == 0:
-        if fill.outside:
-            logger.warning("%d of %d records name items outside these pairs; left out.", fill.outside, len(records))
-        reach = fill.edits_reachable()
-        if reach and min(reach.values()) < ENOUGH:
-            shown = ", ".join(f"{share:.0%} {direction}" for direction, share in reach.items())
-            logger.warning("Only %s of the edits can train. `fill` edits uses all of them.", shown)
+    if args.process_index == 0 and fill.outside:
+        logger.warning("%d of %d records name items outside these pairs; left out.", fill.outside, len(records))
     return fill

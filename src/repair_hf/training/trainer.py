@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,10 +28,11 @@ from repair_hf.runtime.disk import check_room, naming_full_disk
 from repair_hf.runtime.options import UserError, expect, flags, neutral_names
 from repair_hf.runtime.run_folder import digest
 from repair_hf.runtime.stage import Stage
-from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed, summarize
+from repair_hf.training.checkpoints import LoopCallback, find_checkpoint, space_needed
 from repair_hf.training.collation import collator_of
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.fills import Anchors, fill_of
+from repair_hf.training.report import plan, summarize, warn_of_unused
 from repair_hf.training.sampling import OneCaptionPerImage
 from repair_hf.training.step import Objective, PairObjective, check_model, check_parameters, encode, step_of
 
@@ -154,6 +156,8 @@ class RepairTrainer(Trainer):
         is_main = self.is_world_process_zero()
         checkpoint = find_checkpoint(wanted or None, folder, self.options, logs=is_main)
         self._has_trained, self._terms = True, {}
+        if is_main:
+            warn_of_unused(self.plan)
         start, results = str(checkpoint) if checkpoint else None, list[TrainOutput]()
 
         def work(_: Any) -> dict[str, Any]:
@@ -168,6 +172,11 @@ class RepairTrainer(Trainer):
 
         self.summary = self.stage.run(work, again=True)
         return results[0]
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """What this training encodes: `steps`, `pairs_per_step`, counts of pairs and edits; see `summary`."""
+        return plan(self)
 
     @property
     def stage(self) -> Stage:

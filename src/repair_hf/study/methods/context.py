@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import datasets
 from datasets import Dataset, Features
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from tqdm.auto import tqdm
 
 from repair_hf.encoder.dual_encoder import DualEncoder
@@ -31,7 +32,7 @@ from repair_hf.synthesis.captions import MAX_TOKENS, TEMPERATURE, Written, usabl
 from repair_hf.synthesis.hosted import HostedEditor
 from repair_hf.synthesis.images import ImageEditor
 from repair_hf.synthesis.selection import pixels_of
-from repair_hf.synthesis.sources import SourceImages, UnreadableImage, open_picture
+from repair_hf.synthesis.sources import SCENE, SourceImages, UnreadableImage, open_picture
 from repair_hf.synthesis.workers import WORKERS, work_through
 
 T = TypeVar("T")
@@ -207,8 +208,10 @@ class MakerContext:
 
 
 def _canvas_like(images: Dataset) -> Dataset:
-    """One image of the size that is to be drawn, which is that of the pairs' first; its pixels are not looked at."""
-    file = io.BytesIO()
-    Image.new("RGB", images[0]["image"].size, "white").save(file, "PNG")
+    """One white image of the size of the pairs' first; in the toy world with its scene, whose look is then drawn."""
+    first, notes, file = images[0]["image"], PngInfo(), io.BytesIO()
+    if SCENE in first.info:
+        notes.add_text(SCENE, first.info[SCENE])
+    Image.new("RGB", first.size, "white").save(file, "PNG", pnginfo=notes)
     row: dict[str, Any] = {"image": [{"bytes": file.getvalue(), "path": None}]}
     return Dataset.from_dict(row, features=Features({"image": datasets.Image()}))

@@ -14,21 +14,20 @@ from typing import Any
 from repair_hf.study.methods.context import MakerContext
 from repair_hf.study.methods.method import Baseline, Maker
 from repair_hf.toyworld import captions, renderer
-from repair_hf.toyworld.domains import DOMAINS
+from repair_hf.toyworld.truth import domain_of
 from repair_hf.training.step import PairObjective
 
 PER_IMAGE = 3.6
-DOMAIN = DOMAINS["target"]
 
 
 async def make(context: MakerContext) -> list[dict[str, Any]]:
-    rng = random.Random(context.seed)
+    rng, domain = random.Random(context.seed), domain_of(context.pairs)
     count = min(round(PER_IMAGE * len(context.pairs.images)), len(context.captions))
 
     def draw(row: int) -> dict[str, Any]:
-        scene = DOMAIN.scene(rng)
+        scene = domain.scene(rng)
         picture = renderer.to_png(renderer.render(scene))
-        text = captions.write(scene, rng, DOMAIN.style)
+        text = captions.write(scene, rng, domain.style)
         return context.of_caption(row) | {"text": text, "edit_image": {"bytes": picture, "path": None}}
 
     chosen = set(rng.sample(range(len(context.captions)), count))

@@ -1,4 +1,4 @@
-"""The batch API of the OpenAI protocol, for the toy world's server.
+"""The batch API of the OpenAI protocol, beside the chat of the toy world's server.
 
 A client uploads a file of requests (one JSON object a line) and creates a batch of it. After `delay` seconds the batch
 is complete and has a file of answers and one of errors. Everything is kept in memory.
@@ -11,32 +11,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from email.parser import BytesParser
 from typing import Any
 from urllib.parse import urlsplit
 
 from repair_hf.runtime.texts import parse_json
-
-ENDPOINT = "/v1/chat/completions"
-
-
-@dataclass(frozen=True)
-class Response:
-    """A whole HTTP response, to imitate a provider that does not simply answer."""
-
-    status: int = 200
-    body: dict | bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-class Hangup(Exception):
-    """Raised by an answer function to close the connection without a response."""
-
-
-def error(status: int, message: str) -> Response:
-    """Return the protocol's response to an invalid request."""
-    return Response(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
+from repair_hf.toyworld.server import ENDPOINT, ChatServer, Response, error
 
 
 class BatchService:
@@ -126,10 +106,7 @@ class BatchService:
         answered: list[str] = []
         failed: list[str] = []
         for row in batch["rows"]:
-            try:
-                response = self._respond(row["body"])
-            except Hangup:
-                response = error(500, "The server had an error while processing your request.")
+            response = self._respond(row["body"])
             reply = {"status_code": response.status, "request_id": uuid.uuid4().hex, "body": response.body}
             name = f"batch_req_{uuid.uuid4().hex}"
             line = {"id": name, "custom_id": row["custom_id"], "response": reply, "error": None}
@@ -138,3 +115,21 @@ class BatchService:
             batch[name] = self._keep("\n".join(lines).encode(), "batch_output")["id"] if lines else None
         counts = {"total": len(batch["rows"]), "completed": len(answered), "failed": len(failed)}
         batch |= {"status": "completed", "request_counts": counts, "completed_at": int(time.time())}
+
+
+class BatchServer(ChatServer):
+    """A `ChatServer` that takes batches, too; `batches.delay` is the duration of a batch."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.batches = BatchService(self.respond, self.note)
+
+    def get(self, path: str) -> Response:
+        return self.batches.get(path)
+
+    def post(self, path: str, content_type: str, data: bytes) -> Response:
+        return self.batches.post(path, content_type, data) or super().post(path, content_type, data)
+
+    def __enter__(self) -> BatchServer:
+        super().__enter__()
+        return self

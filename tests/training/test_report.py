@@ -1,0 +1,73 @@
+"""What a training says of itself: the edits that its steps use, what a step costs, and one line for each log."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from training_runs import weights
+
+from repair_hf.training.report import count_distinct, measure_step, usage_in_words
+
+
+def used_in(trainer, keys) -> dict[str, int]:
+    """Draw anchor by anchor, and count the distinct edits."""
+    images, texts = set(), set()
+    for epoch, anchor in keys:
+        drawn = trainer.fill.draw(np.array([epoch]), np.array([anchor]))
+        images |= {int(row) for row in drawn[0].ravel() if row >= 12}
+        texts |= {int(row) for row in drawn[1].ravel() if row >= 24}
+    return {"i2t": len(texts), "t2i": len(images)}
+
+
+@pytest.mark.parametrize("named", [{}, dict(paper=True)])
+def test_a_plan_counts_the_edits_of_its_steps_and_of_a_longer_run(named, repaired, make_trainer):
+    trainer = make_trainer(repaired, max_steps=2, **named)
+    planned = trainer.plan
+    trainer.sampler.set_epoch(0)
+    assert planned["samples_encoded"] == used_in(trainer, [*trainer.sampler][: 2 * 4])
+    longer = dict(planned["longer_run"])
+    epochs = longer.pop("epochs")
+    assert longer == used_in(trainer, [(epoch, anchor) for epoch in range(epochs) for anchor in range(24)])
+    wanted = {way: 0.95 * share * planned["fill"][f"edits_{way}"] for way, share in planned["edits_reachable"].items()}
+    assert all(longer[way] >= count for way, count in wanted.items())
+    words = usage_in_words(planned)
+    used, size = planned["samples_encoded"]["i2t"], planned["fill"]["edits_i2t"]
+    assert words.startswith(f"2 steps use {used} of {size} I2T edits and ") and f"; {epochs} epochs use " in words
+    assert planned["steps"] == 2 and planned["objective"] == ("grid" if named else "batch")
+    whole = make_trainer(repaired, "whole", max_steps=-1, num_train_epochs=epochs, **named).plan
+    assert whole["steps"] == 6 * epochs and "epochs use" not in usage_in_words(whole)
+
+
+def test_few_used_edits_give_a_warning_before_the_training(repaired, fit, caplog):
+    fit(repaired, max_steps=1)
+    assert "This training uses few edits: 1 steps use " in caplog.text
+    caplog.clear()
+    fit(repaired, "long", max_steps=30)
+    fit(None, "plain", max_steps=1)
+    assert "edits" not in caplog.text
+    fit(repaired, "paper", max_steps=30, paper=True)
+    assert "of the edits can train. `fill`" in caplog.text
+
+
+def test_two_steps_are_measured_and_leave_nothing(repaired, make_trainer, pairs, tmp_path):
+    how = dict(validation=pairs, max_steps=9, save_strategy="steps", save_steps=1, report_to="tensorboard")
+    trainer = make_trainer(repaired, **how)
+    before, planned = weights(trainer.model), trainer.plan
+    found = measure_step(trainer)
+    assert trainer.state.global_step == 2 and found["seconds"] > 0 and found["memory"] > 2**26
+    assert any(not value.equal(before[name]) for name, value in weights(trainer.model).items())
+    assert trainer.plan == planned and not list((tmp_path / "out").rglob("*"))
+
+
+def test_a_log_is_one_short_line_with_the_time_left(repaired, fit, pairs, caplog):
+    caplog.set_level("INFO", "repair_hf.training")
+    fit(repaired, loss="both", max_steps=4, logging_steps=2, validation=pairs, eval_strategy="steps", eval_steps=4)
+    lines = [line for line in caplog.messages if line.startswith("step ")]
+    assert [line.split("   ")[0] for line in lines] == ["step 2 of 4", "step 4 of 4", "step 4 of 4"]
+    assert "loss_grid " in lines[0] and lines[0].endswith(" left") and max(map(len, lines)) < 90
+    assert "eval_i2t_R@1 " in lines[2] and lines[1].endswith("   0:00:00 left")
+
+
+def test_count_distinct_equals_a_loop():
+    rows = np.random.default_rng(0).integers(-1, 12, (20, 3))
+    assert count_distinct(rows, 5) == sum(len(set(rows[k : k + 4].ravel()) - {-1}) for k in range(0, 20, 4))
