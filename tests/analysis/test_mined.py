@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 import pytest
 
-from repair_hf.analysis.mined import load_mined, mined_findings
+from repair_hf.analysis.mined import load_mined, questions
 from repair_hf.cli.main import main
 from repair_hf.mining.failures import FILE
 from repair_hf.runtime.options import UserError
@@ -43,21 +42,16 @@ def test_mine_ends_with_the_command_that_shows_what_it_found(pairs_folder, mined
 def test_analyze_counts_what_a_slow_look_counts(mined, tmp_path, capsys):
     assert main(["analyze", str(mined), "--output", str(tmp_path)]) == 0
     assert "Wrong annotations?" in capsys.readouterr().out and (tmp_path / "questions.csv").is_file()
-    rows, found = (
-        load_mined(mined).failures.to_list(),
-        {each.name: each.table for each in mined_findings(load_mined(mined))},
-    )
+    rows, found = load_mined(mined).failures.to_list(), counts(mined)
     for way in ("t2i", "i2t"):
         own = [row for row in rows if row["direction"] == way]
-        ahead = Counter({row["q"]: row["gt_rank"] - 1 for row in own}.values())
-        table = found["ahead"].set_index(["direction", "false positives ahead"])["queries"][way]
-        assert table["0"] == ahead[0] and table["1"] == ahead[1] and table.sum() == len({row["q"] for row in own})
-        table = found["outranked"].set_index("direction").loc[way]
-        assert table["outrank the ground truth"] == sum(row["fp_rank"] < row["gt_rank"] for row in own)
+        missed = [row for row in own if row["fp_rank"] < row["gt_rank"]]
+        close = sum(abs(row["fp_score"] - row["gt_score"]) < 0.01 for row in missed)
+        assert found["Are both right", way] == close and found["Wrong annotations", way] == 0
 
 
 def counts(folder):
-    table = next(each.table for each in mined_findings(load_mined(folder)) if each.name == "questions")
+    table = questions(load_mined(folder)).table
     return {(row.question.split("?")[0], row.direction): row.failures for row in table.itertuples()}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from repair_hf.analysis.error_labels import label_images
-from repair_hf.analysis.mined import is_mined, load_mined, mined_findings, sample_failures
+from repair_hf.analysis.mined import is_mined, load_mined, questions, sample_failures
 from repair_hf.analysis.options import LabelOptions
 from repair_hf.analysis.report import SAMPLES, Finding, write_findings, write_report
 from repair_hf.analysis.run_data import LABELS, PairsPlace, RunData, gather, moved_pairs
@@ -92,7 +92,7 @@ def instructions(data: RunData) -> dict[Path, list[dict[str, Any]]]:
 
 def _of_mine(run: str | Path, folder: Path, pairs: PairsPlace, seed: int) -> list[Finding]:
     mined = load_mined(run, moved_pairs(run, pairs))
-    findings = mined_findings(mined)
+    findings = [questions(mined)]
     sample, count = sample_failures(mined, n=SAMPLES, seed=seed), f"{len(mined.failures):,} false positives"
     write_findings(folder, "What was mined", f"{mined.folder.name} · {count}", findings, sample.rows)
     return findings

@@ -5,7 +5,6 @@ The colors are Okabe and Ito's, which stay distinct for color-blind readers.
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import warnings
@@ -17,7 +16,6 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from PIL import Image
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +78,3 @@ def save(figure: Figure, path: str | Path) -> None:
     if missing and kind == "png":
         letters = "".join(sorted(chr(int(number)) for number in missing)[:8])
         logger.warning("No font of this machine has %s: install a Noto Sans font of that script.", letters)
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file with 128 colours, so that pages with many figures stay small."""
-    file, small = io.BytesIO(), io.BytesIO()
-    with matplotlib.rc_context(LOOK):
-        figure.savefig(file, format="png", dpi=DPI)
-    Image.open(file).convert("RGB").quantize(128).save(small, "PNG", optimize=True)
-    return small.getvalue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from datasets import Dataset
 from repair_hf.analysis.record_sample import RecordSample, shares
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.run_data import recorded_pairs, synthesis_folders
+from repair_hf.analysis.tables import percent
 from repair_hf.mining.failures import FILE, REMEDY, load_failures, miner_of
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.wording import bare_caption
@@ -25,7 +25,6 @@ from repair_hf.runtime.own_files import intact
 FAR = 100  # false positives ahead: the annotation may be wrong
 TIE = 0.01  # of cosine: both answers may be right
 NEAR = 0.95  # cosine of two images that show nearly the same
-AHEAD = (0, 1, 2, 5, 10, 100)  # lower edges of the classes of `_ahead`
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,6 @@ def sample_failures(mined: Mined, *, n: int, direction: str | None = None, seed:
     return RecordSample(rows, counts)
 
 
-def mined_findings(mined: Mined) -> list[Finding]:
-    """Collect what a report on mined failures shows."""
-    return [questions(mined), _outranked(mined), _ahead(mined)]
-
-
 def questions(mined: Mined) -> Finding:
     """Count what speaks against a repair: wrong annotations, answers that fit as well, and duplicates."""
     table, cosine = mined.table, _image_cosines(mined)
@@ -103,7 +97,7 @@ def questions(mined: Mined) -> Finding:
     if cosine is not None:
         asked[f"Near-identical products? Their images have a cosine of {NEAR:g} or more"] = cosine >= NEAR
     rows = [
-        (question, way, int(hits), int(total), hits / total if total else np.nan)
+        (question, way, hits, total, percent(hits / total if total else None))
         for question, is_hit in asked.items()
         for way in DIRECTIONS
         for total in [int((lost & (table["direction"] == way)).sum())]
@@ -117,31 +111,6 @@ def questions(mined: Mined) -> Finding:
         note += " Images were not compared: the folder does not hold their vectors."
     heads = ["question", "direction", "failures", "of", "share"]
     return Finding("questions", "Is a repair worth it?", note, pd.DataFrame(rows, columns=heads))
-
-
-def _outranked(mined: Mined) -> Finding:
-    rows = []
-    for way, table in mined.table.groupby("direction"):
-        failed = int(table.groupby("q")["ahead"].any().sum())
-        count = table["q"].nunique()
-        rows.append((way, count, failed, failed / count, len(table), int(table["ahead"].sum()), table["ahead"].mean()))
-    heads = ["direction", "queries", "missed", "share", "false positives", "outrank the ground truth", "share of them"]
-    note = "A query is missed if a false positive ranks before its best ground truth."
-    return Finding("outranked", "False positives before the ground truth", note, pd.DataFrame(rows, columns=heads))
-
-
-def _ahead(mined: Mined) -> Finding:
-    """Queries by the number of false positives before their ground truth."""
-    names = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in zip(AHEAD, AHEAD[1:])]  # noqa: B905
-    names.append(f"{AHEAD[-1]} or more")
-    rows = []
-    for way, table in mined.table.groupby("direction"):
-        counts = table.groupby("q")["gt_rank"].first().to_numpy() - 1
-        found = Counter(np.searchsorted(AHEAD, counts, side="right") - 1)
-        rows += [(way, name, found[place], found[place] / len(counts)) for place, name in enumerate(names)]
-    table = pd.DataFrame(rows, columns=["direction", "false positives ahead", "queries", "share"])
-    note = "Few ahead: near misses, which a repair corrects. Many ahead: the model or the annotation is far off."
-    return Finding("ahead", "Queries by their number of false positives", note, table)
 
 
 def _image_cosines(mined: Mined) -> np.ndarray | None:

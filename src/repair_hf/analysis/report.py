@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,23 +32,20 @@ class Finding:
     figure: Figure | None = None
     data: pd.DataFrame | None = None  # what the CSV holds if it holds more than the table
 
-    def save(self, folder: Path) -> bytes | None:
-        """Write the files, and return the chart as PNG."""
+    def save(self, folder: Path) -> None:
+        """Write the table as CSV and the figure as PNG, if there are any."""
         if self.table is not None:
             table = self.table if self.data is None else self.data
             write_atomically(folder / f"{self.name}.csv", table.to_csv(index=False))
-        if self.figure is None:
-            return None
-        picture = charts.png(self.figure)
-        write_atomically(folder / f"{self.name}.png", picture)
-        return picture
+        if self.figure is not None:
+            charts.save(self.figure, folder / f"{self.name}.png")
 
 
 @dataclass(frozen=True)
 class Answers:
     """What opens a report, in sentences."""
 
-    worked: Finding
+    helped: Finding
     cost: str
     look: Sequence[tuple[str, str]]  # what to look at first, and the section that shows it
 
@@ -71,23 +67,18 @@ def write_findings(
 ) -> Path:
     """Write answers, findings and a few rows as a report; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    worked = None if answers is None else _section(answers.worked, answers.worked.save(folder))
-    sections = [_section(finding, finding.save(folder)) for finding in findings]
-    texts = {"title": title, "counts": counts, "answers": answers, "worked": worked}
-    page = render("report.html", **texts, sections=sections, cards=[card(row) for row in rows])
+    for finding in (*findings, *([] if answers is None else [answers.helped])):
+        finding.save(folder)
+    helped = None if answers is None else _section(answers.helped)
+    texts = {"title": title, "counts": counts, "answers": answers, "helped": helped}
+    page = render("report.html", **texts, sections=list(map(_section, findings)), cards=list(map(card, rows)))
     write_atomically(folder / "report.html", page)
     return folder / "report.html"
 
 
-def _section(finding: Finding, picture: bytes | None) -> dict[str, Any]:
+def _section(finding: Finding) -> dict[str, Any]:
     heads, *rows = cells(finding)
-    return {
-        "finding": finding,
-        "picture": None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
-        "heads": heads,
-        "rows": rows[:SHOWN],
-        "left": max(len(rows) - SHOWN, 0),
-    }
+    return {"finding": finding, "heads": heads, "rows": rows[:SHOWN], "left": max(len(rows) - SHOWN, 0)}
 
 
 def cells(finding: Finding) -> list[list[str]]:

@@ -132,9 +132,7 @@ def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[
     names = list(dict.fromkeys(name for metrics in measured.values() for name in metrics["intervals"]))
     return {
         name: [
-            _interval(name, metrics[name], *metrics["intervals"][name], sign="")
-            if name in metrics["intervals"]
-            else NONE
+            interval_cell(name, metrics[name], *metrics["intervals"][name]) if name in metrics["intervals"] else NONE
             for metrics in measured.values()
         ]
         for name in names
@@ -170,10 +168,13 @@ def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:
     if bounds is None:
         return NONE
     star = "  " if bounds["low"] <= 0 <= bounds["high"] else " *"
-    return _interval(name, bounds["difference"], bounds["low"], bounds["high"], sign="+") + star
+    return interval_cell(name, bounds["difference"], bounds["low"], bounds["high"], sign="+") + star
 
 
-def _interval(name: str, value: float, low: float, high: float, *, sign: str) -> str:
+def interval_cell(name: str, value: float, low: float, high: float, *, sign: str = "") -> str:
+    """Format a number with its interval, `78.0 [76.2, 79.8]`: shares in percent, MRR and kappa with three decimals."""
+    if math.isnan(value):
+        return NONE
     shown, *bounds = (_number(name, each, sign) for each in (value, low, high))
     return f"{shown} [{', '.join(bounds)}]"
 
@@ -181,7 +182,7 @@ def _interval(name: str, value: float, low: float, high: float, *, sign: str) ->
 def _number(name: str, value: float, sign: str) -> str:
     if name.endswith("median_rank"):
         return f"{value:{sign},.10g}"
-    return f"{value:{sign}.3f}" if name.endswith("MRR") else f"{100 * value:{sign}.1f}"
+    return f"{value:{sign}.3f}" if name.endswith(("MRR", "kappa")) else f"{100 * value:{sign}.1f}"
 
 
 def _intervals(heads: list[str], rows: Mapping[str, list[str]]) -> Table:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from repair_hf.analysis.people.agreement import (
+    QC_CELLS,
+    QC_METRICS,
     annotator_agreement,
     bad_share,
     edit_quality,
@@ -14,6 +16,7 @@ from repair_hf.analysis.people.agreement import (
     qc_agreement,
 )
 from repair_hf.analysis.report import Finding
+from repair_hf.analysis.tables import interval_cell
 from repair_hf.records.answers import CRITERIA, ITEMS, PEOPLE, read_answers, read_items
 
 
@@ -26,10 +29,10 @@ def people_findings(folders: list[Path]) -> list[Finding]:
             "run: each stratum is weighted by its size. In brackets: 95% interval (Jeffreys' prior in each stratum)."
         )
         table = qc_agreement(*asked)
-        found.append(Finding("agreement_qc", "The audit against people", note, with_intervals(table), None, table))
+        found.append(Finding("agreement_qc", "The audit against people", note, _with_intervals(table), None, table))
         found += _annotators("qc", asked[1], ["verdict"])
     if (asked := _asked(folders, "edits")) is not None:
-        table, note = edit_quality(*asked), _bad_note(bad_share(*asked))
+        table, note = edit_quality(*asked), f"{_bad_note(bad_share(*asked))} Shares in %."
         found.append(Finding("agreement_edits", "Edits, as people see them", note, _wide(table), None, table))
         note = "Failure modes of the edits that miss a criterion."
         found.append(Finding("failure_modes", "How edits fail", note, failure_modes(*asked)))
@@ -58,13 +61,12 @@ def _bad_note(bad: dict[str, float]) -> str:
     )
 
 
-def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
+def _with_intervals(table: pd.DataFrame) -> pd.DataFrame:
     """Format `qc_agreement`: a column per group, a row per number, metrics with their interval in brackets."""
-    bounds = [name for name in table.columns if name.endswith(("_low", "_high"))]
-    shown = table.drop(columns=bounds)
-    for name in (bound.removesuffix("_low") for bound in bounds if bound.endswith("_low")):
-        cells = zip(table[name], table[f"{name}_low"], table[f"{name}_high"], strict=True)
-        shown[name] = [_bracketed(*each) for each in cells]
+    shown = table[["group", "items", *QC_CELLS]].copy()
+    for name in QC_METRICS:
+        cells = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+        shown[name if name == "kappa" else f"{name}, %"] = [interval_cell(name, *each) for each in cells]
     return shown.set_index("group").T.rename_axis(columns=None, index="").reset_index()
 
 
@@ -89,10 +91,6 @@ def _annotators(task: str, answers: pd.DataFrame, questions: list[str]) -> list[
 
 
 def _wide(table: pd.DataFrame) -> pd.DataFrame:
-    cells = [_bracketed(*row) for row in table[["share", "low", "high"]].itertuples(index=False)]
+    cells = [interval_cell("share", *row) for row in table[["share", "low", "high"]].itertuples(index=False)]
     wide = table.assign(cell=cells).pivot(index="criterion", columns="group", values="cell")
     return wide.reindex(index=list(CRITERIA), columns=table["group"].unique()).rename_axis(columns=None).reset_index()
-
-
-def _bracketed(value: float, low: float, high: float) -> str:
-    return "–" if pd.isna(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
