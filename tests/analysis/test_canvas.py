@@ -1,8 +1,5 @@
 import numpy as np
 import pytest
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
-from matplotlib.font_manager import fontManager
 from matplotlib.offsetbox import TextArea
 from matplotlib.text import Text
 from PIL import Image
@@ -68,40 +65,12 @@ def test_a_line_in_arabic_begins_at_the_right():
     assert [text.get_text() for text in texts] == ["على كرسي", "قطتان نائمتان"]
 
 
-@pytest.fixture
-def installed(tmp_path):
-    """A font of this machine with the single letter 犬, a square of half its size."""
-    pen = TTGlyphPen(None)
-    pen.moveTo((250, 250)), pen.lineTo((250, 750)), pen.lineTo((750, 750)), pen.lineTo((750, 250)), pen.closePath()
-    font = FontBuilder(1000, isTTF=True)
-    font.setupGlyphOrder([".notdef", "dog"])
-    font.setupCharacterMap({ord("犬"): "dog"})
-    font.setupGlyf({".notdef": TTGlyphPen(None).glyph(), "dog": pen.glyph()})
-    font.setupHorizontalMetrics({".notdef": (1000, 0), "dog": (1000, 250)})
-    font.setupHorizontalHeader(ascent=800, descent=-200)
-    font.setupNameTable({"familyName": "Dogs", "styleName": "Regular"})
-    font.setupOS2(), font.setupPost(), font.save(tmp_path / "dogs.ttf")
-    fontManager.addfont(tmp_path / "dogs.ttf")
-    yield
-    fontManager.ttflist[:] = [entry for entry in fontManager.ttflist if entry.name != "Dogs"]
-
-
-def dark_pixels(path) -> int:
-    return int((np.asarray(Image.open(path).convert("L")) < 128).sum())
-
-
 def draw_letters(path, text: str) -> int:
     """Draw large letters, and count their dark pixels."""
     with page(100) as (figure, axes):
         write(axes, 10, 10, text, 60, "black")
         save(figure, path)
     return int((np.asarray(Image.open(path).convert("L")) < 128).sum())
-
-
-def test_a_letter_is_drawn_with_a_font_that_has_it(installed, monkeypatch, tmp_path, caplog):
-    monkeypatch.setitem(charts.LOOK, "font.family", ["DejaVu Sans", "Dogs"])
-    assert draw_letters(tmp_path / "dogs.png", "犬犬") == pytest.approx(2 * (30 * DPI / 72) ** 2, rel=0.05)
-    assert not caplog.records
 
 
 def test_letters_that_no_font_has_are_a_warning(monkeypatch, tmp_path, caplog):

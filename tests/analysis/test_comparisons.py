@@ -90,7 +90,7 @@ def test_near_misses_are_compared_where_they_were_measured(tmp_path):
         evaluated(tmp_path / "evaluate" / name, [1, 2], records=records)
         near_misses(tmp_path / "evaluate" / name, right)
     found = repair_findings(tmp_path)[0]
-    cells = found.table.set_index("model")["near misses t2i truth"]
+    cells = found.table.set_index("model")["near misses T2I truth"]
     assert cells.tolist() == ["0.0 [0.0, 0.0]", "100.0 [100.0, 100.0]", "+100.0 [+100.0, +100.0] *"]
 
 

@@ -19,7 +19,7 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
     assert synthesize(*words, "--output", str(tmp_path / "new"), "--dry-run") == 0
     shown = capsys.readouterr().out
     rows = {tuple(row[:2]): row for row in map(str.split, shown.splitlines()) if len(row) in (7, 8)}
-    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.6240"
+    assert rows["edit", "t2i"][2:5] == ["4", "0", "16"] and rows["edit", "t2i"][7] == "$0.62"
     assert rows["edit", "i2t"][2:5] == ["16", "64", "0"]
     assert rows["all", "20"][1:4] == ["20", "104", "16"]
     assert "at least 10 min, at 10 requests per minute" in shown
@@ -33,10 +33,10 @@ def test_a_dry_run_prints_the_price_and_touches_nothing(inputs, tmp_path, capsys
 @pytest.mark.parametrize(
     ("llm", "editor", "price"),
     [
-        ("gemini/gemini-3.5-flash-lite", "world", r"\$(0\.\d{4}): 88 answers by gemini/gemini-3.5-flash-lite \$\1, "
+        ("gemini/gemini-3.5-flash-lite", "world", r"\$(0\.\d\d): 88 answers by gemini/gemini-3.5-flash-lite \$\1, "
          r"12 images by world \$0.00 and the time of your machine"),
-        ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.4680: 88 answers by world/oracle \$0.00 and the time "
-         r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.4680"),
+        ("world/oracle", "gemini/gemini-2.5-flash-image", r"\$0.47: 88 answers by world/oracle \$0.00 and the time "
+         r"of your machine, 12 images by gemini/gemini-2.5-flash-image \$0.47"),
         ("openai/mine", "world", r"unknown: 88 answers by openai/mine unknown, 12 images by world \$0.00 and .*"),
     ],
 )  # fmt: skip

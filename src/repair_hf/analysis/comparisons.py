@@ -110,8 +110,12 @@ def repair_findings(root: Path | None) -> list[Finding]:
     found = [{"comparison": name, "metric": key} | each for name, one in gains.items() for key, each in one.items()]
     table, data = (pd.DataFrame(each) if each else None for each in (rows, found))
     if table is not None:
-        table = table.rename(columns=label)
+        table = table.rename(columns=_head)
     return [Finding("repair", "Did repair help?", _answer(groups, found), table, data=data), *_rank_changes(pairs)]
+
+
+def _head(name: str) -> str:
+    return f"near misses {label(name)}" if name.startswith(NEAR_MISSES) else label(name)
 
 
 def _levels(model: Evaluated) -> dict[str, str]:
