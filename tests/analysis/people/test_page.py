@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ LINES = """[...document.querySelectorAll(".cells")].map(
 # The next request to the server is held until `window.release` is called.
 HOLD = """(() => {
   const send = window.fetch;
-  window.fetch = async (...given) => (await new Promise(go => window.release = go), send(...given));
+  window.fetch = async (...given) => (await (window.release || new Promise(go => window.release = go)), send(...given));
 })()"""
 EVIL = [
     '<script>document.title = "broken in"</script>',
@@ -44,7 +44,7 @@ EVIL = [
 
 
 def lay(folder: Path, task: str, count: int) -> None:
-    """Write a task's folder with captions that try to break in, in front of the others."""
+    """Write a task whose first captions try to break in."""
     (folder / "shown" / "pictures").mkdir(parents=True)
     Image.new("RGB", (40, 30), "#cc2200").save(folder / "shown" / "pictures" / "p.webp", "WEBP")
     captions = [*EVIL, *(f"caption number {k}" for k in range(count - len(EVIL)))]
@@ -76,11 +76,10 @@ def serving(folder: Path):
 
 def wait_for(url: str) -> str:
     for _ in range(1800):
-        try:
+        with suppress(OSError):
             urllib.request.urlopen(url, timeout=60)
             return url
-        except OSError:
-            time.sleep(0.1)
+        time.sleep(0.1)
     raise TimeoutError("the page did not come up within three minutes")
 
 
