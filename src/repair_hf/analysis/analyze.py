@@ -23,7 +23,7 @@ PAGE = "report.html"
 def analyze(
     run: str | Path, output: str | Path | None = None, *, pairs: PairsPlace = None, seed: int = 0, **options: Any
 ) -> list[Finding]:
-    """Write a report as `repair-hf analyze` does: one page, `report.html`, with its charts and tables as files.
+    """Write a report as `repair-hf analyze` does: one page, `report.html`, with its tables as files.
 
     Args:
         run: Folder of `repair-hf mine`, `synthesize`, `run` or `demo`, or records on the Hub.
@@ -33,7 +33,7 @@ def analyze(
         options: `llm`, which labels image instructions by error type, and the other options of an LLM.
 
     Returns:
-        The findings, each with its table.
+        The findings, each with its table: first whether repair helped, or is worth it.
 
     Raises:
         UserError: If there is nothing to report on, or an option is not valid.
@@ -54,7 +54,7 @@ def analyze(
         data, known = gather(run), moved_pairs(run, pairs)
         answers, findings = run_findings(data, known)
         write_report(data, folder, findings, answers, seed=seed)
-        return findings
+        return [answers.helped, *findings]
 
 
 def report_folder(run: str | Path, output: str | Path | None) -> Path:

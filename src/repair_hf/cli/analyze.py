@@ -1,9 +1,11 @@
 """`repair-hf analyze`: write a report on a run, on mined failures, or on a Hub dataset of records.
 
-The report is one self-contained page, `report.html`, with its charts as PNG and their numbers as CSV beside it. With
-`--llm` a language model first labels the image instructions by error type. Its answers go into the ledger of the
-run, so they are paid for once and count among the run's costs. What people judged (`repair-hf annotate`) is printed:
-the audit's precision, recall, accuracy and Cohen's kappa, the criteria that edits meet, and how edits fail.
+The report is one self-contained page, `report.html`, with its tables as CSV beside it. With `--llm` a language model
+first labels the image instructions by error type. Its answers go into the ledger of the run, so they are paid for once
+and count among the run's costs.
+
+Printed is whether repair helped, and what people judged (`repair-hf annotate`): the audit's precision, recall, accuracy
+and Cohen's kappa, the criteria that edits meet, and how edits fail.
 """
 
 from __future__ import annotations
@@ -62,12 +64,12 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
         llm.llm = None
     findings = analyze(options.run, options.output, pairs=source.pairs, seed=options.seed, llm=llm.llm)
     folders = synthesis_folders(Path(options.run))
-    for finding in findings[:1] if of_mine else people_findings(folders):
+    for finding in (findings[0], *([] if of_mine else people_findings(folders))):
+        print(f"\n{finding.title}")
         if finding.table is not None:
             heads, *rows = cells(finding)
-            print(f"\n{finding.title}")
             print_table(heads, rows, labels=2 if of_mine else 1)
-            print(finding.note)
+        print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
     if of_mine:
         suggest("show", options.run)

@@ -33,8 +33,8 @@ LINES = """[...document.querySelectorAll(".cells")].map(
   cells => new Set([...cells.children].map(cell => cell.getBoundingClientRect().top)).size)"""
 # The next request to the server is held until `window.release` is called.
 HOLD = """(() => {
-  const send = window.fetch;
-  window.fetch = async (...given) => (await (window.release || new Promise(go => window.release = go)), send(...given));
+  const send = window.fetch, held = () => window.release || new Promise(go => window.release = go);
+  window.fetch = async (...given) => (await held(), send(...given));
 })()"""
 EVIL = [
     '<script>document.title = "broken in"</script>',
