@@ -4,8 +4,8 @@ The report is one self-contained page, `report.html`, with its tables as CSV bes
 first labels the image instructions by error type. Its answers go into the ledger of the run, so they are paid for once
 and count among the run's costs.
 
-Printed is whether repair helped, and what people judged (`repair-hf annotate`): the audit's precision, recall, accuracy
-and Cohen's kappa, the criteria that edits meet, and how edits fail.
+It prints whether repair helped, and what people judged (`repair-hf annotate`): the audit's precision, recall,
+accuracy and Cohen's kappa, the criteria that edits meet, and how edits fail.
 """
 
 from __future__ import annotations
