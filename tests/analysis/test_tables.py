@@ -116,7 +116,7 @@ def test_shares_in_percent_mrr_and_ranks_as_they_are():
 def test_a_star_where_the_interval_leaves_out_nothing():
     bounds = {"i2t_R@1": (0.1, 0.05, 0.15), "i2t_R@5": (-0.1, -0.2, 0.0), "t2i_MRR": (-0.01, -0.02, -0.005)}
     found = {name: dict(zip(("difference", "low", "high"), each, strict=True)) for name, each in bounds.items()}
-    head, _, *rows = lines(differences_table({"mine": found}, "base"))
+    head, _, *rows = lines(differences_table({"mine": found}, "change from base"))
     assert head == "change from base mine"
     assert rows == [
         "I2T R@1 +10.0 [+5.0, +15.0] *",

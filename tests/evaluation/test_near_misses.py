@@ -1,10 +1,14 @@
 """Near misses of records, against a loop over single cosines."""
 
+import json
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from repair_hf.cli.main import main
 from repair_hf.evaluation.evaluate import evaluate
-from repair_hf.evaluation.near_misses import load_near_misses, near_miss_margins
+from repair_hf.evaluation.near_misses import load_changed, load_near_misses, near_miss_margins
 from repair_hf.records.columns import MODALITIES
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError
@@ -63,3 +67,30 @@ def test_pairs_restore_images_that_the_records_lack(illustrated, records_folder)
 def test_records_of_one_direction_have_one_set(illustrated):
     records = load_records(illustrated[1]).filter(lambda record: record["direction"] == "t2i")
     assert [cases.benchmark for cases in load_near_misses(records)] == ["near_misses_t2i"]
+
+
+def test_changed_cases_are_counted_and_shown(
+    pairs_folder, illustrated_folder, clip_folder, siglip_folder, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    words = (
+        f"--pairs {pairs_folder} --split all --near-misses {illustrated_folder} --resamples 5 --output {out}".split()
+    )
+    assert main(["evaluate", str(clip_folder), str(siglip_folder), *words, "--output", str(out)]) == 0
+    assert "no model before it" not in capsys.readouterr().out  # neither was trained here
+    compared = json.loads((out / "differences.json").read_text())
+    assert (compared["previous"], compared["repair"]) == ([], [])
+    (name,) = compared["differences"]
+    tables = [pq.read_table(out / model / "cases.parquet").to_pylist() for model in (compared["reference"], name)]
+    for change, was in (("repaired", False), ("broken", True)):
+        changed = [one for one, now in zip(*tables, strict=True) if one["correct"] == was != now["correct"]]
+        counts = {f"{one['benchmark']}_{one['measure']}": 0 for one in tables[0]}
+        for one in changed:
+            counts[f"{one['benchmark']}_{one['measure']}"] += 1
+        assert {key: found[change] for key, found in compared["cases"][name].items()} == counts
+        ids = {one["case_id"] for one in changed}
+        assert ids and set(load_changed(out, change)["record_id"]) == ids
+        assert main(["show", str(out), "--change", change, "--n", "50", "--output", str(tmp_path / "x.html")]) == 0
+        assert f"show   {len(ids)} of {len(ids)} {change} near misses" in capsys.readouterr().out
+    with pytest.raises(UserError, match="compares no models on near misses"):
+        load_changed(illustrated_folder, "broken")

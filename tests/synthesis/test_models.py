@@ -32,8 +32,6 @@ def editor_at(id: str, **options) -> tuple[str, str]:
         (llm_at, "ollama/llava", "litellm", None),
         (llm_at, "hosted_vllm/Qwen/Qwen2.5-VL-7B-Instruct", "litellm", None),
         (llm_at, "gpt-4o", "litellm", None),
-        (llm_at, "Qwen/Qwen2.5-VL-7B-Instruct", "here", None),
-        (llm_at, "transformers:openai/some-vlm", "here", "openai/some-vlm"),
         (llm_at, "litellm:Qwen/Qwen2.5-VL-7B-Instruct", "litellm", "Qwen/Qwen2.5-VL-7B-Instruct"),
         (llm_at, "world/oracle", "world", None),
         (editor_at, "black-forest-labs/FLUX.2-klein-9B", "here", None),
@@ -68,10 +66,10 @@ def test_an_oracle_that_errs_has_answers_of_its_own(tmp_path):
     assert told[1][0] == "world/oracle?rejects_good=1" and told[1][1] is not None
 
 
-def test_a_folder_is_a_model_that_lies_here(tmp_path, monkeypatch):
+def test_a_folder_is_an_editor_that_lies_here(tmp_path, monkeypatch):
     (tmp_path / "openai" / "tuned").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert llm_at("openai/tuned") == ("here", "openai/tuned")
+    assert editor_at("openai/tuned") == ("here", "openai/tuned")
     assert editor_at(str(tmp_path)) == ("here", str(tmp_path))
 
 
@@ -81,14 +79,13 @@ def test_with_an_endpoint_it_is_always_litellm():
     assert editor_at("x/y", editor_base_url=address) == ("litellm", "x/y")
 
 
-def test_digests_tell_weights_apart_that_lie_in_one_folder(tmp_path):
+def test_a_digest_tells_weights_apart_that_lie_in_one_folder(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"one")
-    llm, editor = LLMOptions(llm=str(tmp_path)), EditorOptions(editor="world")
-    before = local_weights(llm, editor)
+    before = local_weights(EditorOptions(editor=str(tmp_path)))
     (tmp_path / "model.safetensors").write_bytes(b"two")
-    after = local_weights(llm, editor)
-    assert before.keys() == after.keys() == {"llm_digest"} and before != after
-    assert local_weights(LLMOptions(llm="some/vlm"), editor) == {}
+    after = local_weights(EditorOptions(editor=str(tmp_path)))
+    assert before.keys() == after.keys() == {"editor_digest"} and before != after
+    assert local_weights(EditorOptions(editor="world")) == {}
 
 
 def test_options_reach_the_editor():
@@ -107,6 +104,7 @@ def test_options_reach_the_editor():
     [
         ({"batch": True, "llm": "world/oracle"}, "got --llm world/oracle, which answers at once"),
         ({"reasoning_effort": "none", "llm": "world/oracle"}, "needs a provider, and --llm world/oracle has none"),
+        ({"llm": "Qwen/Qwen2.5-VL-7B-Instruct"}, "needs a server.*transformers serve Qwen/.*hosted_vllm/Qwen"),
         (
             {"llm": "world/oracel"},
             "`world/oracel` is neither a folder nor an LLM of the toy world, which has",

@@ -18,6 +18,8 @@ from ledgers import ledger_in, rows
 from provider_server import png
 
 from repair_hf.llm.client import ChatModel, UnparsedAnswer
+from repair_hf.llm.limits import Limits
+from repair_hf.llm.sending import RequestOptions
 from repair_hf.runtime.run_folder import RunStopped
 from repair_hf.synthesis.audit import Verdict
 
@@ -66,8 +68,10 @@ def ask(server, folder: Path, seeds=(0,), model: str | None = None, text: str = 
         asked = (chat.ask([{"role": "user", "content": parts}], seed=seed, attempts=1, **how) for seed in seeds)
         return await asyncio.gather(*asked, return_exceptions=True)
 
+    one_by_one = RequestOptions(limits=Limits(1))  # requests at the same time share the server's random generator
     with ledger_in(folder) as ledger:
-        return asyncio.run(work(ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address)))
+        chat = ChatModel(f"openai/{model or name}", ledger=ledger, base_url=address, options=one_by_one)
+        return asyncio.run(work(chat))
 
 
 def texts(folder: Path) -> list[str]:

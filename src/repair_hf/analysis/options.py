@@ -31,6 +31,9 @@ class ShowOptions(Bounded):
         None, "Draw only records whose edit instruction names this error type, such as Count."
     )
     dropped: str | None = opt(None, "Draw failures that were dropped for this reason instead, such as gt_invalid.")
+    change: Literal["repaired", "broken"] | None = opt(
+        None, "Draw near misses of a folder of `evaluate` that are right only after repair, or only before."
+    )
     seed: int = opt(0, "Seed of the sample.")
     output: str = opt("sheet.html", "Page (.html) or picture (.png) to write.")
 

@@ -136,36 +136,32 @@ def interval_cells(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, list[
     }
 
 
-def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str) -> Table:
-    """Build the table of paired differences to a reference; a star marks an interval without 0.
-
-    Args:
-        found: Model -> metric -> `difference`, `low`, `high`.
-        reference: Name of the reference model.
-    """
+def differences_table(found: Mapping[str, Mapping[str, Mapping[str, float]]], head: str) -> Table:
+    """Build a table of paired differences: comparison -> metric -> `difference`, `low`, `high`, below a heading."""
     names = list(dict.fromkeys(name for one in found.values() for name in one))
-    rows = {label(name): [_difference(name, one.get(name)) for one in found.values()] for name in names}
-    return _intervals([f"change from {reference}", *found], rows)
+    rows = {label(name): [difference_cell(name, one.get(name)) for one in found.values()] for name in names}
+    return _intervals([head, *found], rows)
 
 
 def changes_table(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:
-    """Build the table of repaired and broken queries: model -> direction -> change -> count."""
+    """Build the table of repaired and broken queries and cases: model -> direction or metric -> change -> count."""
     kinds = list(next(iter(next(iter(counts.values())).values())))
     rows = {
-        f"{model} {SIDES[direction]}": [f"{found[kind]:,}" for kind in kinds]
-        for model, directions in counts.items()
-        for direction, found in directions.items()
+        f"{model} {SIDES.get(name) or label(name)}": [f"{found[kind]:,}" if kind in found else NONE for kind in kinds]
+        for model, names in counts.items()
+        for name, found in names.items()
     }
     return _intervals(["queries", *kinds], rows)
 
 
 def label(name: str) -> str:
-    """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`."""
-    side, _, kind = name.partition("_")
+    """Format the name of a metric: `i2t_R@1` becomes `I2T R@1`, and `near_misses_i2t_truth` becomes `I2T truth`."""
+    side, _, kind = name.removeprefix("near_misses_").partition("_")
     return f"{SIDES[side]} {kind.replace('_', ' ')}" if side in SIDES else name.replace("_", " ")
 
 
-def _difference(name: str, bounds: Mapping[str, float] | None) -> str:
+def difference_cell(name: str, bounds: Mapping[str, float] | None) -> str:
+    """Format a difference with its interval; a star marks an interval without 0."""
     if bounds is None:
         return NONE
     star = "  " if bounds["low"] <= 0 <= bounds["high"] else " *"

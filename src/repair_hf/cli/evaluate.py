@@ -73,12 +73,18 @@ def _print_metrics(evaluation: Any) -> None:
     console, metrics, comparison = Console(), evaluation.metrics, evaluation.comparison
     console.print(intervals_table(metrics))
     if comparison:
-        console.print(differences_table(comparison["differences"], comparison["reference"]))
-        console.print(changes_table(comparison["queries"]))
+        console.print(differences_table(comparison["differences"], f"change from {comparison['reference']}"))
+        if comparison["previous"]:
+            previous = {f"{one['model']} - {one['reference']}": one["differences"] for one in comparison["previous"]}
+            console.print(differences_table(previous, "change from the model before"))
+        cases = comparison["cases"]
+        console.print(changes_table({name: one | cases[name] for name, one in comparison["queries"].items()}))
         print(
-            f"*: the interval excludes 0. Queries compared with {comparison['reference']}: repaired ones are ranked "
-            "first only now, broken ones only before; the others changed in rank."
+            f"*: the interval excludes 0. Compared with {comparison['reference']}: repaired queries and cases are "
+            "right only now, broken ones only before; the others changed in rank."
         )
+    for one in comparison.get("repair", ()):
+        print(_answer(one))
     print(
         "R@K in %: an annotated positive is in the top K. MRR: mean of 1 / rank of the best one. Ties are ranked "
         "pessimistically.\n"
@@ -87,3 +93,30 @@ def _print_metrics(evaluation: Any) -> None:
     )
     for line in told_cases(metrics, evaluation.sets):
         print(line)
+    if evaluation.unseen:
+        print(
+            "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive. "
+            f"{_origin(evaluation.unseen)}"
+        )
+
+
+def _answer(one: dict[str, Any]) -> str:
+    """Say which difference shows whether repair helped, in recall at rank 1 and near misses."""
+    from repair_hf.analysis.tables import difference_cell, label
+
+    model, reference = one["model"], one["reference"]
+    if reference is None:
+        return (
+            f"Did repair help? {model} was trained with records, and no model before it without. Train a baseline "
+            "for as many steps without --records, and name it before."
+        )
+    shown = {name: gain for name, gain in one["differences"].items() if name.endswith(("R@1", "_truth", "_edit"))}
+    gains = ", ".join(f"{label(name)} {difference_cell(name, gain).strip()}" for name, gain in shown.items())
+    return f"Did repair help? {model} - {reference}: {gains}."
+
+
+def _origin(unseen: dict[str, bool]) -> str:
+    known, unknown = ([name for name, is_sure in unseen.items() if is_sure is sure] for sure in (True, False))
+    parts = [f"not trained on by {', '.join(known)}"] if known else []
+    parts += [f"not known for {', '.join(unknown)}: their folders do not say"] if unknown else []
+    return f"Their images and captions: {'; '.join(parts)}."

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from repair_hf.evaluation.intervals import interval
 from repair_hf.runtime.options import UserError
 
+KEYS = ("benchmark", "measure")
 CHANGES = ("repaired", "broken", "improved", "worsened", "unchanged")
 
 
@@ -95,6 +96,21 @@ def count_changes(queries: pa.Table) -> dict[str, dict[str, int]]:
         name: {kind: int(((direction == name) & (change == kind)).sum()) for kind in CHANGES}
         for name in ("i2t", "t2i")
     }
+
+
+def changed_cases(before: pa.Table, now: pa.Table) -> dict[str, dict[str, list[str]]]:
+    """Return the ids of the cases that are right only now (`repaired`) and only before (`broken`), by metric.
+
+    The tables are those of `evaluate_compositional` on the same cases.
+    """
+    names = [f"{one}_{measure}" for one, measure in zip(*(now[name].to_pylist() for name in KEYS), strict=True)]
+    ids, (was, is_now) = np.array(now["case_id"]), (table["correct"].to_numpy() for table in (before, now))
+    found = {}
+    for name in dict.fromkeys(names):
+        own = np.array(names) == name
+        kinds = {"repaired": own & ~was & is_now, "broken": own & was & ~is_now}
+        found[name] = {kind: ids[rows].tolist() for kind, rows in kinds.items()}
+    return found
 
 
 def differences(

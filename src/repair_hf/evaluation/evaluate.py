@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pyarrow as pa
 from repair_hf.encoder.embedder import Embedder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
-from repair_hf.evaluation.comparison import compare_queries, count_changes, differences, short_names
+from repair_hf.evaluation.comparison import (
+    changed_cases,
+    compare_queries,
+    count_changes,
+    differences,
+    short_names,
+)
 from repair_hf.evaluation.compositional import CompositionalOptions, load_benchmarks
 from repair_hf.evaluation.intervals import Draws, interval
 from repair_hf.evaluation.judging import (
@@ -28,12 +35,15 @@ from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.evaluation.tables import save_table
+from repair_hf.evaluation.training_data import check_unseen, plain_of_each
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
+from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError, expect, fill
 from repair_hf.runtime.processes import processes
 from repair_hf.runtime.run_folder import write_json
 from repair_hf.runtime.stage import Stage
 
+COMPARED = ("differences", "queries", "cases")
 NEEDS = ("intervals", "n_images", "n_texts")  # keys of a model's metrics
 
 
@@ -76,7 +86,8 @@ class Evaluation:
         names: The models by short name.
         sets: The cases of compositional benchmarks.
         metrics: After `run`, those of each model by short name; empty except in the first process.
-        comparison: After `run` of several models, `reference`, `differences` from it, and counts of `queries`.
+        unseen: Whether it is certain that a model was not trained on the near misses, by short name.
+        comparison: After `run` of several models, what `differences.json` holds, see `_compare`.
     """
 
     def __init__(
@@ -93,9 +104,12 @@ class Evaluation:
         if options.model_revision is not None and len(models) > 1:
             raise UserError(f"`model_revision` is of one model, got {len(models)}. Measure them one at a time.")
         self.pairs, self.options, self.compositional = pairs, options, compositional
+        self.unseen: dict[str, bool] = {}
         self.sets = load_benchmarks(compositional, pairs, pairs.source)
         if options.near_misses:
-            self.sets += load_near_misses(options.near_misses, pairs)
+            records = load_records(options.near_misses)
+            self.unseen = check_unseen(records, options.near_misses, self.names)
+            self.sets += load_near_misses(records, pairs)
         self.output = None if output is None else Path(output)
         self.stage = self._stage(self.output, {})
         if len(models) > 1:
@@ -175,24 +189,44 @@ class Evaluation:
         return metrics
 
     def _compare(self) -> dict[str, Any]:
-        """Find what the others gain and lose against the first, and save each query's ranks."""
+        """Compare each model with the first and the one before it, and those trained with records with one without.
+
+        Returns:
+            `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and
+            `cases`. `previous` and `repair` are lists of such comparisons with `model` and `reference`: with the model
+            before, and of models trained with records with the last one without. Its name is None if there is none.
+        """
         draws = Draws(len(self.pairs.images), self.options.resamples)
-        tables, samples = {}, {}
+        tables, cases, samples = {}, {}, {}
         for name in self.names:
-            tables[name], cases = self._tables.get(name) or self._saved(name)
+            tables[name], cases[name] = self._tables.get(name) or self._saved(name)
             samples[name] = resample_retrieval(ranks_by_direction(tables[name]), self.pairs.caption_image, draws)
-            if cases is not None:
-                samples[name] |= resample_compositional(cases, self.sets, self.options.resamples)
-        reference, *others = self.names
-        gains = {
-            name: differences(self.metrics[reference], self.metrics[name], samples[reference], samples[name])
-            for name in others
-        }
-        queries = {name: compare_queries(tables[reference], tables[name]) for name in others}
+            if cases[name] is not None:
+                samples[name] |= resample_compositional(cases[name], self.sets, self.options.resamples)
+
+        def compare(model: str, reference: str) -> dict[str, Any]:
+            gains = differences(self.metrics[reference], self.metrics[model], samples[reference], samples[model])
+            queries[model, reference] = compare_queries(tables[reference], tables[model])
+            found = {"differences": gains, "queries": count_changes(queries[model, reference]), "cases": {}}
+            if (before := cases[reference]) is not None and (now := cases[model]) is not None:
+                changed = changed_cases(before, now).items()
+                found["cases"] = {name: {kind: len(ids) for kind, ids in kinds.items()} for name, kinds in changed}
+            return {"model": model, "reference": reference, **found}
+
+        queries: dict[tuple[str, str], pa.Table] = {}
+        first, *others = self.names
+        found = {name: compare(name, first) for name in others}
         if self.output is not None:
             save_table(pa.concat_tables(queries.values()), self.output / "queries.parquet")
-        counts = {name: count_changes(table) for name, table in queries.items()}
-        return {"reference": reference, "differences": gains, "queries": counts}
+        return {
+            "reference": first,
+            **{key: {name: one[key] for name, one in found.items()} for key in COMPARED},
+            "previous": [compare(name, before) for before, name in pairwise(others)],
+            "repair": [
+                {"model": name, "reference": None} if plain is None else compare(name, plain)
+                for name, plain in plain_of_each(self.names).items()
+            ],
+        }
 
     def _saved(self, name: str) -> tuple[pa.Table, pa.Table | None]:
         folder = self._folder(name)

@@ -20,13 +20,17 @@ import numpy as np
 from datasets import Dataset
 
 from repair_hf.evaluation.cases import Cases, Metric, Photographs, numbered
+from repair_hf.evaluation.comparison import changed_cases
 from repair_hf.evaluation.hub import EncodedImages
+from repair_hf.evaluation.judging import load_cases
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.records.columns import MODALITIES, SOURCES
 from repair_hf.records.dataset import Place, load_records
 from repair_hf.records.source_images import restore_images
 from repair_hf.runtime.options import UserError
+from repair_hf.runtime.own_files import read_json, read_yaml
 
+NAME = "near_misses"
 MEASURES = ("truth", "edit")
 ROLES = ("gt", "fp", "edit")  # of the candidates of a case, in this order
 
@@ -63,7 +67,7 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
     table = load_records(records)
     if _lacks_images(table):
         if pairs is None:
-            raise UserError(f"{records} were saved without their source images. Give the pairs that they are from.")
+            raise UserError("The records were saved without their source images. Give the pairs that they are from.")
         table = restore_images(table, pairs)
     directions = np.asarray(table["direction"])
     return [
@@ -71,6 +75,34 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
         for direction in ("i2t", "t2i")
         if (directions == direction).any()
     ]
+
+
+def load_changed(folder: str | Path, change: str) -> Dataset:
+    """Load the records whose answer changed between two models of an evaluation, by any of the two questions.
+
+    The models are those that show whether repair helped; otherwise the last one and the first.
+
+    Args:
+        folder: An evaluation of several models with near misses.
+        change: `repaired`, right only with the second model, or `broken`.
+
+    Raises:
+        UserError: If the folder holds no such evaluation, or no answer changed so.
+    """
+    folder = Path(folder)
+    places = read_yaml(folder / "config.yaml").get("near_misses") if (folder / "config.yaml").is_file() else None
+    if not places or not (folder / "differences.json").is_file():
+        raise UserError(f"{folder} compares no models on near misses. Give the folder of `evaluate` with two models.")
+    compared = read_json(folder / "differences.json", needs=("reference", "differences", "repair"))
+    pair = compared["reference"], list(compared["differences"])[-1]
+    for one in compared["repair"]:
+        pair = (one["reference"], one["model"]) if one["reference"] else pair
+    changed = changed_cases(*(load_cases(folder / name) for name in pair))
+    ids = {case for name, kinds in changed.items() if name.startswith(NAME) for case in kinds[change]}
+    if not ids:
+        raise UserError(f"No near miss was {change} between {' and '.join(pair)}.")
+    records = load_records(places)
+    return records.select([row for row, name in enumerate(records["record_id"]) if name in ids])
 
 
 def _lacks_images(records: Dataset) -> bool:
@@ -91,7 +123,7 @@ def _cases(records: Dataset, direction: str) -> Cases:
         pictures, picture = _pictures(records, [f"{role}_image" for role in ROLES])
         captions, caption = numbered([[text] for text in texts["q_text"]])
     return Cases(
-        f"near_misses_{direction}",
+        f"{NAME}_{direction}",
         Photographs(pictures),
         captions,
         picture,

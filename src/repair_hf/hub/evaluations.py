@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import EvalResult
 
 from repair_hf.analysis.tables import SIDES, interval_cells, label, markdown
 from repair_hf.encoder.dual_encoder import DualEncoder
 from repair_hf.evaluation.comparison import short_names
+from repair_hf.evaluation.training_data import uses_records
 from repair_hf.hub.markdown import code, without_folders
 from repair_hf.hub.rendering import StageFolder
 from repair_hf.runtime.options import UserError
@@ -94,11 +94,6 @@ def _training_of(run: StageFolder, own: StageFolder) -> str:
     steps = other.summary["steps"]
     length = f"the same number of steps, {steps:,}" if steps == mine.summary.get("steps") else f"{steps:,} steps"
     return f"{length}, {'with records' if uses_records(other.options) else 'on the pairs alone'}"
-
-
-def uses_records(options: Mapping[str, Any]) -> bool:
-    """Return whether a training used records; `negatives` is the name of `loss` in earlier versions."""
-    return options.get("records") is not None and "none" not in (options.get("loss"), options.get("negatives"))
 
 
 def eval_results(run: StageFolder | None) -> list[EvalResult] | None:

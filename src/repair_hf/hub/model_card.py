@@ -7,7 +7,8 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from repair_hf.hub.evaluations import OWN, comparisons, eval_results, load_evaluations, results_table, uses_records
+from repair_hf.evaluation.training_data import uses_records
+from repair_hf.hub.evaluations import OWN, comparisons, eval_results, load_evaluations, results_table
 from repair_hf.hub.markdown import code
 from repair_hf.hub.rendering import TAGS, StageFolder, render
 from repair_hf.runtime.own_files import read_json

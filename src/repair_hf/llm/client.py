@@ -55,7 +55,7 @@ class ChatModel:
         model: LiteLLM model id, such as `gemini/gemini-3.5-flash-lite`; `openai/NAME` with `base_url` for a compatible
             server.
         ledger: Keeps the answers, and the ceilings on what is paid.
-        provider: Answers instead of LiteLLM, at no cost: a model in this process.
+        provider: Answers instead of LiteLLM, at no cost: the toy world's oracle.
         batches: Takes the questions that the ledger cannot answer, instead of asking them at once.
         prompts: What is asked; each answer in the ledger names their digest.
 
@@ -212,7 +212,6 @@ class ChatModel:
                 question.topic,
                 worst=lambda: self._worst(request, count),
                 tokens=lambda: self._sizes.bound(count()) + request["max_tokens"],
-                ready=self._provider.ready if isinstance(self._provider, LiteLLM) else None,
             )
         except RejectedRequest as error:
             if self.ledger.find(question.key) is not None:

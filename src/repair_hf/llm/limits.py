@@ -12,8 +12,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 
 from repair_hf.llm.errors import LATER, PassingError
 from repair_hf.runtime.run_folder import RunStopped
@@ -62,33 +62,28 @@ class Limits:
         self.has_tokens = tokens_per_minute is not None
         self._requests = _Pace(requests_per_minute, processes)
         self._tokens = _Pace(tokens_per_minute, processes)
-        self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-        self._under_way = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._gate: _Gate | None = None
         self._closed_until, self._pause, self._slowed_at = 0.0, FIRST_PAUSE, 0.0
 
     @property
     def places(self) -> asyncio.Semaphore:
         """Places for requests at once, each to be held from the first attempt to the last, waits included."""
-        loop = asyncio.get_running_loop()  # each run of a synthesis has a loop of its own
-        if self._places is None or self._places[0] is not loop:
-            self._places = loop, asyncio.Semaphore(self.concurrency)
-        return self._places[1]
+        return self._open_gate().places
 
     @asynccontextmanager
     async def slot(self, tokens: int) -> AsyncIterator[Slot]:
         """Wait for a turn, and keep it during one attempt."""
-        admitted = asyncio.get_running_loop().create_future()
-        self._waiting.append((admitted, tokens))
-        self._admit()
-        try:
-            await admitted
-        except asyncio.CancelledError:
-            if not admitted.cancelled():  # admitted at the moment of the cancellation
-                self._leave()
-            raise
-        slot, began = Slot(tokens), time.monotonic()
+        gate = self._open_gate()
+        async with gate.turn:  # which waits first come, first served
+            while (wait := self._wait(gate)) is None or wait > 0:
+                gate.has_changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(gate.has_changed.wait(), wait)
+            began = time.monotonic()
+            self._requests.take(1, began)
+            self._tokens.take(tokens, began)
+            gate.under_way += 1
+        slot = Slot(tokens)
         try:
             yield slot
         except PassingError as error:
@@ -99,31 +94,20 @@ class Limits:
             self._speed_up()
         finally:
             self._tokens.take(slot.tokens - tokens, time.monotonic())
-            self._leave()
+            gate.under_way -= 1
+            gate.has_changed.set()
 
-    def _leave(self) -> None:
-        self._under_way -= 1
-        self._admit()
+    def _open_gate(self) -> _Gate:
+        loop = asyncio.get_running_loop()
+        if self._gate is None or self._gate.loop is not loop:
+            self._gate = _Gate(loop, asyncio.Semaphore(self.concurrency))
+        return self._gate
 
-    def _admit(self) -> None:
-        """Admit the requests that may go now; set a timer for the next one."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._waiting and self._under_way < int(self._allowed):
-            admitted, tokens = self._waiting[0]
-            now = time.monotonic()
-            opens = max(self._closed_until, self._requests.ready_at, self._tokens.ready_at)
-            if opens > now and not admitted.done():
-                self._timer = admitted.get_loop().call_later(opens - now, self._admit)
-                return
-            self._waiting.popleft()
-            if admitted.done():  # cancelled
-                continue
-            self._requests.take(1, now)
-            self._tokens.take(tokens, now)
-            self._under_way += 1
-            admitted.set_result(None)
+    def _wait(self, gate: _Gate) -> float | None:
+        """Return the seconds until the next request may go; None if another one has to end first."""
+        if gate.under_way >= int(self._allowed):
+            return None
+        return max(self._closed_until, self._requests.ready_at, self._tokens.ready_at) - time.monotonic()
 
     def _slow_down(self, began: float, named_wait: float | None) -> None:
         """Ask less after a 429; several 429s from requests in flight together count once."""
@@ -142,6 +126,17 @@ class Limits:
     def _speed_up(self) -> None:
         self._pause = FIRST_PAUSE
         self._allowed = min(self._allowed + GROWTH / self._allowed, float(self.concurrency))
+
+
+@dataclass
+class _Gate:
+    """What waits and is under way in one event loop: each run of a synthesis has a loop of its own."""
+
+    loop: asyncio.AbstractEventLoop
+    places: asyncio.Semaphore
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    has_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    under_way: int = 0
 
 
 class _Pace:

@@ -33,7 +33,7 @@ LEAKED_KEY = "leaked_key"  # in place of why the model stopped: the answer held 
 THINKING_TOKENS = 4096  # mostly some hundred suffice; an answer that is cut off gets more
 MARGIN = 1.0  # seconds that LiteLLM's own time-outs get, which know whether a connection was made
 
-# Answers a request in the OpenAI chat format: LiteLLM below, or a model in this process.
+# Answers a request in the OpenAI chat format: LiteLLM below, or the toy world's oracle.
 Provider = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 
 
@@ -53,30 +53,18 @@ class LiteLLM:
         use_keys(key_names(model))
         self._form = _answer_form(load_litellm(), model, *find_provider(model))
         self._may_try_schema = self._form == "free" and base_url is not None
-        self._trial: asyncio.Event | None = None  # set when the first request has its answer
-
-    async def ready(self) -> None:
-        """Wait while another request finds out whether the server takes a schema. Call it before a request."""
-        if self._may_try_schema:
-            if self._trial is None:
-                self._trial = asyncio.Event()
-            else:
-                await self._trial.wait()
 
     async def __call__(self, request: Mapping[str, Any]) -> Reply:
+        if not self._may_try_schema or "response_format" not in request:
+            return await self._send(self.fitted(request))
         try:
-            if not self._may_try_schema or "response_format" not in request:
-                return await self._send(self.fitted(request))
-            try:
-                reply, self._form = await self._send(request), "schema"
-            except RejectedRequest:
-                reply = await self._send(self.fitted(request))
+            reply, self._form = await self._send(request), "schema"
+        except RejectedRequest:
+            reply = await self._send(self.fitted(request))
+            if self._may_try_schema:  # of several requests at once the first one says so
                 logger.info("%s rejects structured output; requests are sent without it.", request["model"])
-            self._may_try_schema = False
-            return reply
-        finally:
-            if self._trial is not None:
-                self._trial.set()
+        self._may_try_schema = False
+        return reply
 
     async def _send(self, fitted: Mapping[str, Any]) -> Reply:
         litellm = load_litellm()

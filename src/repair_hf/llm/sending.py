@@ -16,6 +16,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Literal
 
 from repair_hf.llm.errors import LATER, FailedRequest, PassingError, ProviderError, RejectedRequest
@@ -31,7 +33,6 @@ REJECTIONS, REJECTIONS_PER_PLACE = 20, 2  # in a row; more are no fault of singl
 EVERY = 60.0  # seconds between two log lines on errors that pass
 
 Send = Callable[[], Awaitable[Reply]]
-Ready = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,6 @@ class Sender:
         *,
         worst: Callable[[], float],
         tokens: Callable[[], int] = lambda: 0,
-        ready: Ready | None = None,
     ) -> tuple[Call, bool]:
         """Return the call of a question, and whether it is new: not from the ledger, and not asked for already.
 
@@ -122,7 +122,6 @@ class Sender:
             send: Sends the request once. It must write to disk whatever the ledger's reply only names.
             worst: The most that the request may cost, in dollars; called when it is about to be sent.
             tokens: Expected tokens of prompt and answer; called if there is a limit of tokens.
-            ready: Waits until the provider can be asked; nothing is reserved meanwhile.
 
         Raises:
             RejectedRequest: If the provider does not accept the request now. If that is final, the call says so next
@@ -137,8 +136,8 @@ class Sender:
             return paid, False
         if self._is_draining:  # another attempt, after an unusable answer
             raise asyncio.CancelledError
-        question = _Question(key, send, topic, worst, tokens, ready)
-        task = self._tasks[key] = asyncio.create_task(self._pay(question))
+        attempt = partial(self._attempt, key, send, topic, worst, tokens)
+        task = self._tasks[key] = asyncio.create_task(self._pay(attempt))
         task.add_done_callback(lambda task: self._forget(key, task))
         return await asyncio.shield(task), True  # shielded: it is paid for even if the caller is cancelled
 
@@ -158,28 +157,26 @@ class Sender:
         finally:
             self._is_draining = False
 
-    async def _pay(self, question: _Question) -> Call:
+    async def _pay(self, attempt: Callable[[], Awaitable[Call]]) -> Call:
         async with self.limits.places:  # a provider that is down gets few requests
-            attempt = 1
-            while True:
+            for number in count(1):
                 try:
-                    return await self._attempt(question)
+                    return await attempt()
                 except PassingError as error:
-                    wait = self._wait_after(error, attempt)
+                    wait = self._wait_after(error, number)
                 await asyncio.sleep(wait)
-                attempt += 1
+        raise AssertionError("`_wait_after` ends the attempts")
 
-    async def _attempt(self, question: _Question) -> Call:
-        key, topic = question.key, question.topic
+    async def _attempt(
+        self, key: str, send: Send, topic: Topic, worst: Callable[[], float], tokens: Callable[[], int]
+    ) -> Call:
         if self._is_draining:
             raise asyncio.CancelledError
         try:
-            if question.ready is not None:
-                await question.ready()
-            tokens = question.tokens() if self.limits.has_tokens else 0
-            async with self.limits.slot(tokens) as slot, self.ledger.pay(key, question.worst, topic) as call:
+            expected = tokens() if self.limits.has_tokens else 0
+            async with self.limits.slot(expected) as slot, self.ledger.pay(key, worst, topic) as call:
                 if call.state == "reserved":  # else it is answered, or another process has put it into a batch
-                    call.reply = await self._on_the_wire(question.send, slot)
+                    call.reply = await self._on_the_wire(send, slot)
         except RejectedRequest as error:
             self._note_rejected(key, error, topic)
             raise
@@ -243,13 +240,3 @@ class Sender:
         del self._tasks[key]
         if not task.cancelled():
             task.exception()  # marks it as retrieved: nobody may be waiting any more
-
-
-@dataclass(frozen=True)
-class _Question:
-    key: str
-    send: Send
-    topic: Topic
-    worst: Callable[[], float]
-    tokens: Callable[[], int]
-    ready: Ready | None

@@ -151,7 +151,7 @@ class Products:
         """Return the folder of a maker's samples. Options that it does not use may change later."""
         setting = self.setting
         used = {"editor": setting.editor, "llm": setting.llm}
-        weights = local_weights(setting.llm, setting.editor).items()
+        weights = local_weights(setting.editor).items()
         inputs: dict[str, Any] = {
             name: value for name, value in weights if name.removesuffix("_digest") in maker.means
         }

@@ -1,9 +1,9 @@
 """The models of a synthesis, by id: an LLM and an image editor.
 
-The id says where a model is. The toy world has two LLMs and two editors (`toyworld.errors`). An existing folder, or an
-id whose first part is not a provider of LiteLLM, is loaded on this machine by `transformers` or `diffusers`.
-Everything else goes to LiteLLM. A prefix `litellm:`, `transformers:` or `diffusers:` decides ambiguous ids, such as a
-Hub organization named like a provider.
+The id says where a model is. The toy world has two LLMs and two editors (`toyworld.errors`). An editor that is an
+existing folder, or whose id begins with no provider of LiteLLM, is loaded on this machine by `diffusers`. Everything
+else goes to LiteLLM. A prefix `litellm:` or `diffusers:` decides ambiguous ids, such as a Hub organization named like
+a provider.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from repair_hf.llm.client import ChatModel
     from repair_hf.llm.ledger import Ledger
     from repair_hf.llm.prompts import Prompts
-    from repair_hf.llm.provider import Provider
     from repair_hf.llm.sending import RequestOptions
     from repair_hf.synthesis.hosted import HostedEditor
     from repair_hf.synthesis.images import ImageEditor
@@ -33,12 +32,22 @@ ORACLE = "world/oracle"
 
 
 def find_llm(options: LLMOptions) -> tuple[Place, str]:
-    """Where the LLM is, and its name there."""
-    return _find(options.llm, LLMS, "transformers", options.llm_base_url)
+    """Return where the LLM is, and its name there.
+
+    Raises:
+        UserError: If it needs a server that is not given.
+    """
+    place, name = _find(options.llm, LLMS, options.llm_base_url)
+    if place == "here":
+        raise UserError(
+            f"--llm {name} needs a server. Start one with `transformers serve {name}`, and give "
+            f"--llm hosted_vllm/{name} --llm-base-url http://localhost:8000/v1."
+        )
+    return place, name
 
 
 def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
-    """Where the LLM is, and its name there, after checking that it can do what the options ask.
+    """Return where the LLM is, and its name there, after checking that it can do what the options ask.
 
     Raises:
         UserError: If it cannot.
@@ -58,12 +67,12 @@ def find_usable_llm(options: LLMOptions) -> tuple[Place, str]:
 
 
 def find_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Where the image editor is, and its name there."""
-    return _find(options.editor, EDITORS, "diffusers", options.editor_base_url)
+    """Return where the image editor is, and its name there."""
+    return _find(options.editor, EDITORS, options.editor_base_url)
 
 
 def find_usable_editor(options: EditorOptions) -> tuple[Place, str]:
-    """Where the image editor is, and its name there, after checking that its provider has a key."""
+    """Return where the image editor is, and its name there, after checking that its provider has a key."""
     place, name = find_editor(options)
     _check_key(place, name, options.editor_base_url)
     return place, name
@@ -110,17 +119,17 @@ def open_chat(options: LLMOptions, ledger: Ledger) -> ChatModel:
     """
     from repair_hf.llm.batches import Batches, refuse_if_waiting
     from repair_hf.llm.client import ChatModel
+    from repair_hf.toyworld import oracle
 
     place, name = find_usable_llm(options)
-    name, provider = _provider(options, place, name)
     if not options.batch:
         refuse_if_waiting(ledger)
     return ChatModel(
-        name,
+        name_of(name, LLMS) if place == "world" else name,
         ledger=ledger,
         base_url=options.llm_base_url,
-        options=_request_options(options, place, options.concurrency),
-        provider=provider,
+        options=_request_options(options, options.concurrency),
+        provider=oracle.provider(name) if place == "world" else None,
         batches=Batches(name, ledger, base_url=options.llm_base_url) if options.batch else None,
         prompts=prompts_of(options),
     )
@@ -145,7 +154,7 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
             name,
             base_url=options.editor_base_url,
             size=options.editor_size,
-            options=_request_options(unlimited, place, CONCURRENCY),
+            options=_request_options(unlimited, CONCURRENCY),
             prompts=prompts_of(llm),
         )
     from repair_hf.synthesis.images import load_editor
@@ -160,40 +169,24 @@ def open_editor(options: EditorOptions, llm: LLMOptions) -> ImageEditor | Hosted
     )
 
 
-def local_weights(llm: LLMOptions, editor: EditorOptions) -> dict[str, str]:
-    """Digests of models in folders, whose weights may change under the same path."""
+def local_weights(editor: EditorOptions) -> dict[str, str]:
+    """Return the digest of an editor in a folder, whose weights may change under the same path."""
     from repair_hf.runtime.run_folder import name_with_digest
 
-    found = {"llm_digest": find_llm(llm), "editor_digest": find_editor(editor)}
-    return {
-        key: name_with_digest(name) for key, (place, name) in found.items() if place == "here" and Path(name).is_dir()
-    }
+    place, name = find_editor(editor)
+    return {"editor_digest": name_with_digest(name)} if place == "here" and Path(name).is_dir() else {}
 
 
-def _provider(options: LLMOptions, place: Place, name: str) -> tuple[str, Provider | None]:
-    """The model's name in the ledger, and the provider; None stands for LiteLLM."""
-    from repair_hf.toyworld import oracle
-
-    if place == "world":
-        return name_of(name, LLMS), oracle.provider(name)
-    if place == "here":
-        from repair_hf.llm.local import LocalModel
-
-        model = LocalModel(name, batch_size=options.concurrency)
-        return model.id, model
-    return name, None
-
-
-def _request_options(options: LLMOptions, place: Place, concurrency: int) -> RequestOptions:
-    """How requests are sent. Processes share a provider's limits; each loads a local model of its own."""
+def _request_options(options: LLMOptions, concurrency: int) -> RequestOptions:
+    """Return how requests are sent. Processes share a provider's limits."""
     from repair_hf.llm.limits import Limits
     from repair_hf.llm.sending import RequestOptions
 
-    count = processes().count if place == "litellm" else 1
+    per_minute = options.requests_per_minute, options.tokens_per_minute
     return RequestOptions(
         timeout=options.timeout,
         reasoning_effort=options.reasoning_effort,
-        limits=Limits(concurrency, options.requests_per_minute, options.tokens_per_minute, processes=count),
+        limits=Limits(concurrency, *per_minute, processes=processes().count),
         max_error_rate=options.max_error_rate,
         answer_attempts=options.answer_attempts,
     )
@@ -206,12 +199,10 @@ def _check_key(place: Place, name: str, base_url: str | None) -> None:
         check_key(name, base_url)
 
 
-def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | None) -> tuple[Place, str]:
+def _find(id: str, toys: Mapping[str, Errors], base_url: str | None) -> tuple[Place, str]:
     prefix, colon, name = id.partition(":")
-    if colon and prefix == "litellm":
-        return "litellm", name
-    if colon and prefix == library:
-        return "here", name
+    if colon and prefix in ("litellm", "diffusers"):
+        return ("litellm" if prefix == "litellm" else "here"), name
     if base_url is not None:
         return "litellm", id
     if is_one_of(id, toys):
@@ -219,11 +210,11 @@ def _find(id: str, toys: Mapping[str, Errors], library: str, base_url: str | Non
         return "world", id
     if Path(id).is_dir():
         return "here", id
-    if id.partition("/")[0] == "world":
-        kind = "LLM" if library == "transformers" else "image editor"
+    first, slash, _ = id.partition("/")
+    if first == "world":
+        kind = "LLM" if toys is LLMS else "image editor"
         raise UserError(f"`{id}` is neither a folder nor an {kind} of the toy world, which has {' and '.join(toys)}.")
     from repair_hf.llm.loading import load_litellm
 
-    first, slash, _ = id.partition("/")
     # LiteLLM knows some names without a provider, such as gpt-4o
     return ("litellm" if not slash or first in load_litellm().provider_list else "here"), id

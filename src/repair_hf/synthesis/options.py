@@ -25,8 +25,8 @@ class LLMOptions(Bounded):
     _argument_group_name = "llm"
 
     llm: str = need(
-        "LLM: LiteLLM id (gemini/gemini-3.5-flash-lite), vision LLM of transformers, or world/oracle. Prefix "
-        "`litellm:` or `transformers:` if ambiguous."
+        "LLM: LiteLLM id (gemini/gemini-3.5-flash-lite; on your own server openai/NAME or hosted_vllm/NAME with "
+        "--llm-base-url), or world/oracle."
     )
     llm_base_url: str | None = opt(
         None, "URL of your own server; it must use the protocol of --llm's provider.", neutral=True
@@ -36,7 +36,7 @@ class LLMOptions(Bounded):
         "How much the LLM thinks before it answers; thinking is billed. Default: the provider's.",
         main=True,
     )
-    concurrency: int = opt(16, "LLM requests to send at once; the batch size of a local model.", least=1, neutral=True)
+    concurrency: int = opt(16, "LLM requests to send at once.", least=1, neutral=True)
     requests_per_minute: int | None = opt(
         None, "Your provider's limit of requests. Default: none.", least=1, neutral=True
     )

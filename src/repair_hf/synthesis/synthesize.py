@@ -81,7 +81,7 @@ class Work:
             "prompt_digest": prompts_of(self.llm).digest(),
         }
         options = (self.pairs.source, self.llm, self.editor, self.options)
-        own |= local_weights(self.llm, self.editor) | known
+        own |= local_weights(self.editor) | known
         return Stage("synthesize", output, options, own, items=self.pairs.items, made_by=made_by, needs=NEEDS)
 
 

@@ -1,0 +1,126 @@
+"""The examples of the docstrings run in the toy world, in a folder with the data and runs that they name."""
+
+import contextlib
+import doctest
+import importlib
+import json
+import pkgutil
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from datasets import load_dataset
+
+import repair_hf
+from repair_hf.evaluation.intervals import interval
+from repair_hf.llm.client import ChatModel
+from repair_hf.llm.ledger import Ceilings, Ledger
+from repair_hf.llm.ledger_file import FILE
+from repair_hf.records.dataset import save_records
+from repair_hf.toyworld import oracle
+from repair_hf.toyworld.corpus import build_world
+from repair_hf.toyworld.editor import WorldEditor
+
+PUBLIC = "Pairs RepairConfig RepairTrainer DualEncoder load_pairs load_records mine synthesize train".split()
+HERE = {'"openai/clip-vit-base-patch32"': '"world/base"'}  # what an example names -> what stands for it
+ELSEWHERE = ("push_to_hub", "load_parser")  # tests/hub pushes; spaCy's model is not on the package index
+SHOWN = (  # outputs of other data
+    "encoder.pixel_store.PixelStore",
+    "evaluation.near_misses.load_near_misses",
+    "evaluation.toyworld.load_world",
+)
+
+
+def modules() -> Iterator[ModuleType]:
+    for each in pkgutil.walk_packages(repair_hf.__path__, "repair_hf."):
+        if not each.name.endswith("__main__"):
+            with contextlib.suppress(ModuleNotFoundError):  # an extra that is not installed
+                yield importlib.import_module(each.name)
+
+
+def examples() -> Iterator[doctest.DocTest]:
+    """Yield the tests of all docstrings, as they run here."""
+    parser, finder = doctest.DocTestParser(), doctest.DocTestFinder(exclude_empty=True)
+    for module in modules():
+        for test in finder.find(module, module.__name__, module=module):
+            name, text = test.name.removeprefix("repair_hf."), test.docstring
+            if not test.examples or any(f"{word}(" in line.source for line in test.examples for word in ELSEWHERE[1:]):
+                continue
+            for word, other in HERE.items():
+                text = text.replace(word, other)
+            yield parser.get_doctest(text, vars(module), name, test.filename, test.lineno)
+
+
+EXAMPLES = {test.name: test for test in examples()}
+
+
+class RunsOrAgrees(doctest.OutputChecker):
+    """An example without output need only run."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return not want or super().check_output(want, got, optionflags)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory) -> Iterator[dict]:
+    """What the examples call by name. They run in a folder with `photos`, `data/mine` and `runs`."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.chdir(tmp_path_factory.mktemp("reader"))
+        build_world("runs/world", splits={"train": 130, "validation": 8, "test": 8})
+        Path("data").mkdir()
+        Path("data/mine").symlink_to(Path("runs/world").resolve())
+        Path("photos").mkdir()
+        with Path("photos/metadata.jsonl").open("w") as table:
+            for number, line in enumerate(Path("runs/world/captions.jsonl").read_text().splitlines()):
+                row, name = json.loads(line), f"{number}.png"  # a file named after a split would be one to `datasets`
+                shutil.copyfile(Path("runs/world/images", row["image"]), Path("photos", name))
+                table.write(json.dumps({"file_name": name, "captions": row["captions"]}) + "\n")
+        have = {name: getattr(repair_hf, name) for name in PUBLIC}
+        pairs, validation = (have["load_pairs"]("runs/world", split=split) for split in ("train", "validation"))
+        encoder = have["DualEncoder"].from_pretrained("world/base")
+        mined = have["mine"]("world/base", pairs, max_queries=8)
+        repaired = {"llm": "world/oracle", "editor": "world"}
+        records = have["synthesize"](mined, pairs, "world/base", **repaired, output="runs/demo/records")
+        for place in ("runs/records", "runs/near-misses/records"):
+            Path(place).parent.mkdir(exist_ok=True)
+            Path(place).symlink_to(Path("runs/demo/records").resolve())
+        train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
+        have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
+        ledger = stack.enter_context(Ledger(Path("runs", FILE), run="synthesize", ceilings=Ceilings(None, None)))
+        yield have | {
+            "pairs": pairs,
+            "validation": validation,
+            "failures": mined,
+            "records": records,
+            "encoder": encoder,
+            "model": encoder.model,
+            "processor": encoder.preprocessor,
+            "preprocessor": encoder.preprocessor,
+            "chat": ChatModel(oracle.MODEL, ledger=ledger, provider=oracle.provider()),
+            "editor": WorldEditor(),
+            "before": np.zeros(6),
+            "after": np.ones(6),
+            "image": np.arange(6) // 2,
+            "save_records": save_records,
+            "interval": interval,
+            "load_dataset": load_dataset,
+            "np": np,
+            "torch": torch,
+        }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_of_a_docstring_runs(name, names):
+    test = EXAMPLES[name]
+    test.examples = [line for line in test.examples if not any(word in line.source for word in ELSEWHERE)]
+    for line in test.examples:
+        line.want = "" if name in SHOWN else line.want
+    test.globs |= names
+    reports = []
+    runner = doctest.DocTestRunner(RunsOrAgrees(), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    results = runner.run(test, out=reports.append)
+    assert results.attempted and not results.failed, "".join(reports)
