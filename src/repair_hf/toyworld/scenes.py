@@ -241,7 +241,7 @@ def _compare(facts: Facts, scene: Scene, first: Role | None, second: Role | None
         for thing, role, target in named
         if thing and not role
     ]
-    targets = {role: target for _, role, target in named}
+    targets: dict[str | None, str] = {role: target for _, role, target in named}
     for (place, name), said in stated(facts, first, second).items():
         seen = shown[place, name]
         if said != seen and name == "relation":
