@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what editors and type checkers see, which do not run `__get
     from repair_hf.pairs.dataset import Pairs as Pairs
     from repair_hf.pairs.dataset import load_pairs as load_pairs
     from repair_hf.records.dataset import load_records as load_records
+    from repair_hf.records.near_misses import export_near_misses as export_near_misses
     from repair_hf.records.triplets import export_triplets as export_triplets
     from repair_hf.synthesis.pipeline import Synthesizer as Synthesizer
     from repair_hf.synthesis.synthesize import synthesize as synthesize
@@ -54,6 +55,7 @@ _HOMES = {
     "evaluate": "repair_hf.evaluation.evaluate",
     "show": "repair_hf.analysis.show",
     "analyze": "repair_hf.analysis.analyze",
+    "export_near_misses": "repair_hf.records.near_misses",
     "export_open_clip": "repair_hf.encoder.open_clip",
     "export_triplets": "repair_hf.records.triplets",
     "evaluate_retrieval": "repair_hf.evaluation.retrieval",

@@ -24,7 +24,12 @@ def demo(tmp_path_factory):
         with redirect_stdout(StringIO()) as shown:
             assert main(words) == 0
         outputs.append(shown.getvalue())
-        made = [*folder.rglob("*.safetensors"), *folder.rglob("ledger.sqlite"), *folder.rglob("*.parquet")]
+        made = [
+            *folder.rglob("*.safetensors"),
+            *folder.rglob("ledger.sqlite"),
+            *folder.rglob("ranks.parquet"),
+            *folder.rglob("cases.parquet"),
+        ]
         stamps.append({path: path.stat().st_mtime_ns for path in made})
     return folder, outputs, stamps
 
@@ -33,8 +38,11 @@ def test_metrics_hold_every_method_and_seed(demo):
     folder = demo[0]
     metrics = json.loads((folder / "metrics.json").read_text())
     assert set(metrics) == {"base", "plain", "plain_same_compute", "repair", "repair_paper"}
+    assert metrics["base"]["near_misses_t2i_truth"] == 0 < metrics["base"]["near_misses_t2i_n_cases"]
     for method, row in metrics.items():
-        assert set(row) >= METRICS and row["n_images"] == 30 and row["n_texts"] == 150
+        assert (
+            set(row) >= METRICS and "near_misses_t2i_edit" in row and row["n_images"] == 30 and row["n_texts"] == 150
+        )
         if method != "base":
             assert [cell["seed"] for cell in row["per_seed"]] == [0, 1]
             assert row["steps"] > 0 and row["seconds"] > 0
@@ -63,8 +71,9 @@ def test_retrievers_pictures_and_table_are_there(demo):
         AutoProcessor.from_pretrained(trained)
     assert Image.open(folder / "contact_sheet.png").width > 600
     table = (folder / "table.md").read_text()
-    assert "repair_paper" in table and "repair - plain: R@1 I2T" in table
+    assert "repair_paper" in table and "repair - plain: R@1 I2T" in table and "T2I truth" in table
     assert all(line in outputs[0] for line in table.splitlines()[-4:])
+    assert outputs[0].count("Did repair help? repair-1 - plain_same_compute-1: ") == 1
 
 
 def test_a_second_run_shows_the_same_and_makes_nothing_again(demo):

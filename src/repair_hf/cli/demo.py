@@ -45,6 +45,8 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of training on the re
     "plain_same_compute": None,  # encodes as much as `repair`
 }
 ORDER = ("base", "plain", "plain_same_compute", "repair", "repair_paper")
+NEAR_MISSES = [f"near_misses_{way}_{measure}" for way in ("i2t", "t2i") for measure in ("truth", "edit")]
+NOTE = "truth, edit: % of near misses nearer to the truth, or to the edit, than to the false positive."
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class Size:
     d_i2t: int  # false positive captions of each image
     epochs: float
     batch: int
+    near_misses: int  # queries of the test split, at most, that are mined in each direction
 
 
 SIZES = {
-    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128),
-    "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16),
+    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 1000),
+    "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16, 100),
 }
 
 
@@ -94,18 +97,14 @@ def _run(options: DemoOptions) -> None:
     perform("world build", BuildOptions(world, **size.world), dry_run=dry_run)
     mining = MiningOptions(model=BASE, max_queries=size.queries, d_i2t=size.d_i2t)
     perform("mine", pairs, StageOptions(str(folder / "failures")), mining, dry_run=dry_run)
-    models = LLMOptions("world/erring"), EditorOptions("world/erring")
+    erring = LLMOptions("world/erring"), EditorOptions("world/erring")
     repair = SynthesizeOptions(failures=str(folder / "failures"), model=BASE)
-    perform("synthesize", pairs, StageOptions(records), *models, repair, dry_run=dry_run)
+    perform("synthesize", pairs, StageOptions(records), *erring, repair, dry_run=dry_run)
 
-    def measure(model: str, cell: str) -> None:
-        place = StageOptions(str(folder / "evaluate" / cell))
-        perform("evaluate", EvaluateOptions(model=[model]), test, place, CompositionalOptions(), dry_run=dry_run)
-
-    measure(BASE, "base")
+    near_misses = _find_near_misses(folder, size, dry_run)
     for seed in range(options.seeds):
         for method, choices in METHODS.items():
-            cell, settings = f"{method}-{seed}", dict[str, Any](num_train_epochs=size.epochs)
+            settings = dict[str, Any](num_train_epochs=size.epochs)
             if method == "plain_same_compute":
                 settings = {"max_steps": -1 if dry_run else _same_compute_steps(folder, seed)}
             settings |= {
@@ -114,14 +113,32 @@ def _run(options: DemoOptions) -> None:
                 "learning_rate": 3e-4,
                 **(choices or {}),
             }
-            trained = str(folder / "train" / cell)
             wanted = TrainOptions(model=BASE, records=None if choices is None else [records])
-            config = RepairConfig(**settings)
-            perform("train", pairs, StageOptions(trained), wanted, config, dry_run=dry_run)
-            measure(trained, cell)
+            trained = StageOptions(str(folder / "train" / f"{method}-{seed}"))
+            perform("train", pairs, trained, wanted, RepairConfig(**settings), dry_run=dry_run)
+        models = [BASE, *(str(folder / "train" / f"{method}-{seed}") for method in ORDER[1:])]
+        measured = EvaluateOptions(model=models, near_misses=[near_misses])
+        place = StageOptions(str(_evaluation(folder, seed)))
+        perform("evaluate", measured, test, place, CompositionalOptions(), dry_run=dry_run)
     if not dry_run:
         _report(folder, options.seeds)
         print(f"\nthe demo took {time.perf_counter() - start:,.0f} s   -> {folder}")
+
+
+def _find_near_misses(folder: Path, size: Size, dry_run: bool) -> str:
+    """Mine the test split, and repair the failures there by an LLM and an editor that do not err."""
+    test, failures = PairsOptions(str(folder / "world"), split="test"), str(folder / "test-failures")
+    mining = MiningOptions(model=BASE, max_queries=size.near_misses, d_i2t=1)
+    perform("mine", test, StageOptions(failures), mining, dry_run=dry_run)
+    models = LLMOptions("world/oracle"), EditorOptions("world")
+    repair = SynthesizeOptions(failures=failures, model=BASE, failures_only=True, candidates=1)
+    place = StageOptions(str(folder / "near-misses"))
+    perform("synthesize", test, place, *models, repair, dry_run=dry_run)
+    return str(folder / "near-misses")
+
+
+def _evaluation(folder: Path, seed: int) -> Path:
+    return folder / (f"evaluate-{seed}" if seed else "evaluate")
 
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
@@ -138,14 +155,15 @@ def _same_compute_steps(folder: Path, seed: int) -> int:
 def _report(folder: Path, seeds: int) -> None:
     from rich.console import Console
 
-    from repair_hf.analysis.tables import metrics_table
+    from repair_hf.analysis.tables import label, markdown, metrics_table, terminal_table
 
     rows = _collect(folder, seeds)
-    table, markdown = metrics_table(rows)
-    Console().print(table)
-    differences = "\n".join(_differences(rows))
+    table, in_markdown = metrics_table(rows)
+    heads, cells = ["near misses", *map(label, NEAR_MISSES)], _near_misses(rows)
+    Console().print(table, terminal_table(heads, cells))
+    differences = "\n".join([NOTE, "", *_differences(rows)])
     print(differences)
-    write_atomically(folder / "table.md", f"{markdown}\n\n{differences}\n")
+    write_atomically(folder / "table.md", f"{in_markdown}\n\n{markdown(heads, cells)}\n\n{differences}\n")
     write_atomically(
         folder / "metrics.json", json.dumps({name: _mean(cells) for name, cells in rows.items()}, indent=2)
     )
@@ -158,7 +176,7 @@ def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
     for method in ORDER:
         for seed in range(1 if method == "base" else seeds):
             cell = method if method == "base" else f"{method}-{seed}"
-            row = read_json(folder / "evaluate" / cell / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
+            row = read_json(_evaluation(folder, seed) / cell / "metrics.json", needs=("i2t_R@1", "t2i_R@1"))
             if method != "base":
                 trained = read_json(folder / "train" / cell / "summary.json", needs=("seconds", "steps"))
                 row |= {"seconds": trained["seconds"], "steps": trained["steps"], "seed": seed}
@@ -166,20 +184,38 @@ def _collect(folder: Path, seeds: int) -> dict[str, list[dict]]:
     return dict(rows)
 
 
+def _near_misses(rows: dict[str, list[dict]]) -> list[list[str]]:
+    """Return a row per method with its near misses in percent, mean over the seeds; a dash where there are none."""
+    return [
+        [
+            name,
+            *(
+                f"{100 * statistics.fmean(c[key] for c in cells):.1f}" if key in cells[0] else "–"
+                for key in NEAR_MISSES
+            ),
+        ]
+        for name, cells in rows.items()
+    ]
+
+
 def _differences(rows: dict[str, list[dict]]) -> list[str]:
-    """Describe R@1 of both repairs minus both plain runs in points, paired by seed, with the standard error."""
+    """Describe what both repairs gain over both plain runs in points, paired by seed, with the standard error."""
     lines = []
     for method in ("repair", "repair_paper"):
         for plain in ("plain", "plain_same_compute"):
             parts = []
-            for name in ("i2t", "t2i"):
-                gains = [
-                    100 * (a[f"{name}_R@1"] - b[f"{name}_R@1"]) for a, b in zip(rows[method], rows[plain], strict=True)
-                ]
-                error = f" ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
-                parts.append(f"{name.upper()} {statistics.mean(gains):+.1f}{error}")
-            lines.append(f"{method} - {plain}: R@1 {', '.join(parts)}")
+            for what, names in {"R@1": ("i2t_R@1", "t2i_R@1"), "truth": NEAR_MISSES[::2]}.items():
+                pairs = list(zip(rows[method], rows[plain], strict=True))
+                gains = [[100 * (a[name] - b[name]) for a, b in pairs if name in a] for name in names]
+                if all(gains):
+                    parts.append(f"{what} I2T {_with_error(gains[0])}, T2I {_with_error(gains[1])}")
+            lines.append(f"{method} - {plain}: {'; '.join(parts)}")
     return lines
+
+
+def _with_error(gains: list[float]) -> str:
+    error = f" ± {statistics.stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
+    return f"{statistics.mean(gains):+.1f}{error}"
 
 
 def _mean(cells: list[dict]) -> dict:

@@ -1,4 +1,4 @@
-"""`repair-hf export`: write a retriever for open_clip, or records for the trainer of sentence-transformers.
+"""`repair-hf export`: write a retriever for open_clip, or records for sentence-transformers or as a test.
 
 open_clip and programs that use its model names, such as CLIP_benchmark, load the folder as `local-dir:FOLDER`. The
 same pixels and tokens give the same embeddings.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from repair_hf.cli.subcommands import suggest
 from repair_hf.runtime.options import PairsOptions, StageOptions, changed, flags, need, opt
@@ -16,6 +17,7 @@ EPILOG = """examples:
   repair-hf export open_clip runs/train --output runs/open_clip
   repair-hf export open_clip openai/clip-vit-base-patch32 --output runs/open_clip
   repair-hf export triplets --records runs/records --pairs runs/world --output runs/triplets
+  repair-hf export near-misses --records runs/near-misses --pairs runs/world --split test --output runs/test
 
 `repair-hf push model FOLDER --repo ID --open-clip` sends both formats to the Hub."""
 
@@ -65,7 +67,30 @@ def triplets(options: TripletOptions, pairs_options: PairsOptions, stage: StageO
     suggest("mine", *flags(changed(pairs_options)), "--model", "...", "--output", "runs/failures")
 
 
+@dataclass
+class NearMissOptions(TripletOptions):
+    columns: Literal["winoground", "sugarcrepe"] = opt(
+        "winoground", "Two images and two captions, or one image and two captions.", main=True
+    )
+
+
+def near_misses(options: NearMissOptions, pairs_options: PairsOptions, stage: StageOptions) -> None:
+    """Write records as a test in the columns of Winoground or SugarCrepe."""
+    from repair_hf.pairs.dataset import load_wanted
+    from repair_hf.records.near_misses import export_near_misses
+
+    choices: Any = {"columns": options.columns, "revision": options.records_revision, "dry_run": stage.dry_run}
+    counts = export_near_misses(options.records, load_wanted(pairs_options), stage.output, **choices)
+    if stage.dry_run:
+        print(f"{counts['records']:,} records would become up to {2 * counts['records']:,} rows.")
+        return
+    print(f"export  {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}   -> {stage.output}")
+    named = f"{options.columns}={stage.output}"
+    suggest("evaluate", "...", *flags(changed(pairs_options)), "--compositional", named, "--output", "runs/evaluate")
+
+
 ACTIONS = {
     "open_clip": ((ExportOptions, StageOptions), open_clip),
     "triplets": ((TripletOptions, PairsOptions, StageOptions), triplets),
+    "near-misses": ((NearMissOptions, PairsOptions, StageOptions), near_misses),
 }

@@ -13,6 +13,8 @@ from repair_hf.pairs.cells import undecoded
 from repair_hf.pairs.sources import UNLOADABLE, load_any
 from repair_hf.runtime.options import UserError
 
+EXPORTED = ("id", "kind", "image_id")  # columns that `repair-hf export near-misses` adds
+
 
 def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], others: Sequence[str] = ()) -> Dataset:
     """Load columns of the split `test`, or of the only one, of a dataset on the Hub or in a folder.
@@ -38,6 +40,12 @@ def load_test_rows(source: str, images: Sequence[str], texts: Sequence[str], oth
         raise UserError(f"`{source}` has the columns {loaded.column_names}; it lacks {', '.join(lacking)}.")
     wanted = [name for name in loaded.column_names if name in (*images, *texts, *others)]
     return admit_images(loaded.select_columns(wanted), source, images, decode=False)
+
+
+def exported_kinds(rows: Sequence[dict]) -> list[str]:
+    """Return the kind of each row of `repair-hf export near-misses`; empty for another dataset."""
+    is_export = bool(rows) and all(isinstance(rows[0].get(name), str) for name in EXPORTED)
+    return [row["kind"] for row in rows] if is_export else []
 
 
 class EncodedImages:

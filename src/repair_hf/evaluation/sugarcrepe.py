@@ -26,6 +26,7 @@ from repair_hf.evaluation.cases import (
     numbered,
     whole_or_subset,
 )
+from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import read_json
 
@@ -57,6 +58,8 @@ def load_sugarcrepe(
     Raises:
         UserError: If files or photographs are missing, or a file has another number of cases.
     """
+    if not is_pp and (cases := _exported(folder)) is not None:
+        return cases
     benchmark, published = ("sugarcrepe++", SUGARCREPE_PP) if is_pp else ("sugarcrepe", SUGARCREPE)
     texts = ("caption", "caption2", "negative_caption") if is_pp else ("caption", "negative_caption")
     rows = _read(folder, published, texts)
@@ -83,6 +86,28 @@ def load_sugarcrepe(
         _metrics_pp(present) if is_pp else _metrics(present),
         compares_captions=is_pp,
     )
+
+
+def _exported(folder: Path) -> Cases | None:
+    """Read a folder of `repair-hf export near-misses`; None for another one."""
+    if (folder / "data").is_dir() and next((folder / "data").glob("*.parquet"), None):
+        dataset = load_test_rows(str(folder), ["image"], ["caption", "negative_caption", *EXPORTED])
+        rows = dataset.remove_columns("image").to_list()
+        kinds = exported_kinds(rows)
+        captions, caption = numbered([[row["caption"], row["negative_caption"]] for row in rows])
+        return Cases(
+            "sugarcrepe_near_misses",
+            Photographs(EncodedImages(dataset, ["image"])),
+            captions,
+            np.arange(len(rows))[:, None],
+            caption,
+            [row["id"] for row in rows],
+            [row["image_id"] for row in rows],
+            kinds,
+            first_is_right,
+            micro_and_macro(sorted(set(kinds))),
+        )
+    return None
 
 
 def _read(folder: Path, published: dict[str, int], captions: tuple[str, ...]) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,7 @@
 """Winoground (Thrush et al., 2022): two pictures and two captions of the same words, each true of one picture.
 
+`repair-hf export near-misses` writes the same columns; its rows are reported as `winoground_near_misses`.
+
 It comes from the Hub (`facebook/winoground`, whose terms must be accepted) or from a folder with `examples.jsonl` and
 `images`. Measures: `text`, each picture is nearer to its own caption than to the other; `image`, each caption is
 nearer to its own picture; `group`, both.
@@ -13,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from repair_hf.evaluation.cases import Cases, Metric, Photographs, find_photographs, numbered, whole_or_subset
-from repair_hf.evaluation.hub import EncodedImages, load_test_rows
+from repair_hf.evaluation.hub import EXPORTED, EncodedImages, exported_kinds, load_test_rows
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.texts import UnreadableText, read_json_lines
 
@@ -31,10 +33,13 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
     if (Path(source) / "examples.jsonl").is_file():
         rows, pictures, missing = _from_folder(Path(source), image_folders)
     else:
-        dataset = load_test_rows(source, NEEDED[:2], NEEDED[2:])
-        rows, missing = dataset.select_columns(list(NEEDED[2:])).to_list(), []
+        dataset = load_test_rows(source, NEEDED[:2], NEEDED[2:], EXPORTED)
+        rows, missing = dataset.remove_columns(list(NEEDED[:2])).to_list(), []
         pictures = EncodedImages(dataset, NEEDED[:2])
-    benchmark = whole_or_subset("winoground", found=len(rows), published=PUBLISHED, missing=missing, subset=subset)
+    kinds = exported_kinds(rows)
+    benchmark = "winoground" if not kinds else "winoground_near_misses"
+    if not kinds:
+        benchmark = whole_or_subset(benchmark, found=len(rows), published=PUBLISHED, missing=missing, subset=subset)
     captions, caption = numbered([[row[name] for name in NEEDED[2:]] for row in rows])
     ids = [str(row.get("id", place)) for place, row in enumerate(rows)]
     return Cases(
@@ -44,10 +49,14 @@ def load_winoground(source: str, image_folders: Sequence[Path], *, subset: bool 
         np.arange(2 * len(rows)).reshape(-1, 2),
         caption,
         ids,
-        ids,
-        ["all"] * len(rows),
+        [row["image_id"] for row in rows] if kinds else ids,
+        kinds or ["all"] * len(rows),
         judge,
-        tuple(Metric(measure, measure) for measure in ("text", "image", "group")),
+        tuple(
+            Metric(f"{measure}{suffix}", measure, group)
+            for measure in ("text", "image", "group")
+            for suffix, group in {"": None, **{f"_{kind}": (kind,) for kind in sorted(set(kinds))}}.items()
+        ),
     )
 
 

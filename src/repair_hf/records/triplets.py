@@ -14,7 +14,7 @@ what the pairs show or say of the false positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,33 @@ def export_triplets(
     Example:
         >>> export_triplets("runs/records", load_pairs("data/mine"), "runs/triplets")
     """
+    return export("triplets", write_triplets, records, pairs, output, revision=revision, dry_run=dry_run)
+
+
+def export(
+    command: str,
+    write: Callable[[Dataset, Pairs, Path], dict[str, int]],
+    records: Place | Sequence[Place],
+    pairs: Pairs,
+    output: str | Path,
+    *,
+    revision: str | None,
+    dry_run: bool,
+    **choices: str,
+) -> dict[str, int]:
+    """Write records in another form, as a stage; `choices` are further options. See `export_triplets`."""
     places: list[Any] = [records] if isinstance(records, str | Path | Dataset | DatasetDict) else list(records)
     loaded = load_records(places, pairs=pairs, revision=revision)
     named = {
         "records": [str(place) for place in places if isinstance(place, str | Path)],
         "records_revision": revision,
+        **choices,
     }
     digests = {"pairs_fingerprint": pairs.fingerprint, "records_digest": digest(loaded["record_id"][:])}
     more: Any = {"words": flags(named), "items": pairs.items, "made_by": named["records"]}
-    stage = Stage("export triplets", output, [pairs.source], named | digests, **more)
+    stage = Stage(f"export {command}", output, [pairs.source], named | digests, **more)
     stage.check()
-    return {"records": len(loaded)} if dry_run else stage.run(lambda folder: write_triplets(loaded, pairs, output))
+    return {"records": len(loaded)} if dry_run else stage.run(lambda folder: write(loaded, pairs, Path(output)))
 
 
 def write_triplets(records: Dataset, pairs: Pairs, folder: str | Path) -> dict[str, int]:

@@ -1,0 +1,144 @@
+"""Export records as a test of their own, in the columns of Winoground or SugarCrepe.
+
+| columns of | a row |
+|---|---|
+| `winoground` | `image_0` with its `caption_0`, `image_1` with its `caption_1` |
+| `sugarcrepe` | `image`, its `caption`, and a `negative_caption` |
+
+A record gives a row for the ground truth and one for the edit. The query and this match are the first pair. The second
+is the false positive with its own caption or image in the pairs; a record without one gives rows only where the
+columns need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset, Features, Image, Value
+
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.columns import MODALITIES
+from repair_hf.records.dataset import Place, build
+from repair_hf.records.parquet import write_parquet
+from repair_hf.records.triplets import Counterparts, export
+from repair_hf.runtime.options import UserError
+from repair_hf.runtime.run_folder import write_atomically
+
+Columns = Literal["winoground", "sugarcrepe"]
+
+_TEXT, _IMAGE = Value("string"), Image()
+_NAMES = {"id": _TEXT, "kind": _TEXT, "image_id": _TEXT}
+FEATURES = {
+    "winoground": Features(_NAMES, image_0=_IMAGE, image_1=_IMAGE, caption_0=_TEXT, caption_1=_TEXT),
+    "sugarcrepe": Features(_NAMES, image=_IMAGE, caption=_TEXT, negative_caption=_TEXT),
+}
+
+
+def export_near_misses(
+    records: Place | Sequence[Place],
+    pairs: Pairs,
+    output: str | Path,
+    *,
+    columns: Columns = "winoground",
+    revision: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, int]:
+    """Write records as a test in the columns of another, as `repair-hf export near-misses` does.
+
+    Args:
+        records: Folders, Hub ids or datasets, as for `load_records`; of a split that no model is trained on.
+        pairs: The pairs that they were made from.
+        output: Folder to write; a finished one is left as it is. `load_dataset(output, split="test")` reads it.
+        columns: `winoground` or `sugarcrepe`.
+        revision: Tag, branch or commit of records on the Hub.
+        dry_run: Check everything, and write nothing.
+
+    Returns:
+        The number of rows of each kind, such as `i2t_truth`; of a dry run, that of `records`.
+
+    Raises:
+        UserError: If no record gives a row, an image cannot be read, or the folder holds something else.
+
+    Example:
+        >>> export_near_misses("runs/near-misses", load_pairs("data/mine", split="test"), "runs/regression-test")
+    """
+    if columns not in FEATURES:
+        raise UserError(f"`columns` takes {' or '.join(FEATURES)}, got {columns!r}.")
+    write = partial(_write, columns=columns)
+    choices: Any = {"revision": revision, "dry_run": dry_run, "columns": columns}
+    return export("near-misses", write, records, pairs, output, **choices)
+
+
+def near_miss_rows(records: Dataset, counterpart_of: Counterparts) -> Iterator[dict[str, Any]]:
+    """Yield the rows of both forms, with the columns of both; images are cells of bytes or a path.
+
+    The second pair lacks what the pairs do not hold.
+    """
+    for name in ("q_image", "gt_image", "fp_image", "edit_image"):
+        records = records.cast_column(name, Image(decode=False))
+    for record in records:
+        direction = record["direction"]
+        q, gt, fp, edit = (record[f"{role}_{kind}"] for role, kind in MODALITIES[direction].items())
+        other = counterpart_of(record)
+        for measure, match in (("truth", gt), ("edit", edit)):
+            image, caption = (match, q) if direction == "t2i" else (q, match)
+            image_1, negative = (fp, other) if direction == "t2i" else (other, fp)
+            yield {
+                "id": f"{record['record_id']}/{measure}",
+                "kind": f"{direction}_{measure}",
+                "image_id": record["gt_id" if direction == "t2i" else "q_id"],
+                "image": image,
+                "image_0": image,
+                "image_1": image_1,
+                "caption": caption,
+                "caption_0": caption,
+                "caption_1": negative,
+                "negative_caption": negative,
+            }
+
+
+def _write(records: Dataset, pairs: Pairs, folder: Path, *, columns: str) -> dict[str, int]:
+    features, draft = FEATURES[columns], folder / ".rows.arrow"
+    every = ({name: row[name] for name in features} for row in near_miss_rows(records, Counterparts(pairs)))
+    rows = build((row for row in every if None not in row.values()), draft, features)
+    if not len(rows):
+        raise UserError("No record names a false positive of these pairs. Give the pairs that the records are from.")
+    kinds = rows["kind"][:]
+    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    pattern = write_parquet(folder / "data", rows)
+    draft.unlink()
+    listed = "\n".join(f"| `{kind}` | {count:,} |" for kind, count in counts.items())
+    write_atomically(folder / "README.md", _CARD.format(pattern=pattern, rows=listed, columns=columns))
+    return counts
+
+
+_CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: test
+    path: data/{pattern}
+---
+# Near misses of a retriever, in the columns of {columns}
+
+Each row has an image with a caption that is true of it, and a second caption that a retriever confused with it, or
+whose image it confused. Do not train on these images and captions.
+
+| `kind` | rows |
+|---|---|
+{rows}
+
+`i2t`: an image retrieved a wrong caption. `t2i`: a caption retrieved a wrong image. `truth`: the match is annotated.
+`edit`: it is the wrong answer, edited to fit. `id` is the record with the kind of match; `image_id` names the image of
+the query, for intervals that resample images.
+
+The query and the wrong answer were audited. The wrong answer's own image or caption comes from the annotation, and was
+not compared with the match.
+
+```bash
+repair-hf evaluate MODEL --pairs PAIRS --compositional {columns}=THIS_FOLDER
+```
+"""
