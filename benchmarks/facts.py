@@ -33,9 +33,9 @@ from repair_hf.runtime.run_folder import write_atomically
 from repair_hf.synthesis.synthesize import synthesize
 from repair_hf.toyworld.captions import parse as parse_caption
 from repair_hf.toyworld.corpus import SEED, SPLITS, build_world, draw_scenes
-from repair_hf.toyworld.mistakes import facts_of, unchanged
+from repair_hf.toyworld.mistakes import unchanged
 from repair_hf.toyworld.renderer import read_scene
-from repair_hf.toyworld.scenes import ERROR_TYPES, Scene, differences, holds, satisfy
+from repair_hf.toyworld.scenes import ERROR_TYPES, Scene, differences, facts_of, holds, satisfy
 from repair_hf.toyworld.truth import scenes_of, share_shown
 from repair_hf.training.config import RepairConfig
 from repair_hf.training.finetune import train
@@ -137,7 +137,8 @@ def _overlap(drawn: dict[str, list[Scene]]) -> dict[str, dict[str, float]]:
     return {
         name: {
             "test": 100 * share_shown(scenes, test),
-            "drawn anew": float(np.mean([100 * share_shown(scenes, split) for split in anew])),
+            "drawn anew": float(np.mean(shares := [100 * share_shown(scenes, split) for split in anew])),
+            "deviation": float(np.std(shares, ddof=1)),
         }
         for name, scenes in drawn.items()
         if scenes
@@ -157,7 +158,10 @@ def _report(
     print_table(["COCO30K and the toy world, in %", "paper", "here", "within a fifth"], rows)
     longer = {side: r1["plain, twice the epochs"][side] - r1["plain"][side] for side in ("i2t", "t2i")}
     print(f"twice the epochs add {longer['i2t']:+.1f} points of I2T R@1 and {longer['t2i']:+.1f} of T2I R@1")
-    rows = [[name, f"{shares['test']:.1f}", f"{shares['drawn anew']:.1f}"] for name, shares in overlap.items()]
+    rows = [
+        [name, f"{shares['test']:.1f}", f"{shares['drawn anew']:.1f} ± {shares['deviation']:.1f}"]
+        for name, shares in overlap.items()
+    ]
     print_table(["pictures with a scene of the test split, in %", "test split", "12 splits drawn anew"], rows)
     found = {name: {"paper": PAPER[name], "here": value} for name, value in measured.items()}
     write_atomically(

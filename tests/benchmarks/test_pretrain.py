@@ -1,12 +1,14 @@
 """`benchmarks/pretrain.py`: a retriever from scratch, in a folder of its own."""
 
 import json
+import random
 
 import pytest
-from transformers import AutoModel
+from transformers import AutoModel, AutoProcessor
 
-from benchmarks.pretrain import PretrainOptions, pretrain
+from benchmarks.pretrain import PretrainOptions, build_model, build_processor, pretrain
 from repair_hf.runtime.options import UserError
+from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.corpus import build_world
 from tests.benchmarks.scripts import run
 
@@ -42,6 +44,22 @@ def test_a_pretraining_that_is_cut_off_leaves_no_retriever_and_a_finished_one_st
     assert AutoModel.from_pretrained(base) and not (base / "start").exists()
     with pytest.raises(UserError, match="is not empty; give another --output"):
         pretrain(options)
+
+
+def test_a_fresh_retriever_loads_by_the_auto_classes_and_knows_the_grammars_words(tmp_path):
+    rng = random.Random(0)
+    drawn = [scenes.sample(rng) for _ in range(40)]
+    texts = [captions.write(scene, rng) for scene in drawn for _ in range(5)]
+    processor = build_processor(texts)
+    build_model(processor, width=64).save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    model, processor = AutoModel.from_pretrained(tmp_path), AutoProcessor.from_pretrained(tmp_path)
+    batch = processor(text=texts[:3], images=[renderer.render(drawn[0])], padding=True, return_tensors="pt")
+    found = model(**batch)
+    assert found.logits_per_image.shape == (1, 3) and found.image_embeds.shape == (1, 64)
+    for text in texts[:50]:
+        words = text.lower().replace(".", " .").replace(",", " ,").split()
+        assert [token.removesuffix("</w>") for token in processor.tokenizer.tokenize(text)] == words
 
 
 @pytest.mark.slow

@@ -18,15 +18,6 @@ def test_every_written_caption_is_true_of_its_scene(rng):
         assert scenes.holds(captions.parse(captions.write(scene, rng)), scene)
 
 
-def test_captions_vary_and_leave_facts_out(rng):
-    scene = scenes.sample(rng)
-    texts = [captions.write(scene, rng) for _ in range(200)]
-    assert len(set(texts)) > 150
-    mentions = [captions.parse(text) for text in texts]
-    assert {facts.background is None for facts in mentions} == {True, False}
-    assert {facts.second is None for facts in mentions} == {True, False}
-
-
 def test_text_outside_the_grammar_is_refused():
     with pytest.raises(ValueError, match="not a caption of the toy world"):
         captions.parse("A woman in a coat walks through an airport.")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repair_hf.llm.prompts import Drawing, fit_instruction
-from repair_hf.toyworld import captions, mistakes, renderer, scenes
+from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.editor import WorldEditor
 from repair_hf.toyworld.errors import ALIKE
 from repair_hf.toyworld.instructions import image_instruction
@@ -50,7 +50,7 @@ def one_fact_off(scene, goal, source, id) -> scenes.Scene | None:
     """The scene, if one fact differs from the goal: a change undone, or a fact that should have stayed."""
     if scene.other is None and goal.other:  # the other thing was not added
         return replace(goal, other=None, relation=None)
-    shown, wanted, before = map(mistakes.facts_of, (scene, goal, source))
+    shown, wanted, before = map(scenes.facts_of, (scene, goal, source))
     off = [slot for slot in wanted if shown[slot] != wanted[slot]]
     is_undone = len(off) == 1 and shown[off[0]] == before.get(off[0])
     is_extra = len(off) == 1 and wanted[off[0]] == before.get(off[0]) and scene.layout != source.layout

@@ -19,7 +19,7 @@ from repair_hf.runtime.texts import read_json
 from repair_hf.toyworld import captions, renderer, scenes
 from repair_hf.toyworld.domains import DOMAINS, Domain
 from repair_hf.toyworld.looks import LOOKS
-from repair_hf.toyworld.matching import SceneTable
+from repair_hf.toyworld.truth import SceneTable
 from repair_hf.toyworld.variations import falsify
 
 SPLITS = {"train": 2500, "validation": 2000, "test": 2000}

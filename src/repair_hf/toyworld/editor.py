@@ -18,7 +18,7 @@ from repair_hf.toyworld import captions, mistakes, renderer, variations
 from repair_hf.toyworld.domains import DOMAINS
 from repair_hf.toyworld.errors import ALIKE, EDITORS, errors_of, name_of
 from repair_hf.toyworld.instructions import apply_image_instruction
-from repair_hf.toyworld.scenes import Scene, satisfy
+from repair_hf.toyworld.scenes import Scene, facts_of, satisfy, true_facts
 
 PATCH = 0.4  # side of a smear, as a share of the picture's
 SOFTNESS, GRAIN = 2.0, 4.0  # blur and grain of a smear, in 128ths of the picture's side
@@ -62,9 +62,9 @@ class WorldEditor:
         caption, rng = instruction.caption, random.Random(f"{instruction}/{seed}")
         scene = variations.imagine(caption, rng, DOMAINS[renderer.read_scene(canvas).look])
         if _errs(self.errors.missed, "missed", instruction, rng.random()):
-            scene = mistakes.slip(scene, mistakes.true_facts(captions.parse(caption), scene), rng)
+            scene = mistakes.slip(scene, true_facts(captions.parse(caption), scene), rng)
         if _errs(self.errors.drift, "drift", instruction, rng.random()):
-            scene = mistakes.slip(scene, mistakes.facts_of(scene), rng)
+            scene = mistakes.slip(scene, facts_of(scene), rng)
         return self._smeared(renderer.render(scene, size=canvas.width), rng)
 
     def _smeared(self, drawn: Image.Image, rng: random.Random) -> Image.Image:

@@ -97,8 +97,7 @@ def errors_of(id: str, models: Mapping[str, Errors]) -> Errors:
 def name_of(id: str, models: Mapping[str, Errors]) -> str:
     """Return a model's name with all rates at which it errs: models with other rates are other models."""
     errors = errors_of(id, models)
-    rates = {each.name: getattr(errors, each.name) for each in fields(errors)}
-    query = "&".join(
-        f"{each.name}={rates[each.name]:g}" for each in fields(errors) if rates[each.name] != each.default
-    )
-    return id.partition("?")[0] + (f"?{query}" if query else "")
+    rates = [
+        f"{each.name}={rate:g}" for each in fields(errors) if (rate := getattr(errors, each.name)) != each.default
+    ]
+    return id.partition("?")[0] + ("?" + "&".join(rates) if rates else "")

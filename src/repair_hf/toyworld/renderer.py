@@ -18,6 +18,20 @@ from repair_hf.toyworld.looks import LOOKS, Color, Look, colors_of, develop, scr
 from repair_hf.toyworld.scenes import Scene, Thing
 
 RADIUS = {"large": 18.0, "small": 11.0}  # in 128ths of the picture's side; a scene's other thing has no size
+CROSS = [(0.45, 1.05), (0.45, 0.45), (1.05, 0.45)]  # corners of a quarter
+STAR = [(k * math.pi / 5 - math.pi / 2, 0.55 if k % 2 else 1.15) for k in range(10)]  # angle and distance
+TURN = [2 * math.pi * k / 24 for k in range(24)]
+OUTLINES = {  # corners in radii
+    "square": [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+    "triangle": [(0, -1.05), (1.05, 0.85), (-1.05, 0.85)],
+    "diamond": [(0, -1.15), (0.8, 0), (0, 1.15), (-0.8, 0)],
+    "cross": [(a, -b) for a, b in CROSS] + [(a, b) for a, b in reversed(CROSS)]
+    + [(-a, b) for a, b in CROSS] + [(-a, -b) for a, b in reversed(CROSS)],
+    "star": [(far * math.cos(angle), far * math.sin(angle)) for angle, far in STAR],
+    "heart": [(math.sin(t) ** 3 * 1.05,
+               -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 15)
+              for t in TURN],
+}  # fmt: skip
 SIDE, SCALE = 128, 2  # drawn at twice the size, then averaged down: smooth edges at little cost
 
 
@@ -141,32 +155,8 @@ def _figure(
 def _shape(pen: ImageDraw.ImageDraw, shape: str, x: float, y: float, r: float, fill, line, width: int) -> None:
     if shape == "circle":
         pen.ellipse((x - r, y - r, x + r, y + r), fill=fill, outline=line, width=width)
-        return
-    if shape == "ring":
+    elif shape == "ring":
         pen.ellipse((x - r, y - r, x + r, y + r), outline=fill, width=max(round(0.3 * r), 1))
-        return
-    if shape == "square":
-        points = [
-            (x - 0.9 * r, y - 0.9 * r),
-            (x + 0.9 * r, y - 0.9 * r),
-            (x + 0.9 * r, y + 0.9 * r),
-            (x - 0.9 * r, y + 0.9 * r),
-        ]
-    elif shape == "triangle":
-        points = [(x, y - 1.05 * r), (x + 1.05 * r, y + 0.85 * r), (x - 1.05 * r, y + 0.85 * r)]
-    elif shape == "diamond":
-        points = [(x, y - 1.15 * r), (x + 0.8 * r, y), (x, y + 1.15 * r), (x - 0.8 * r, y)]
-    elif shape == "cross":
-        far, near = 1.05 * r, 0.45 * r
-        corners = [(near, far), (near, near), (far, near)]
-        points = [(x + a, y - b) for a, b in corners] + [(x + a, y + b) for a, b in reversed(corners)]
-        points += [(x - a, y + b) for a, b in corners] + [(x - a, y - b) for a, b in reversed(corners)]
-    elif shape == "star":
-        angles = [(k * math.pi / 5 - math.pi / 2, 1.15 * r if k % 2 == 0 else 0.55 * r) for k in range(10)]
-        points = [(x + far * math.cos(angle), y + far * math.sin(angle)) for angle, far in angles]
     else:
-        turns = [2 * math.pi * k / 24 for k in range(24)]
-        points = [(x + r * math.sin(t) ** 3 * 1.05,
-                   y - r * (13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 15)
-                  for t in turns]  # fmt: skip
-    pen.polygon(points, fill=fill, outline=line, width=width)
+        points = [(x + a * r, y + b * r) for a, b in OUTLINES[shape]]
+        pen.polygon(points, fill=fill, outline=line, width=width)

@@ -33,6 +33,7 @@ ERROR_TYPES = ("Object", "Action", "Attribute", "Count", "Relation", "Hallucinat
 COMPANY = 0.85  # share of scenes with a second thing; in the others, captions can hallucinate one
 
 Role = Literal["subject", "other"]
+Slot = tuple[str, str]  # a fact of a scene: its place (`subject`, `other`, `scene`) and its name, such as `color`
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,19 @@ class Alignment:
 
 
 KIND_OF = {"shape": "Object", "color": "Attribute", "size": "Attribute", "count": "Count", "action": "Action"}
+VALUES: dict[str, tuple] = {
+    "shape": SHAPES,
+    "color": COLORS,
+    "count": COUNTS,
+    "size": SIZES,
+    "action": ACTIONS,
+    "relation": RELATIONS,
+    "background": BACKGROUNDS,
+}
+FACTS: dict[Role, tuple[str, ...]] = {
+    "subject": ("shape", "color", "count", "size", "action"),
+    "other": ("shape", "color"),  # what may differ in a scene's other thing
+}
 
 
 def sample(rng: random.Random, *, company: float = COMPANY, look: str = "plain") -> Scene:
@@ -120,9 +134,77 @@ def sample(rng: random.Random, *, company: float = COMPANY, look: str = "plain")
     return Scene(subject, other, relation, pick(BACKGROUNDS), layout=rng.randrange(2**31), look=look)
 
 
+def is_clear(scene: Scene) -> bool:
+    """Return whether the two things of a scene differ in shape or color, so that a phrase names one of them."""
+    other = scene.other
+    return other is None or (other.shape, other.color) != (scene.subject.shape, scene.subject.color)
+
+
+def facts_of(scene: Scene) -> dict[Slot, Any]:
+    """Return what a scene shows, fact by fact."""
+    found: dict[Slot, Any] = {("subject", name): getattr(scene.subject, name) for name in FACTS["subject"]}
+    if scene.other:
+        found |= {("other", name): getattr(scene.other, name) for name in FACTS["other"]}
+        found["scene", "relation"] = scene.relation
+    return found | {("scene", "background"): scene.background}
+
+
+def with_fact(scene: Scene, slot: Slot, value: Any) -> Scene:
+    """Return the scene with another value of one fact."""
+    place, name = slot
+    changes: dict[str, Any] = {name: value}
+    if place == "scene":
+        return replace(scene, **changes)
+    things: dict[str, Any] = {place: replace(getattr(scene, place), **changes)}
+    return replace(scene, **things)
+
+
+def matchings(facts: Facts) -> list[tuple[Role | None, Role | None]]:
+    """Return the roles that the named things may have. Only a single thing without size or action can be the other."""
+    roles: list[tuple[Role | None, Role | None]] = [("subject", None), ("other", None)]
+    if facts.second:
+        roles = [("subject", "other"), ("other", "subject")]
+    found = []
+    for first, second in roles:
+        other = facts.first if first == "other" else facts.second
+        if not (other and (other.size or other.action or other.count != 1)):
+            found.append((first, second))
+    if not found:
+        raise ValueError(
+            f"{facts} cannot be true in the toy world: one named thing must be single, without size and action."
+        )
+    return found
+
+
+def stated(facts: Facts, first: Role | None, second: Role | None) -> dict[Slot, Any]:
+    """Return what a caption says of a scene whose things it names in these roles, fact by fact."""
+    said: dict[Slot, Any] = {}
+    for thing, role in ((facts.first, first), (facts.second, second)):
+        if thing and role:
+            said |= {(role, name): getattr(thing, name) for name in FACTS[role]}
+    if facts.relation and first and second:
+        said["scene", "relation"] = facts.relation if first == "subject" else INVERSE[facts.relation]
+    said["scene", "background"] = facts.background
+    return {slot: value for slot, value in said.items() if value is not None}
+
+
 def align(facts: Facts, scene: Scene) -> Alignment:
     """Match the caption's things with the picture's so that the fewest differences remain; of equals, the first."""
-    return min(_alignments(facts, scene), key=lambda alignment: len(alignment.differences))
+    found = []
+    for first, second in matchings(facts):
+        if scene.other is None and facts.second is None and first == "other":
+            continue
+        if scene.other is None:
+            first, second = (None if role == "other" else role for role in (first, second))
+        found.append(Alignment(first, second, tuple(_compare(facts, scene, first, second))))
+    return min(found, key=lambda alignment: len(alignment.differences))
+
+
+def true_facts(facts: Facts, scene: Scene) -> list[Slot]:
+    """Return the facts of a scene that a caption states, and rightly."""
+    alignment, shown = align(facts, scene), facts_of(scene)
+    said = stated(facts, alignment.first, alignment.second)
+    return [slot for slot, value in said.items() if shown.get(slot) == value]
 
 
 def differences(facts: Facts, scene: Scene) -> tuple[Difference, ...]:
@@ -152,45 +234,21 @@ def satisfy(facts: Facts, scene: Scene) -> Scene:
     )
 
 
-def _alignments(facts: Facts, scene: Scene) -> list[Alignment]:
-    """Return every possible matching. Only a single thing without size or action can match the scene's other thing."""
-    roles: list[tuple[Role | None, Role | None]] = [("subject", None), ("other", None)]
-    if facts.second:
-        roles = [("subject", "other"), ("other", "subject")]
-    found = []
-    for first, second in roles:
-        named_as_other = facts.first if first == "other" else facts.second
-        if named_as_other and (named_as_other.size or named_as_other.action or named_as_other.count != 1):
-            continue
-        if facts.second is None and first == "other" and scene.other is None:
-            continue
-        if scene.other is None:
-            first, second = (None if role == "other" else role for role in (first, second))
-        found.append(Alignment(first, second, tuple(_compare(facts, scene, first, second))))
-    if not found:
-        raise ValueError(
-            f"{facts} cannot be true in the toy world: one named thing must be single, without size and action."
-        )
-    return found
-
-
 def _compare(facts: Facts, scene: Scene, first: Role | None, second: Role | None) -> list[Difference]:
-    shown: dict[Role | None, Thing | None] = {"subject": scene.subject, "other": scene.other}
-    found = []
-    for target, thing, role in (("first", facts.first, first), ("second", facts.second, second)):
-        if thing and role is None:
-            found.append(Difference("Hallucination", target, "thing", thing, None))
-        elif thing:
-            for name, kind in KIND_OF.items():
-                said, seen = getattr(thing, name), getattr(shown[role], name)
-                if said is not None and said != seen:
-                    found.append(Difference(kind, target, name, said, seen))
-    if facts.relation and first and second:
-        seen = scene.relation if first == "subject" else INVERSE[scene.relation]
-        if facts.relation != seen:
-            found.append(Difference("Relation", "scene", "relation", facts.relation, seen))
-    if facts.background and facts.background != scene.background:
-        found.append(Difference("Attribute", "scene", "background", facts.background, scene.background))
+    named, shown = ((facts.first, first, "first"), (facts.second, second, "second")), facts_of(scene)
+    found = [
+        Difference("Hallucination", target, "thing", thing, None)
+        for thing, role, target in named
+        if thing and not role
+    ]
+    targets: dict[str | None, str] = {role: target for _, role, target in named}
+    for (place, name), said in stated(facts, first, second).items():
+        seen = shown[place, name]
+        if said != seen and name == "relation":
+            said, seen = (facts.relation, seen if first == "subject" else INVERSE[seen])
+            found.append(Difference("Relation", "scene", name, said, seen))
+        elif said != seen:
+            found.append(Difference(KIND_OF.get(name, "Attribute"), targets.get(place, "scene"), name, said, seen))
     return found
 
 

@@ -13,9 +13,27 @@ from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from repair_hf.toyworld.captions import parse
 from repair_hf.toyworld.domains import DOMAINS, Domain
-from repair_hf.toyworld.matching import SceneTable
 from repair_hf.toyworld.renderer import read_scene
-from repair_hf.toyworld.scenes import Scene
+from repair_hf.toyworld.scenes import Facts, Scene, facts_of, matchings, stated
+
+
+class SceneTable:
+    """Scenes as columns of facts, to compare a caption with many scenes at once."""
+
+    def __init__(self, scenes: Sequence[Scene]) -> None:
+        rows = [facts_of(scene) for scene in scenes]
+        slots = {slot for row in rows for slot in row}
+        self._shown = {slot: np.array([str(row.get(slot)) for row in rows]) for slot in slots}
+        self._none = np.zeros(len(rows), bool)
+
+    def matches(self, facts: Facts) -> np.ndarray:
+        """Return (n,) bool: whether `facts` hold in each scene."""
+        found = self._none.copy()
+        for first, second in matchings(facts):
+            said = stated(facts, first, second).items()
+            columns = [self._shown.get(slot, self._none) == str(value) for slot, value in said]
+            found |= np.logical_and.reduce(columns)
+        return found
 
 
 def true_pairs(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:

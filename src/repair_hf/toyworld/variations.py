@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 from repair_hf.toyworld import captions
 from repair_hf.toyworld.captions import (
@@ -26,17 +24,18 @@ from repair_hf.toyworld.captions import (
 )
 from repair_hf.toyworld.domains import Domain
 from repair_hf.toyworld.scenes import (
-    ACTIONS,
     BACKGROUNDS,
     COLORS,
     INVERSE,
-    RELATIONS,
     SHAPES,
-    SIZES,
+    VALUES,
     Facts,
     Scene,
+    facts_of,
     holds,
+    is_clear,
     satisfy,
+    with_fact,
 )
 
 SYNONYMS: dict[str, Words] = {  # group of the grammar -> its phrases
@@ -87,15 +86,15 @@ def swap_noun(caption: str, rng: random.Random) -> str:
 
 def change_scene(caption: str, scene: Scene, rng: random.Random) -> Scene:
     """Change one fact of the scene that the caption does not mention; return the same scene if there is none."""
-    subject: list[dict[str, Any]] = [{"size": size} for size in SIZES] + [{"action": action} for action in ACTIONS]
-    colors: list[dict[str, Any]] = [{"color": color} for color in COLORS]
-    goals = [replace(scene, background=background) for background in BACKGROUNDS]
-    goals += [replace(scene, subject=replace(scene.subject, **change)) for change in subject + colors]
-    if scene.other:
-        goals += [replace(scene, other=replace(scene.other, **change)) for change in colors]
-        goals += [replace(scene, relation=relation) for relation in RELATIONS]
-    facts = captions.parse(caption)
-    true = [goal for goal in goals if goal != scene and is_clear(goal) and holds(facts, goal)]
+    facts, shown = captions.parse(caption), facts_of(scene)
+    goals = [
+        with_fact(scene, slot, value)
+        for slot in shown
+        if slot[1] not in ("shape", "count")
+        for value in VALUES[slot[1]]
+        if value != shown[slot]
+    ]
+    true = [goal for goal in goals if is_clear(goal) and holds(facts, goal)]
     return rng.choice(true) if true else scene
 
 
@@ -124,12 +123,6 @@ def synonyms(name: str, said: str) -> list[str]:
         return [_like(said, base, other) for other in NOUNS[READ["noun"][said]] if other != base]
     alike = next((phrases for phrases in SYNONYMS.get(part, {}).values() if said in phrases), ())
     return [other for other in alike if other != said]
-
-
-def is_clear(scene: Scene) -> bool:
-    """Return whether the two things of a scene differ in shape or color, so that a phrase names one of them."""
-    other = scene.other
-    return other is None or (other.shape, other.color) != (scene.subject.shape, scene.subject.color)
 
 
 def _sure_changes(match: re.Match, facts: Facts) -> Iterator[tuple[int, int, str]]:
