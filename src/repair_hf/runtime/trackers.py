@@ -41,7 +41,7 @@ def _summary_writer() -> Callable:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:  # transformers takes tensorboardX too
-        from tensorboardX import SummaryWriter
+        from tensorboardX import SummaryWriter  # type: ignore[no-redef]
     return SummaryWriter
 
 
