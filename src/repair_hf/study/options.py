@@ -62,7 +62,7 @@ class StudyOptions(Bounded):
     seeds: int = opt(3, "Training runs of each method.", least=1, main=True)
     size: Literal["tiny", "small", "full", "large"] | None = opt(
         None,
-        "Size of the toy world, if --pairs is not given; `tiny` takes seconds, `large` has 10,000 training images. Default: full.",
+        "Toy world, without --pairs: `tiny` takes seconds, `large` has 10,000 training images. Default: full.",
         main=True,
     )
     model: str = opt(
