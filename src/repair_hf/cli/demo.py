@@ -62,7 +62,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 1000),
+    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 500),
     "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16, 100),
 }
 
