@@ -61,15 +61,12 @@ def train(
     given = copy(config) if config is not None else RepairConfig()
     if output is not None:
         given.output_dir = str(output)
-    names = fields_of(TrainOptions)
-    declared = {name: options.pop(name) for name in names if name in options}
+    declared = {name: options.pop(name) for name in fields_of(TrainOptions) if name in options}
     places = [records] if isinstance(records, str | Path) else records
     named = None if places is None or isinstance(places, Dataset) else [*map(str, places)]
     declared |= {"model": str(model) if isinstance(model, str | Path) else "", "records": named}
     (wanted,) = fill([TrainOptions], declared, "train")
-    trainer = open_trainer(
-        wanted, pairs, given, model=model, records=None if named else records, validation=validation, **options
-    )
+    trainer = open_trainer(wanted, pairs, given, model=model, records=records, validation=validation, **options)
     if wanted.model and (finished := trainer.stage.summary):  # a model in memory is trained in place
         return finished
     trainer.train(checkpoint)
