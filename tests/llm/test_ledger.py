@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import tempfile
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from hypothesis import settings
@@ -32,10 +33,13 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where no disk has 
 
 
 class Server:
-    """Counts what it bills; `pending` are the requests that it has not answered, with the futures of their replies."""
+    """Counts what it bills; `pending` are the requests that it has not answered, with the futures of their replies.
 
-    def __init__(self) -> None:
-        self.dollars, self.calls = 0.0, 0
+    `ceilings` are those of now: each request must fit below them, beside all that is billed or may still be.
+    """
+
+    def __init__(self, ceilings: Ceilings) -> None:
+        self.dollars, self.calls, self.ceilings = 0.0, 0, ceilings
         self.pending: list[tuple[str, asyncio.Future[Reply]]] = []
         self.accepted: list[str] = []  # each time a question was accepted
         self.kept: set[str] = set()  # questions whose answers a living process has got
@@ -48,6 +52,9 @@ class Server:
 
     async def send(self, key: str) -> Reply:
         assert key not in self.kept, "what was answered is asked again"
+        on_their_way = sum(not future.done() for _, future in self.pending)
+        assert self.dollars + WORST * (on_their_way + 1) <= (self.ceilings.max_usd or inf), "a ceiling is exceeded"
+        assert self.calls + on_their_way + 1 <= (self.ceilings.max_calls or inf), "a ceiling is exceeded"
         future = asyncio.get_running_loop().create_future()
         self.pending.append((key, future))
         reply = await future
@@ -130,20 +137,27 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
-        self.loop, self.server = asyncio.new_event_loop(), Server()
+        self.loop, self.server = asyncio.new_event_loop(), Server(Ceilings(3.0, None))
         self.alive: list[Process] = []
-        self.ceilings, self.most = Ceilings(3.0, None), 3.0
+        self.most = 3.0
 
     @rule(target=processes)
     def start(self) -> Process:
-        process = Process(self.folder, self.ceilings)
+        process = Process(self.folder, self.server.ceilings)
         self.alive.append(process)
         return process
 
     @rule(process=processes, key=st.sampled_from(QUESTIONS))
     def ask(self, process: Process, key: str) -> None:
+        """While nothing is on its way, a question is sent exactly if the ceilings allow it."""
+        ledger, (max_usd, max_calls) = process.ledger, self.server.ceilings
+        dollars, calls = ledger.total
+        is_allowed = dollars + WORST <= max_usd and (max_calls is None or calls < max_calls)
+        is_quiet = self._is_quiet() and ledger.find(key) is None
         process.ask(self.loop, self.server, key)
         self._turn()
+        if is_quiet:
+            assert [key for key, _ in self.server.pending] == ([key] if is_allowed else [])
 
     @rule(dollars=st.sampled_from([0.25, 0.5, 1.0]), place=st.integers(0, 100))
     def answer(self, dollars: float, place: int) -> None:
@@ -196,9 +210,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(dollars=st.sampled_from([0.5, 3.0, 6.0, 12.0]), calls=st.sampled_from([None, 2, 30]))
     def change_ceilings(self, dollars: float, calls: int | None) -> None:
-        self.ceilings, self.most = Ceilings(dollars, calls), max(self.most, dollars)
+        self.server.ceilings, self.most = Ceilings(dollars, calls), max(self.most, dollars)
         for process in self.alive:
-            process.ledger.ceilings = self.ceilings
+            process.ledger.ceilings = self.server.ceilings
 
     @rule(
         process=processes,
@@ -250,6 +264,7 @@ class Machine(RuleBasedStateMachine):
         for process in list(self.alive):
             process.kill(self.loop)
         self.server.pending.clear()
+        self.server.ceilings = Ceilings()
         process = Process(self.folder, Ceilings())
         self.server.kept |= self.loop.run_until_complete(self._batches(process).collect())
         tasks = [process.ask(self.loop, self.server, key) for key in QUESTIONS]
@@ -273,6 +288,11 @@ class Machine(RuleBasedStateMachine):
     def _is_reserved(self, key: str) -> bool:
         wanted = "SELECT 1 FROM call WHERE key = ?"
         return self.alive[0].ledger.database.execute(wanted, (key,)).fetchone() is not None
+
+    def _is_quiet(self) -> bool:
+        """Whether no process has a question, and none that was killed has left one."""
+        owned = self.alive[0].ledger.database.execute("SELECT 1 FROM call WHERE owner IS NOT NULL").fetchone()
+        return owned is None and not any(process.sender._tasks for process in self.alive)
 
     def _take(self, place: int) -> asyncio.Future[Reply] | None:
         self.server.pending = [each for each in self.server.pending if not each[1].done()]
