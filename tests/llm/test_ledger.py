@@ -257,6 +257,13 @@ class Machine(RuleBasedStateMachine):
             dollars, calls = self.alive[0].ledger.total
             assert self.server.dollars <= dollars + 1e-9 and self.server.calls <= calls
 
+    @invariant()
+    def the_sums_are_those_of_the_rows(self) -> None:
+        if getattr(self, "alive", None):
+            ledger = self.alive[0].ledger
+            wanted = "SELECT TOTAL(COALESCE(dollars, worst)), COALESCE(SUM(calls), 0) FROM call"
+            assert ledger.total == ledger.database.execute(wanted).fetchone()  # exact: all are quarters
+
     def teardown(self) -> None:
         """What is left is asked by one more process, whose server is well: nothing is missing."""
         if not hasattr(self, "loop"):
