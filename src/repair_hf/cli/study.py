@@ -112,7 +112,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     from repair_hf.evaluation.words import load_parser
     from repair_hf.study.methods.registry import check_installed
-    from repair_hf.synthesis.models import check_editor, find_usable_llm
+    from repair_hf.synthesis.models import check_editor, check_llm
     from repair_hf.synthesis.synthesize import check_models
 
     if not is_drawn:
@@ -127,7 +127,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
     if "llm" in means:
-        find_usable_llm(setting.llm)
+        check_llm(setting.llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
     for name in sorted(setting.swapped(methods)):
