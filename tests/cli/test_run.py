@@ -27,7 +27,7 @@ def recipe(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rounds") / "tiny"
     folder.mkdir()
     world = str(folder.parent / "world")
-    base = {"pairs": world, "model": "world/base", "output": "set by the round"}
+    base = {"pairs": world, "model": "world/base"}
     stages = {
         "world": {"output": world, "train": 40, "validation": 12, "test": 12},
         "mine": base | {"max_queries": 16, "d_i2t": 2},
@@ -37,13 +37,29 @@ def recipe(tmp_path_factory) -> Path:
         "evaluate": base | {"split": "validation"},
     }
     for name, options in stages.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(options))
+        write(folder, name, {"output": str(folder.parent / "out" / f"first-{name}")} | options)
     return folder
+
+
+def write(recipe: Path, name: str, options: dict) -> None:
+    (recipe / f"{name}.yaml").write_text(yaml.safe_dump(options))
+
+
+def read(recipe: Path, name: str) -> dict:
+    return yaml.safe_load((recipe / f"{name}.yaml").read_text())
+
+
+def copied(recipe: Path, folder: Path) -> Path:
+    """Copy a recipe, with its outputs in a folder of their own, `out`."""
+    shutil.copytree(recipe, folder / "recipe")
+    for name in ("mine", "synthesize", "train"):
+        write(folder / "recipe", name, read(recipe, name) | {"output": str(folder / "out" / f"first-{name}")})
+    return folder / "recipe"
 
 
 @pytest.fixture(scope="module")
 def words(recipe) -> list[str]:
-    return ["run", str(recipe), "--rounds", "2", "--min-gain", "-100", "--output", str(recipe.parent / "out")]
+    return ["run", str(recipe), "--rounds", "2", "--min-gain", "-100"]
 
 
 @pytest.fixture(scope="module")

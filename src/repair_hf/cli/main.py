@@ -57,6 +57,8 @@ TROUBLE: dict[int | None, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and "--help-all" in words:  # transformers' arguments would import it for 3 s, and no help needs it
+        sys.modules["peft"] = None  # type: ignore[assignment]  # blocks the import; the process ends after its help
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     if not words or words[0] in HELP:

@@ -14,7 +14,6 @@ from accelerate.utils import parse_flag_from_env
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from repair_hf.evaluation.retrieval import METRICS
 from repair_hf.runtime.options import UserError, changed, neutral_names
 from repair_hf.runtime.processes import check_launch, is_launched_on_cpu
 from repair_hf.runtime.redaction import hide_keys
@@ -35,7 +34,6 @@ FIXED = {
 }
 LEAST = dict.fromkeys(("grid_weight", "seed", "data_seed"), 0)
 LEAST |= dict.fromkeys(("chunk_size", "lora_rank", "per_device_train_batch_size"), 1)
-BEST_METRICS = [name for name in METRICS if not name.endswith("median_rank")]  # higher is better
 BEST_BY = "t2i_MRR"  # MRR changes with every rank, R@K with few
 
 
@@ -99,9 +97,11 @@ class RepairConfig(Hyperparameters, TrainingArguments):
 
     def _check_together(self) -> None:
         """Check what transformers, the launcher and the machine made of the values."""
-        metric = self.metric_for_best_model
-        if (metric or self.save_strategy == "best") and (metric or "").removeprefix("eval_") not in BEST_METRICS:
-            raise UserError(f"`metric_for_best_model` must be one of {', '.join(BEST_METRICS)}, got {metric}.")
+        from repair_hf.evaluation.retrieval import METRICS  # here, because a help needs no rankings
+
+        metric, higher_is_better = self.metric_for_best_model, [m for m in METRICS if not m.endswith("median_rank")]
+        if (metric or self.save_strategy == "best") and (metric or "").removeprefix("eval_") not in higher_is_better:
+            raise UserError(f"`metric_for_best_model` must be one of {', '.join(higher_is_better)}, got {metric}.")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # by `fp16`, or by the launcher's file
             raise UserError("`fp16` needs a GPU: the CPU would silently train in float32. Use `bf16`, or neither.")
         if self.train_batch_size * self.world_size == 1:
