@@ -1,9 +1,9 @@
 """`repair-hf run`: run all stages of a recipe folder, round after round, as long as rounds help.
 
 The folder holds `mine.yaml`, `synthesize.yaml`, `train.yaml` and `evaluate.yaml`; with a `world.yaml`, the toy world
-is drawn first. The first round writes to the recipes' own outputs, so what the recipes have made by themselves is used.
-The folder above these gets `base/` (the evaluation of the base retriever), `round-1/evaluate`, `round-2/` ... (each
-with `failures`, `records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
+is drawn first. The first round writes to the recipes' own outputs, and uses what they hold already. The folder above
+these gets `base/` (the evaluation of the base retriever), `round-1/evaluate`, `round-2/` ... (each with `failures`,
+`records`, `retriever` and `evaluate`) and `rounds.json`, the table of rounds.
 
 A round mines with the newest checkpoint, repairs failures that no earlier round has seen, trains that checkpoint
 further on the records of all rounds, and evaluates it. A later round has therefore trained for longer: compare it with
@@ -130,8 +130,7 @@ class _Rounds:
             raise UserError(f"{recipe} lacks {', '.join(missing)}; give a folder with a recipe of each stage.")
         self.recipe, self.is_dry = recipe, options.dry_run
         # all of them now, so that a misspelt key in the last recipe is reported before the first stage runs
-        self._options = {name: _read(recipe, name, is_dry=self.is_dry) for name in STAGES}
-        merged = {name: SimpleNamespace(**_merged(given)) for name, given in self._options.items()}
+        merged = {name: SimpleNamespace(**_merged(_read(recipe, name, is_dry=self.is_dry))) for name in STAGES}
         self._outputs = {name: Path(merged[name].output) for name in ("mine", "synthesize", "train")}
         if len(folders := {output.parent for output in self._outputs.values()}) > 1:
             raise UserError(
@@ -197,7 +196,8 @@ class _Rounds:
     def _stage(self, name: str, model: str | list[str], output: Path, **changes: Any) -> None:
         """Run a stage with its recipe, but for these options."""
         changes |= {"model": model, "output": str(output)}
-        perform(name, *(_changed(each, changes) for each in self._options[name]), dry_run=self.is_dry)
+        options = _read(self.recipe, name, is_dry=self.is_dry)  # anew: a stage may change its options
+        perform(name, *(_changed(each, changes) for each in options), dry_run=self.is_dry)
 
 
 def _read(recipe: Path, name: str, *, is_dry: bool) -> tuple:

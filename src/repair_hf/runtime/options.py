@@ -17,7 +17,6 @@ from operator import ge, gt, le
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 SEEDS = 2**32  # numpy takes seeds from 0 to below this
-DRAFT_JPEGS = "Decode large JPEGs at lower resolution: twice as fast; 99.9% of values change by at most 7 of 255."
 _CHECKS = {"least": (ge, "at least"), "above": (gt, "above"), "most": (le, "at most")}
 
 
@@ -269,25 +268,17 @@ class EncoderOptions(Bounded):
 class EmbeddingOptions(EncoderOptions):
     """How images and captions are embedded; a base of the commands' own options."""
 
+    _removed = {  # options of earlier versions, and what to do now
+        "draft_jpegs": "leave it out; `cache_images` decodes each image once",
+        "cache_folder": "set the variable HF_ASSETS_CACHE, the folder of all caches",
+    }
+
     cache_images: bool = opt(
         False,
         "Keep resized images in a memory-mapped file, which other stages reuse.",
         neutral=True,
         main=True,
     )
-    cache_folder: str | None = opt(
-        None, "Folder of the image cache. Default: Hugging Face's assets cache.", neutral=True
-    )
-    draft_jpegs: bool = opt(False, DRAFT_JPEGS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.draft_jpegs and not self.cache_images:
-            raise UserError("`draft_jpegs` is for the file of `cache_images`; give both, or neither.")
-        if self.cache_folder is not None and not self.cache_images:
-            raise UserError(
-                f"`cache_folder` {self.cache_folder} is for the file of `cache_images`; give both, or neither."
-            )
 
 
 @dataclass
