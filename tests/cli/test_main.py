@@ -164,13 +164,18 @@ ALL = "--pairs {pairs} --split all"
         "annotate qc",
     ],
 )
-def test_two_runs_do_not_write_into_one_folder(words, pairs_folder, clip_folder, illustrated_folder, tmp_path, capsys):
+def test_two_runs_do_not_write_into_one_folder(
+    words, pairs_folder, clip_folder, illustrated_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     folder, run = tmp_path / "out", illustrated_folder
     given = [*words.format(pairs=pairs_folder, clip=clip_folder, run=run).split(), "--output", str(folder)]
     if "annotate" in words:  # writes into the folder of records
         run = shutil.copytree(illustrated_folder, tmp_path / "run")
         (run / "versions.json").write_text('{"command": "synthesize"}')
         folder, given = run / "people" / "qc", [*words.split(), str(run), "--dry-run"]
+    if words == "run toy":  # writes where its recipes do
+        folder, given = Path("runs/toy"), words.split()
     with one_writer(folder):
         assert cli.main(given) == 2
     assert f"{folder} is in use by another run" in capsys.readouterr().err
@@ -261,7 +266,7 @@ def test_faults_of_the_toy_world_are_no_option_of_a_synthesis(capsys):
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "repair_hf", "mien"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    line = "repair-hf: error: `mien` is not a command. Did you mean `mine`? Known: "
+    line = "repair-hf: error: `mien` is not a command. Did you mean `mine` for `mien`? Known: "
     assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
 
 

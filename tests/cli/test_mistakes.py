@@ -45,7 +45,7 @@ STUDY = "study --output $out"
         ("push model $clip --repo me/x --results $empty", "holds no finished evaluation"),
         ("push model $clip --repo me/x", "HF_HUB_OFFLINE is set, so nothing can be pushed"),
         ("push recipes $empty --repo me/x", "`recipes` is not a word for `repair-hf push`"),
-        (f"{STUDY} --methods negclop", "Did you mean `negclip`?"),
+        (f"{STUDY} --methods negclop", "Did you mean `negclip`"),
         (
             f"{STUDY} --methods other-backbone --pairs x --model me/clip",
             "`other-backbone` needs `editor` and `llm` and `other_model`",

@@ -10,7 +10,6 @@ ended by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of the output has left.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import logging
 import os
@@ -170,13 +169,11 @@ def _run(words: list[str]) -> None:
 
 
 def _known(word: str, words: Iterable[str], what: str) -> str:
-    from repair_hf.runtime.options import UserError
+    from repair_hf.runtime.options import UserError, did_you_mean
 
     if word in words:
         return word
-    near = difflib.get_close_matches(word, words, n=1)
-    meant = f"Did you mean `{near[0]}`? " if near else ""
-    raise UserError(f"`{word}` is not a {what}. {meant}Known: {', '.join(words)}.")
+    raise UserError(f"`{word}` is not a {what}. {did_you_mean([word], words)}Known: {', '.join(words)}.")
 
 
 def _one_line(error: BaseException) -> str:

@@ -119,10 +119,20 @@ def fill(kinds: Iterable[type], values: Mapping[str, Any], function: str) -> lis
     named = [(kind, fields_of(kind)) for kind in kinds]
     known = [name for _, names in named for name in names]
     if unknown := [name for name in values if name not in known]:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise UserError(f"`{function}` has no option {unknown}. {meant}Known: {', '.join(sorted(known))}.")
+        listed = ", ".join(sorted(known))
+        raise UserError(f"`{function}` has no option {unknown}. {did_you_mean(unknown, known)}Known: {listed}.")
     return [kind(**{name: values[name] for name in names if name in values}) for kind, names in named]
+
+
+def did_you_mean(words: Iterable[str], known: Iterable[str]) -> str:
+    """Return a question with the names that are nearest to some words, or have them as initials; empty without any."""
+    names, hints = list(known), []
+    for word in words:
+        near = [name for name in names if "".join(part[:1] for part in name.split("_")) == word]
+        near += difflib.get_close_matches(word, names, n=3, cutoff=0.7)
+        if near:
+            hints.append(f"{' or '.join(f'`{name}`' for name in near)} for `{word}`")
+    return f"Did you mean {', '.join(hints)}? " if hints else ""
 
 
 def changed(options: Any) -> dict[str, Any]:
