@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.runtime.arrays import Parts, in_memory, on_disk
@@ -119,7 +118,7 @@ class Embedder(ABC):
         Args:
             pairs: The pairs.
             pixels: Their images, if they are decoded already.
-            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights, data and decoding;
+            cache_folder: Where vectors are stored memory-mapped, and reused for the same weights and data;
                 None stores nothing.
 
         Shape:
@@ -142,8 +141,7 @@ class Embedder(ABC):
         if cache_folder is None:
             return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
         data, folder = [self.digest, self.precision, pairs.fingerprint], Path(cache_folder)
-        drafted = [pixels.draft] if isinstance(pixels, PixelStore) and pixels.draft else []
-        files = folder / f"images-{digest(data + drafted)}.npy", folder / f"texts-{digest(data)}.npy"
+        files = [folder / f"{kind}-{digest(data)}.npy" for kind in ("images", "texts")]
         keep: dict[str, Any] = {"dtype": np.float32, "remedy": "free some space, or choose another --output"}
         return (
             on_disk(files[0], shapes[0], parts=of_images, what="The images' vectors", **keep),
