@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from repair_hf.mining import cutoffs, ranking
+from repair_hf.mining import screening
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
+from repair_hf.mining.scores import screen_error
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
@@ -31,16 +32,8 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
-    monkeypatch.setattr(ranking, "screen_dtype", lambda device: dtype)
+    monkeypatch.setattr(screening, "precision", lambda matrix, *_: (dtype, screen_error(matrix.rows, matrix.columns, dtype)))
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
-
-
-@pytest.mark.parametrize("margin", [-1.0, 0.0])
-@pytest.mark.parametrize("name", ["good", "classes", "doubles"])
-def test_bad_guesses_cost_time_but_no_false_positive(name, margin, monkeypatch):
-    """Cutoffs that are guessed too high leave queries with too few candidates: these are ranked directly."""
-    monkeypatch.setattr(cutoffs, "MARGIN", margin)
-    check(*COLLECTIONS[name](np.random.default_rng(2)), 30, 30, block=128)
 
 
 def test_bfloat16_alone_would_misorder():

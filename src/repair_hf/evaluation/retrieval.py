@@ -12,7 +12,7 @@ import numpy as np
 
 from repair_hf.evaluation.intervals import Draws
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.ranking_state import Ranking
+from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from repair_hf.mining.ranking_state import Ranking, RankingState
+from repair_hf.mining.queries import Ranking, RankingState
 from repair_hf.mining.scores import best_directly, best_keys, decode, exact_scores, keys_of, quietly, screen_error
 from repair_hf.pairs.truth import Truth, expanded
 

@@ -13,7 +13,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from repair_hf.mining.faiss_index import Index, rank_by_index
 from repair_hf.mining.options import check_sizes
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.ranking_state import Ranking
+from repair_hf.mining.queries import Ranking
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth, wordings
 from repair_hf.runtime.options import UserError
