@@ -8,7 +8,7 @@ import torch
 
 from repair_hf.mining import screening
 from repair_hf.mining.ranking import check_embeddings, rank_both_ways
-from repair_hf.mining.scores import screen_error
+from repair_hf.mining.scores import screen_errors
 from repair_hf.pairs.truth import Truth
 from repair_hf.runtime.options import UserError
 from tests.mining.embeddings import COLLECTIONS, identical, planted, quantised, random_unit
@@ -32,7 +32,9 @@ def test_few_items_equal_the_whole_matrix(make, n_images, n_texts, block, same_t
 @pytest.mark.parametrize(("k_image", "k_caption", "block"), [(0, 0, 128), (5, 1, 96), (40, 40, 128), (0, 7, 2048)])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dtype, monkeypatch):
-    monkeypatch.setattr(screening, "precision", lambda matrix, *_: (dtype, screen_error(matrix.rows, matrix.columns, dtype)))
+    monkeypatch.setattr(
+        screening, "precision", lambda matrix, *_: (dtype, screen_errors(matrix.rows, matrix.columns)[dtype])
+    )
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 

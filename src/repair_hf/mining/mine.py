@@ -16,12 +16,7 @@ from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
 from repair_hf.mining.faiss_index import Index
-from repair_hf.mining.false_positives import (
-    find_false_positives,
-    sample_queries,
-    summarize,
-    with_ids,
-)
+from repair_hf.mining.false_positives import draw_queries, find_false_positives, summarize, with_ids
 from repair_hf.mining.options import MiningOptions
 from repair_hf.mining.random_failures import at_random
 from repair_hf.mining.ranking import check_embeddings
@@ -188,18 +183,19 @@ def _search(
 ) -> tuple[Dataset, dict[str, Any]]:
     """Return the failures, and what the summary says of an index."""
     index = None if options.search == "exact" else Index(options.search, options.search_effort)
+    kept, queries = {"d_i2t": options.d_i2t, "d_t2i": options.d_t2i}, None
+    if options.max_queries is not None:
+        queries = draw_queries(positives, pairs.caption_image, options.max_queries, **kept, seed=options.seed)
     failures, recall = find_false_positives(
         *vectors,
         positives,
         k_mine=options.k_mine,
-        d_i2t=options.d_i2t,
-        d_t2i=options.d_t2i,
+        **kept,
+        queries=queries,
         index=index,
         device=encoder.device if encoder.device.type == "cuda" else "cpu",
         everyone=processes(),
     )
-    if options.max_queries is not None:
-        failures = sample_queries(failures, pairs.caption_image, options.max_queries, options.seed)
     if options.false_positives == "random":
         failures = at_random(failures, *vectors, positives, options.seed)
     return failures, {} if index is None else {"search": options.search, "recall": recall, "ranks": "lower bounds"}

@@ -89,7 +89,7 @@ def rank_some(
     everyone: Processes | None = None,
 ) -> Ranking:
     """Rank all candidates for some queries of one direction, (Q,) ascending rows; see `rank_both_ways`."""
-    vectors, candidates = _sides(direction, image_embeddings, text_embeddings)
+    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     found = Queries(len(queries), fps)
     known = positives_of(direction, positives, queries)
     matrix = Matrix(vectors[queries], np.ascontiguousarray(candidates, np.float32), _by_candidate(*known), block)
@@ -112,16 +112,16 @@ def rank_pairs(
 
     `is_answer` says whether the candidates count as positives: ties are ranked pessimistically.
     """
-    vectors, candidates = _sides(direction, image_embeddings, text_embeddings)
+    vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     scores, rank = np.empty(len(q), np.float32), np.empty(len(q), np.int64)
     for start in range(0, len(q), PAIRS_AT_ONCE):
         some = slice(start, start + PAIRS_AT_ONCE)
         rows, found, own = vectors[q[some]], Queries(len(q[some]), 0), candidate[some]
         place, positive = positives_of(direction, positives, q[some])
-        scores[some] = score = exact_scores(rows, np.arange(len(rows)), candidates, own)
+        scores[some] = score = exact_scores(candidates, own, rows, np.arange(len(rows)))
         found.target = keys_of(score, LOW32 if is_answer else own)
         _screen(Matrix(rows, candidates, _by_candidate(place, positive), BLOCK), found, None)
-        keys = keys_of(exact_scores(rows, place, candidates, positive), positive)
+        keys = keys_of(exact_scores(candidates, positive, rows, place), positive)
         is_ahead = keys > keys_of(score, own if is_answer else 0)[place]  # 0: a tie is behind
         rank[some] = 1 + found.ahead + np.bincount(place[is_ahead], minlength=len(rows))
     return scores, rank
@@ -177,7 +177,7 @@ def check_embeddings(image_embeddings: np.ndarray, text_embeddings: np.ndarray, 
         raise UserError(f"{len(bare)} of {len(images)} images have no caption, first image {bare[0]}; leave them out.")
 
 
-def _sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the vectors of the queries and of the candidates."""
     return (texts, images) if direction == "t2i" else (images, texts)
 
@@ -200,25 +200,27 @@ def _rank(
 ) -> None:
     """Find each query's best positive, what is ahead of it, its best non-positives, and the positives among these."""
 
-    def score(panel: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def score(panel: np.ndarray) -> np.ndarray:
         row, place = matrix.positives_of(panel)
-        return row, panel[place], exact_scores(matrix.rows, row, matrix.columns[panel], place)
+        return exact_scores(matrix.rows, row, matrix.columns[panel], place)
 
-    def count(panel: np.ndarray) -> None:
-        row, column, scores = score(panel)
+    def count(panel: np.ndarray, scores: np.ndarray) -> None:
+        row, place = matrix.positives_of(panel)
         rows.count_positives(row, scores)
         if columns is not None:
-            columns.count_positives(column, scores)
+            columns.count_positives(panel[place], scores)
 
     with _workers() as workers:
-        for row, column, scores in workers.map(score, matrix.panels):
-            rows.offer_positives(row, column, scores)
-            if columns is not None:
-                columns.offer_positives(column, row, scores)
+        scores = list(workers.map(score, matrix.panels))
+    for panel, found in zip(matrix.panels, scores, strict=True):
+        row, place = matrix.positives_of(panel)
+        rows.offer_positives(row, panel[place], found)
+        if columns is not None:
+            columns.offer_positives(panel[place], row, found)
     _screen(matrix, rows, columns, device, everyone)
     if rows.k or (columns is not None and columns.k):
         with _workers() as workers:
-            list(workers.map(count, matrix.panels))
+            list(workers.map(count, matrix.panels, scores))
 
 
 def _screen(

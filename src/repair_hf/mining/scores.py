@@ -30,6 +30,7 @@ AT_ONCE = 1024  # vectors converted to float64 together
 PANEL = 2048  # columns whose pairs are scored together
 CELLS = 1 << 22  # keys sorted together
 U32, U16 = 2.0**-24, 2.0**-8  # half a unit in the last place of 1: float32, bfloat16
+ROUNDING = 1.001  # more than the norms and eps itself lose, being computed in float32
 LOW32 = 0xFFFFFFFF
 NO_KEY = (~0x7F800000) << 32  # the key of a score of -inf: below every candidate
 
@@ -44,7 +45,7 @@ def quietly() -> Iterator[None]:
 
 
 def exact_scores(rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Score P pairs of a row and a column, (P,) float32. All scores of the package come from here.
+    """Score P distinct pairs of a row and a column, (P,) float32. All scores of the package come from here.
 
     Shape:
         rows: (N, D) float32, may be memory-mapped. columns: (M, D). row, column: (P,) the vectors of each pair.
@@ -73,26 +74,24 @@ def _products(ends: np.ndarray, column: np.ndarray, vectors: Tensor, panel: Tens
     return torch.sparse.sampled_addmm(pairs, vectors, panel.T, beta=0.0).values().numpy()
 
 
-def screen_error(rows: np.ndarray, columns: np.ndarray, dtype: torch.dtype) -> float:
-    """Return eps, the maximal difference of a score screened in `dtype`, float32 or bfloat16, from the exact one."""
+def screen_errors(rows: np.ndarray, columns: np.ndarray) -> dict[torch.dtype, float]:
+    """Return eps for a screen in float32 and in bfloat16: the maximal difference from the exact score."""
     size = rows.shape[1]
-    longest, lost = zip(*(_norms(vectors, dtype) for vectors in (rows, columns)), strict=True)
-    rounded = [norm + less for norm, less in zip(longest, lost, strict=True)]
+    (longest, lost), (longest_too, lost_too) = _norms(rows), _norms(columns)
     growth = (size + 4) * U32 / (1 - (size + 4) * U32)
-    eps = growth * rounded[0] * rounded[1] + size * 2.0**-126
-    if dtype == torch.bfloat16:
-        eps += lost[0] * longest[1] + rounded[0] * lost[1] + U16 * rounded[0] * rounded[1] * (1 + growth)
-    return 1.0001 * eps  # for the rounding of this computation
+    rounded = (longest + lost) * (longest_too + lost_too)
+    least = growth * rounded + size * 2.0**-126
+    more = lost * longest_too + (longest + lost) * lost_too + U16 * rounded * (1 + growth)
+    return {torch.float32: ROUNDING * least, torch.bfloat16: ROUNDING * (least + more)}
 
 
-def _norms(vectors: np.ndarray, dtype: torch.dtype) -> tuple[float, float]:
-    """Return the greatest norm, and the greatest norm of the rounding error in the screen's dtype."""
+def _norms(vectors: np.ndarray) -> tuple[float, float]:
+    """Return the greatest norm, and the greatest norm of what is lost in bfloat16."""
     longest = lost = 0.0
     for start in range(0, len(vectors), AT_ONCE):
-        some = torch.from_numpy(vectors[start : start + AT_ONCE].astype(np.float64))
+        some = torch.from_numpy(vectors[start : start + AT_ONCE])
         longest = max(longest, some.norm(dim=1).max().item())
-        if dtype != torch.float32:
-            lost = max(lost, (some - some.to(dtype)).norm(dim=1).max().item())
+        lost = max(lost, (some - some.bfloat16().float()).norm(dim=1).max().item())
     return longest, lost
 
 

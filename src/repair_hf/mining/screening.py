@@ -25,7 +25,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from repair_hf.mining.queries import Queries
-from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_error
+from repair_hf.mining.scores import decode, exact_scores, keys_of, kth_score, screen_errors
 
 RUN = 16  # neighbouring columns of a panel: a memory-mapped file is read in pieces of this size
 FEW = 0.02  # share of a block's pairs above the bounds, up to which they are counted one by one
@@ -66,28 +66,27 @@ def screen(
 ) -> None:
     """Count what is ahead of each target, and keep the best non-positives, of all rows and of the panels' columns."""
     dtype, eps = precision(matrix, rows, columns, device)
-    vectors = torch.from_numpy(matrix.rows).to(device, dtype)  # float32 on the CPU: the same memory
+    n_blocks = math.ceil(len(matrix.rows) / math.ceil(matrix.block / 2))
+    every, vectors = range(n_blocks), torch.from_numpy(matrix.rows)
+    blocks = [vectors[place::n_blocks].to(device, dtype) for place in every]  # float32 on the CPU: the same memory
 
     def work(panel: np.ndarray) -> None:
-        _Panel(matrix, vectors, panel, rows, columns, eps).rank()
+        _Panel(matrix, blocks, panel, rows, columns, eps).rank()
 
     shown = {"desc": "Ranking", "unit": " panels", "delay": 3, "disable": None if show else True}
     for _ in tqdm(workers.map(work, panels), total=len(panels), **shown):
         pass
 
 
-def precision(
-    matrix: Matrix, rows: Queries, columns: Queries, device: torch.device
-) -> tuple[torch.dtype, float]:
+def precision(matrix: Matrix, rows: Queries, columns: Queries, device: torch.device) -> tuple[torch.dtype, float]:
     """Choose float32 or bfloat16 by what a pair costs on this machine; return it with its error bound.
 
     bfloat16 leaves more pairs in doubt, which are scored exactly; how many, a small block shows. An accelerator's
     bfloat16 has no bound.
     """
-    found = [(torch.float32, screen_error(matrix.rows, matrix.columns, torch.float32))]
+    errors = screen_errors(matrix.rows, matrix.columns)
     if device.type != "cpu":
-        return found[0]
-    found.append((torch.bfloat16, screen_error(matrix.rows, matrix.columns, torch.bfloat16)))
+        return torch.float32, errors[torch.float32]
     row, column = (
         np.arange(0, len(vectors), -(-len(vectors) // some))
         for vectors, some in zip((matrix.rows, matrix.columns), TRIAL, strict=True)
@@ -99,7 +98,7 @@ def precision(
         doubts = sum((np.abs(scores - target) <= eps).mean() for target in targets)
         return product_seconds(dtype, matrix.rows.shape[1]) + doubts * EXACT_SECONDS
 
-    return min(found, key=lambda one: seconds(*one))
+    return min(errors.items(), key=lambda one: seconds(*one))
 
 
 @cache
@@ -138,20 +137,19 @@ class _Panel:
     """A panel of columns that is screened against all rows."""
 
     def __init__(
-        self, matrix: Matrix, vectors: Tensor, panel: np.ndarray, rows: Queries, columns: Queries, eps: float
+        self, matrix: Matrix, blocks: list[Tensor], panel: np.ndarray, rows: Queries, columns: Queries, eps: float
     ) -> None:
-        self.matrix, self.vectors, self.panel, self.columns = matrix, vectors, panel, matrix.columns[panel]
+        self.matrix, self.blocks, self.panel, self.columns = matrix, blocks, panel, matrix.columns[panel]
         self.queries = rows, columns
         with rows.lock:
             self.row = _Side(rows, eps)
         self.column = _Side(columns, eps, panel)
-        self.n_blocks = math.ceil(len(vectors) / math.ceil(matrix.block / 2))
 
     def rank(self) -> None:
         """Add what the panel holds to the queries of both sides."""
         pool: list[Pairs] = []
-        for block, scores in enumerate(self._blocks()):
-            rows = np.arange(block, len(self.vectors), self.n_blocks)
+        for block, scores in enumerate(self._screened()):
+            rows = np.arange(block, len(self.matrix.rows), len(self.blocks))
             if block == 0:
                 self.column.raise_to(_about_the_best(scores.T, self.column.k))
             if len(bare := np.flatnonzero(self.row.top[rows] <= LOWEST)):
@@ -168,24 +166,23 @@ class _Panel:
         with rows.lock:
             rows.ahead += self.row.ahead
 
-    def _blocks(self) -> Iterator[np.ndarray]:
+    def _screened(self) -> Iterator[np.ndarray]:
         """Yield the screened scores of each block of rows, (r, C), -inf where positive; all share one buffer."""
         row, column = self.matrix.positives_of(self.panel)
-        order = np.argsort(row % self.n_blocks, kind="stable")
+        n_blocks, order = len(self.blocks), np.argsort(row % len(self.blocks), kind="stable")
         row, column = row[order], column[order]
-        ends = np.searchsorted(row % self.n_blocks, np.arange(self.n_blocks + 1))
-        panel = torch.from_numpy(self.columns).to(self.vectors).T
-        buffer = torch.empty(math.ceil(len(self.vectors) / self.n_blocks) * len(self.panel))
-        for block in range(self.n_blocks):
-            some = self.vectors[block :: self.n_blocks]
-            scores = buffer[: len(some) * len(self.panel)].view(len(some), len(self.panel))
-            if scores.dtype == some.dtype and scores.device == some.device:
-                torch.mm(some, panel, out=scores)
-            else:
-                scores.copy_(torch.mm(some, panel))
-            known = slice(*ends[block : block + 2])
-            scores.numpy()[row[known] // self.n_blocks, column[known]] = -np.inf
-            yield scores.numpy()
+        ends = np.searchsorted(row % n_blocks, np.arange(n_blocks + 1))
+        panel = torch.from_numpy(self.columns).to(self.blocks[0]).T
+        size = len(self.blocks[0]), len(self.panel)
+        products = torch.empty(size).to(self.blocks[0])
+        buffer = products if products.dtype == torch.float32 and products.device.type == "cpu" else torch.empty(size)
+        for block, start, stop in zip(self.blocks, ends, ends[1:], strict=False):
+            torch.mm(block, panel, out=products[: len(block)])
+            if buffer is not products:
+                buffer.copy_(products)
+            scores = buffer[: len(block)].numpy()
+            scores[row[start:stop] // n_blocks, column[start:stop]] = -np.inf
+            yield scores
 
     def _candidates(self, scores: np.ndarray, rows: np.ndarray) -> Pairs:
         """Count the pairs of a block that are certainly ahead; return those that may matter, with places in `rows`."""
