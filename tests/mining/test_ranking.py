@@ -38,6 +38,21 @@ def test_many_panels_equal_the_whole_matrix(name, k_image, k_caption, block, dty
     check(*COLLECTIONS[name](np.random.default_rng(1)), k_image, k_caption, block=block)
 
 
+@pytest.mark.parametrize(
+    ("seconds_of_bfloat16", "name", "wanted"),
+    [(0.5, "good", torch.bfloat16), (1.8, "good", torch.float32), (0.5, "cone", torch.float32)],
+)
+def test_screens_in_what_is_faster_on_this_machine_and_these_vectors(seconds_of_bfloat16, name, wanted, monkeypatch):
+    """In a narrow cone bfloat16 leaves every pair in doubt, so it is slower however fast its products are."""
+    seconds = {torch.float32: 6e-9, torch.bfloat16: 6e-9 * seconds_of_bfloat16}
+    monkeypatch.setattr(screening, "product_seconds", lambda dtype, dim: seconds[dtype])
+    images, texts, own = COLLECTIONS[name](np.random.default_rng(1))
+    seen, choose = [], screening.precision
+    monkeypatch.setattr(screening, "precision", lambda *data: seen.append(choose(*data)) or seen[-1])
+    rank_both_ways(images, texts, Truth.annotated(own, len(images)))
+    assert [dtype for dtype, _ in seen] == [wanted]
+
+
 def test_bfloat16_alone_would_misorder():
     """So the tests above, which screen in bfloat16, show that exact scores are needed."""
     images, texts, _ = COLLECTIONS["cone"](np.random.default_rng(1))

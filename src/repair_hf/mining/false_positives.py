@@ -104,9 +104,16 @@ def find_false_positives(
     `gt_rank` is at most `k_mine` + 1.
 
     Args:
-        images, texts, positives, k_mine, d_i2t, d_t2i, device, everyone: As for `mine_false_positives`.
+        images: Unit vectors, (N, D) float32.
+        texts: Unit vectors, (M, D) float32.
+        positives: Which captions answer which images.
+        k_mine: Size of each query's pool of false positives.
+        d_i2t: False positives kept for each image.
+        d_t2i: False positives kept for each caption.
         queries: The queries of each direction, ascending rows; by default all.
         index: The index.
+        device: Where blocks of scores are screened.
+        everyone: The processes that share the work.
 
     Returns:
         The rows; and with an index the recall by direction: the share of the true false positives that were found,
@@ -128,7 +135,8 @@ def find_false_positives(
         else:
             ranking, recall[direction] = rank_by_index(*data, index, fps=k, pool=k_mine)
         parts.append(_rows(direction, ranking, own))
-    return concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES), recall
+    found = concatenate_datasets(parts) if parts else Dataset.from_dict(dict.fromkeys(FEATURES, []), FEATURES)
+    return found, dict(sorted(recall.items()))
 
 
 def annotated_positives(

@@ -11,7 +11,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.mining.failures import FILE, load_failures
@@ -123,8 +123,8 @@ class Mining:
         return load_failures(str(self.stage.folder)) if self._failures is None else self._failures
 
     def _mine(self, folder: Path | None) -> dict[str, Any]:
-        vectors = None if folder is None else folder / "embeddings"
-        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, vectors, self.report)
+        cache = None if folder is None else vectors_folder()
+        failures, summary = mine_pairs(self.encoder, self.pairs, self.options, cache, self.report)
         self._failures, unmatched = failures, summary.pop("unmatched", [])
         if not processes().is_main:
             return {}
@@ -151,8 +151,8 @@ def mine_pairs(
 
     Returns:
         The failures; and their summary: `directions` (see `summarize`), `positives_by_equal_text`,
-        `positives_by_image`, `images_alike`; with an index `search`, `recall` and `ranks`; with a report `reported`
-        and `unmatched`.
+        `positives_by_image`, `images_alike`; `vectors`, the files of stored vectors; with an index `search`, `recall`
+        and `ranks`; with a report `reported` and `unmatched`.
     """
     pixels = pixels_for(pairs.images, encoder.preprocessor, options)
     images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache_folder)
@@ -171,6 +171,7 @@ def mine_pairs(
         by_text = Truth.annotated(pairs.caption_image, len(images), wording=positives.wording).beyond_annotation
     summary = {"directions": summarize(failures), "positives_by_equal_text": by_text}
     summary |= {"positives_by_image": positives.beyond_annotation - by_text, "images_alike": alike}
+    summary["vectors"] = [str(some.filename) for some in (images, texts) if isinstance(some, np.memmap)]
     return with_ids(failures, pairs), summary | found
 
 
@@ -193,7 +194,7 @@ def _search(
         **kept,
         queries=queries,
         index=index,
-        device=encoder.device if encoder.device.type == "cuda" else "cpu",
+        device=encoder.device,
         everyone=processes(),
     )
     if options.false_positives == "random":

@@ -20,6 +20,7 @@ image (k: false positives wanted for it), and 60 MB for each thread.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ from repair_hf.runtime.processes import Processes
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 2048  # captions of a panel; half as many images of a block of scores, which is 8 MB
+PANEL = (256, 2048)  # least and most captions of a panel
+PANELS = 16  # of each process, if they are not too small
 PAIRS_AT_ONCE = 8192  # ranked together by `rank_pairs`
 CAPTIONS_AT_ONCE = 1 << 16  # whose positives are looked up together
 
@@ -48,7 +50,7 @@ def rank_both_ways(
     *,
     fps_of_image: int = 0,
     fps_of_caption: int = 0,
-    block: int = BLOCK,
+    block: int | None = None,
     device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> tuple[Ranking, Ranking]:
@@ -60,9 +62,10 @@ def rank_both_ways(
         positives: Which captions answer which images.
         fps_of_image: How many false positives to find for each image.
         fps_of_caption: How many false positives to find for each caption.
-        block: How many captions are screened against all images at once.
-        device: Where blocks are screened. An accelerator holds all images' vectors; selection, exact scores and the
-            result stay on the CPU.
+        block: How many captions are screened against all images at once; half as many images are a block of scores,
+            which takes 8 MB at most by default.
+        device: Where blocks are screened: a GPU of NVIDIA, which then holds all images' vectors, or the CPU.
+            Selection, exact scores and the result stay on the CPU.
         everyone: The processes that share the captions; each must call this with the same vectors, and gets the whole
             result.
 
@@ -71,8 +74,8 @@ def rank_both_ways(
     """
     images, texts = (np.ascontiguousarray(some, np.float32) for some in (image_embeddings, text_embeddings))
     i2t, t2i = Queries(len(images), fps_of_image), Queries(len(texts), fps_of_caption)
-    matrix = Matrix(images, texts, positives.images_of, block)
-    _rank(matrix, i2t, t2i, torch.device(device), everyone)
+    matrix = Matrix(images, texts, positives.images_of, block or _panel(len(texts), everyone))
+    _rank(matrix, i2t, t2i, device, everyone)
     return i2t.ranking(), t2i.ranking()
 
 
@@ -84,7 +87,7 @@ def rank_some(
     queries: np.ndarray,
     *,
     fps: int,
-    block: int = BLOCK,
+    block: int | None = None,
     device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> Ranking:
@@ -92,8 +95,9 @@ def rank_some(
     vectors, candidates = sides(direction, image_embeddings, text_embeddings)
     found = Queries(len(queries), fps)
     known = positives_of(direction, positives, queries)
+    block = block or _panel(len(candidates), everyone)
     matrix = Matrix(vectors[queries], np.ascontiguousarray(candidates, np.float32), _by_candidate(*known), block)
-    _rank(matrix, found, None, torch.device(device), everyone)
+    _rank(matrix, found, None, device, everyone)
     return found.ranking()
 
 
@@ -120,7 +124,7 @@ def rank_pairs(
         place, positive = positives_of(direction, positives, q[some])
         scores[some] = score = exact_scores(candidates, own, rows, np.arange(len(rows)))
         found.target = keys_of(score, LOW32 if is_answer else own)
-        _screen(Matrix(rows, candidates, _by_candidate(place, positive), BLOCK), found, None)
+        _screen(Matrix(rows, candidates, _by_candidate(place, positive), _panel(len(candidates))), found, None)
         keys = keys_of(exact_scores(candidates, positive, rows, place), positive)
         is_ahead = keys > keys_of(score, own if is_answer else 0)[place]  # 0: a tie is behind
         rank[some] = 1 + found.ahead + np.bincount(place[is_ahead], minlength=len(rows))
@@ -182,6 +186,12 @@ def sides(direction: str, images: np.ndarray, texts: np.ndarray) -> tuple[np.nda
     return (texts, images) if direction == "t2i" else (images, texts)
 
 
+def _panel(n_columns: int, everyone: Processes | None = None) -> int:
+    """Return how many columns a panel has, the same in all processes."""
+    least, most = PANEL
+    return min(most, max(least, math.ceil(n_columns / (PANELS * (everyone.count if everyone else 1)))))
+
+
 def _by_candidate(place: np.ndarray, candidate: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return a function from candidates, (C,), to positive pairs as places of queries and places in the candidates."""
     order = np.argsort(candidate, kind="stable")
@@ -196,7 +206,7 @@ def _by_candidate(place: np.ndarray, candidate: np.ndarray) -> Callable[[np.ndar
 
 @quietly()
 def _rank(
-    matrix: Matrix, rows: Queries, columns: Queries | None, device: torch.device, everyone: Processes | None
+    matrix: Matrix, rows: Queries, columns: Queries | None, device: torch.device | str, everyone: Processes | None
 ) -> None:
     """Find each query's best positive, what is ahead of it, its best non-positives, and the positives among these."""
 
@@ -227,7 +237,7 @@ def _screen(
     matrix: Matrix,
     rows: Queries,
     columns: Queries | None,
-    device: torch.device = torch.device("cpu"),
+    device: torch.device | str = "cpu",
     everyone: Processes | None = None,
 ) -> None:
     """Screen this process's panels, and merge what the processes found. Without columns, only rows are ranked."""
@@ -235,7 +245,8 @@ def _screen(
     columns = Queries(len(matrix.columns), 0) if columns is None else columns
     own = panels if everyone is None else panels[everyone.index :: everyone.count]
     with _workers() as workers, _full_float32():
-        screen(matrix, own, rows, columns, workers, device, show=is_main)
+        where = torch.device(device if torch.device(device).type == "cuda" else "cpu")  # of known error
+        screen(matrix, own, rows, columns, workers, where, show=is_main)
     if everyone is None or everyone.count == 1:
         return
     which = np.concatenate([*own, np.zeros(0, np.int64)])
