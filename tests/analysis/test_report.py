@@ -149,7 +149,7 @@ def report(judged) -> Path:
 def test_the_report_is_one_page_with_its_files(report):
     page = (report / "report.html").read_text()
     assert "http://" not in page and "https://" not in page and "<script" not in page
-    for name in "funnel dropped agreement_qc agreement_edits costs errors training_pairs".split():
+    for name in "funnel dropped agreement_qc agreement_edits costs errors".split():
         assert f'id="{name}"' in page and len(pd.read_csv(report / f"{name}.csv")) > 0
 
 

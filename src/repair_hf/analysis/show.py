@@ -11,8 +11,8 @@ from repair_hf.analysis.options import ShowOptions
 from repair_hf.analysis.pages import gallery
 from repair_hf.analysis.pictures import contact_sheet
 from repair_hf.analysis.record_sample import RecordSample, sample_records
-from repair_hf.analysis.report import cells
 from repair_hf.analysis.run_data import PairsPlace, moved_pairs
+from repair_hf.analysis.tables import Rows
 from repair_hf.evaluation.near_misses import load_changed
 from repair_hf.records.dataset import load_dropped, load_records
 from repair_hf.runtime.options import UserError, fill
@@ -41,7 +41,7 @@ def show(
     """
     (wanted,) = fill([ShowOptions], options | {"output": str(output)}, "show")
     path, place = Path(output), str(records)
-    asked: list[list[str]] = []
+    asked: Rows | None = None
     if is_mined(place):
         sample, asked = _of_mine(place, wanted, pairs)
     else:
@@ -71,11 +71,11 @@ def _of_records(place: str, options: ShowOptions, pairs: PairsPlace) -> RecordSa
     )
 
 
-def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, list[list[str]]]:
+def _of_mine(place: str, options: ShowOptions, pairs: PairsPlace) -> tuple[RecordSample, Rows]:
     for name in ("error_type", "dropped", "change"):
         if (given := getattr(options, name)) is not None:
             raise UserError(f"`{name}` {given} is for records, and {place} holds mined failures. Leave it out.")
     if not options.output.lower().endswith(".html"):
         raise UserError(f"Mined failures are shown as a page, got `output` {options.output}. Give an .html file.")
     mined = load_mined(place, moved_pairs(place, pairs))
-    return sample_failures(mined, n=options.n, direction=options.only, seed=options.seed), cells(questions(mined))
+    return sample_failures(mined, n=options.n, direction=options.only, seed=options.seed), questions(mined).rows

@@ -44,10 +44,10 @@ OPTIONS = (AnalyzeOptions, LabelOptions, SourceOptions)
 
 def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> None:
     """Label image instructions if `--llm` is given, then write the report."""
-    from repair_hf.analysis.analyze import PAGE, analyze, label, report_folder
+    from repair_hf.analysis.analyze import analyze, label, report_folder
     from repair_hf.analysis.mined import is_mined
     from repair_hf.analysis.people.findings import people_findings
-    from repair_hf.analysis.report import cells
+    from repair_hf.analysis.report import PAGE
     from repair_hf.analysis.run_data import gather, synthesis_folders
 
     if options.calls:
@@ -67,8 +67,7 @@ def run(options: AnalyzeOptions, llm: LabelOptions, source: SourceOptions) -> No
     for finding in (findings[0], *([] if of_mine else people_findings(folders))):
         print(f"\n{finding.title}")
         if finding.table is not None:
-            heads, *rows = cells(finding)
-            print_table(heads, rows, labels=2 if of_mine else 1)
+            print_table(*finding.rows, labels=2 if of_mine else 1)
         print(finding.note)
     print(f"analyze   {options.run}   -> {report_folder(options.run, options.output) / PAGE}")
     if of_mine:

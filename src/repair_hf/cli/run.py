@@ -118,9 +118,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
             break
     table = {"recipe": options.recipe, "split": rounds.split, "min_gain": options.min_gain, "stopped": why}
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
-    heads, rows = round_rows(done)
     print()
-    print_table([head.replace(" ", "\n", 1) for head in heads], rows)
+    print_table(*round_rows(done))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test":
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")
