@@ -85,9 +85,10 @@ def names(tmp_path_factory) -> Iterator[dict]:
         mined = have["mine"]("world/base", pairs, max_queries=8)
         repaired = {"llm": "world/oracle", "editor": "world"}
         records = have["synthesize"](mined, pairs, "world/base", **repaired, output="runs/demo/records")
-        for place in ("runs/records", "runs/near-misses/records"):
-            Path(place).parent.mkdir(exist_ok=True)
-            Path(place).symlink_to(Path("runs/demo/records").resolve())
+        Path("runs/records").symlink_to(Path("runs/demo/records").resolve())
+        test = have["load_pairs"]("runs/world", split="test")
+        missed = have["mine"]("world/base", test, max_queries=8)
+        have["synthesize"](missed, test, "world/base", **repaired, output="runs/near-misses")
         train = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}
         have["train"]("world/base", pairs, records, have["RepairConfig"]("runs/train", **train))
         ledger = stack.enter_context(Ledger(Path("runs", FILE), run="synthesize", ceilings=Ceilings(None, None)))

@@ -179,7 +179,6 @@ def test_every_message_of_troubleshooting_is_one_of_the_program():
 PHRASES = {
     "lets nobody in": "No API key for …: set … (any value for your own server).",
     "for each second that": "about … per second of latency, …",
-    "with 2 slots": "… have pairs from records beside them",
     "under no benchmark's name": "(not a standard benchmark)",
     "is …, digest …": "…: weights …",
     "less base": "change from …",

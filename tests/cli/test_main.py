@@ -116,6 +116,7 @@ def test_a_signal_ends_like_ctrl_c(command, request, capsys, name, code, word, h
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
         try:
             await asyncio.sleep(60)
+            closed.append("late")
         finally:
             closed.append(await asyncio.sleep(0, "in order"))  # the loop still runs
 
@@ -125,6 +126,7 @@ def test_a_signal_ends_like_ctrl_c(command, request, capsys, name, code, word, h
         try:
             os.kill(os.getpid(), number)
             time.sleep(60)
+            closed.append("late")
         except KeyboardInterrupt as error:
             closed.append("in order")
             if how == "wrapped":

@@ -67,7 +67,7 @@ TABLE = [
     *rows("clip", READ_MODEL, BROKEN_MODELS, 2),
     *rows("clip", MADE_BEFORE, {"another model": (ANOTHER_MODEL, "model_digest (")}, 2),
     *rows("clip", MINED_BEFORE, {"another model": (ANOTHER_MODEL, "were made with")}, 2),
-    *rows("records", {"push": READ_RECORDS["push"]}, own_files.SUMMARIES, 2),
+    *rows("records", {"push": READ_RECORDS["push"]}, own_files.SUMMARIES | own_files.COSTS, 2),
     *rows("trained", {"train": RESUME}, own_files.checkpoints("incomplete or damaged"), 0),
     *rows("trained", {"train from": FROM}, own_files.checkpoints("not a whole checkpoint"), 2),
     *rows("trained", PUSH_MODEL, BROKEN_TRAINED | own_files.SUMMARIES, 2),

@@ -60,7 +60,7 @@ def load_near_misses(records: Place | Sequence[Place], pairs: Pairs | None = Non
         UserError: If there are no records, or an image is missing.
 
     Example:
-        >>> sets = load_near_misses("runs/near-misses/records")
+        >>> sets = load_near_misses("runs/near-misses")
         >>> [(cases.benchmark, len(cases)) for cases in sets]
         [('near_misses_i2t', 2460), ('near_misses_t2i', 3158)]
     """
