@@ -86,8 +86,8 @@ def _print_calls(run: str) -> None:
 
 def _print_estimate(data: Any, llm: LabelOptions) -> None:
     from repair_hf.analysis.analyze import instructions
-    from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.error_labels import ask_about
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.cost import price_per_token
     from repair_hf.synthesis.models import find_llm
 
@@ -97,16 +97,18 @@ def _print_estimate(data: Any, llm: LabelOptions) -> None:
         letters = sum(len(str(message["content"])) for row in wanted for message in ask_about(row))
         cost = None if prices is None else letters / 4 * prices[0] + len(wanted) * ANSWER_TOKENS * prices[1]
         tokens = f"about {letters / 4000:,.1f} K tokens in"
-        print(f"label   {len(wanted):,} calls, {tokens}, about {dollars(cost)}   {folder}")
+        print(f"label   {len(wanted):,} calls, {tokens}, about {format_dollars(cost)}   {folder}")
 
 
 def _print_labels(done: Any) -> None:
-    from repair_hf.analysis.costs import dollars
     from repair_hf.analysis.run_data import LABELS
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.cost import known_dollars
 
     for folder, (count, wanted, use) in done.items():
-        new, replayed, paid = (use.calls, use.replayed, dollars(known_dollars([use]))) if use else (0, 0, "$0.00")
+        new, replayed, paid = (
+            (use.calls, use.replayed, format_dollars(known_dollars([use]))) if use else (0, 0, "$0.00")
+        )
         print(
             f"label   {count:,} of {wanted:,} image instructions; {new:,} answers are new, {replayed:,} were there, "
             f"{paid}   -> {folder / LABELS}"

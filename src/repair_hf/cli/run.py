@@ -84,6 +84,7 @@ def run(options: RunOptions) -> None:
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.analysis.rounds import mean_gain, round_rows
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
@@ -100,8 +101,9 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
         except BudgetSpent as error:
             dollars, calls = paid_by(records_of_rounds(folder))
             raise RunStopped(
-                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
-                "paid in all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there and rerun."
+                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and "
+                f"{format_dollars(dollars)} are paid in all rounds together. Every answer is kept. Raise `max_usd` or "
+                "`max_calls` there and rerun."
             ) from error
         except NothingRepaired:
             if number == 1:
