@@ -94,6 +94,7 @@ def synthesize(
     editor: str,
     output: str | Path,
     processor: ProcessorMixin | None = None,
+    embed_source_images: bool = True,
     **options: Any,
 ) -> Dataset:
     """Audit failures and edit their false positives into records, in a folder; the same call resumes.
@@ -106,6 +107,7 @@ def synthesize(
         editor: Id of the image editor, such as `black-forest-labs/FLUX.2-klein-4B`.
         output: Folder for records, ledger and candidate images, as `repair-hf synthesize` writes it.
         processor: The model's processor.
+        embed_source_images: Store the images of query, ground truth and false positive in the records.
         options: Other options of `repair-hf synthesize`, such as `max_usd=5` or `candidates=1`.
 
     Returns:
@@ -129,7 +131,7 @@ def synthesize(
         failures = load_failures(failures)
     RecordBuilder(pairs, SourceImages(pairs.images)).check(failures)
     work = Work(pairs, failures, encoder, of_llm, of_editor, repair)
-    summary = repair_into(work.stage(output, made_by), work)
+    summary = repair_into(work.stage(output, made_by), work, embed_source_images=embed_source_images)
     if processes().is_main:
         require_records(Path(output), summary, of_llm.answer_attempts)
     processes().gather(None)
