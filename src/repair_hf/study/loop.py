@@ -1,6 +1,6 @@
 """Run a study: take the cells that are missing, one after the other, until none is.
 
-The way of the data: `options` and `setting` say what is compared; `plan` which cells that takes; `made` makes what a
+The way of the data: `options` and `setting` say what is compared; `plan` which cells that takes; `products` makes what a
 method trains on, by `methods/`; `cells` trains and evaluates one method with one seed; `results` keeps the row;
 `tables` turns the rows into tables. Several processes share a study: each skips cells and data that another works on.
 """
@@ -16,7 +16,7 @@ import filelock
 from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import forget, options_digest, run_cell
-from repair_hf.study.made import Products
+from repair_hf.study.products import Products
 from repair_hf.study.plan import Plan
 from repair_hf.study.results import BASE, Cell, Results, Row
 from repair_hf.study.setting import Setting

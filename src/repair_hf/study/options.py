@@ -90,9 +90,9 @@ class StudyOptions(Bounded):
     )
     learning_rates: list[float] = opt([], "Peak learning rates. Default: the paper's, or by --size.", above=0)
     epochs: list[float] = opt([], "Numbers of passes over the training captions.", above=0, main=True)
-    fills: list[Literal["edits", "paper"]] = opt([], "Fills of `train` for RePair, each a row. Default: the method's.")
-    losses: list[Literal["batch", "grid", "both"]] = opt(
-        [], "Losses of `train` for what methods add, each a row. Default: the method's."
+    fills: list[str] = opt([], "Fills of `train` for RePair, each a row: edits, paper. Default: the method's.")
+    losses: list[str] = opt(
+        [], "Losses of `train` for what methods add, each a row: batch, grid, both. Default: the method's."
     )
     grid_weights: list[float] = opt([], "Weights of the grid loss (lambda).", least=0)
     budgets: list[str] = opt(
@@ -120,6 +120,9 @@ class StudyOptions(Bounded):
         super().__post_init__()
         if self.datasets is not None and not self.datasets:
             raise UserError("`datasets` is empty; name datasets and their options, or leave it out.")
+        for name, known in (("fills", ("edits", "paper")), ("losses", ("batch", "grid", "both"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise UserError(f"`{name}` takes {', '.join(known)}, got {min(unknown)!r}.")
         for budget in self.budgets:
             parse_budget(budget)
 
