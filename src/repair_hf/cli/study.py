@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from repair_hf.cli.subcommands import print_table
@@ -61,9 +62,7 @@ def _part_of_limits(llm: StudyLLMOptions, processes: int) -> StudyLLMOptions:
     return replace(llm, **{name: max(most // processes, 1) for name, most in limits.items() if most is not None})
 
 
-def _study(
-    options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions
-) -> None:
+def _study(options: StudyOptions, pairs: StudyPairsOptions, llm: StudyLLMOptions, editor: StudyEditorOptions) -> None:
     from repair_hf.study.loop import Study
     from repair_hf.study.setting import settle
 
@@ -73,7 +72,7 @@ def _study(
     if options.dry_run:
         _check(setting, wanted)
         return _print_price(setting, wanted)
-    study = Study(setting, wanted, tell=print)
+    study = Study(setting, wanted, tell=partial(print, flush=True))
     if not options.table:
         _check(setting, wanted)
         study.run()

@@ -23,9 +23,9 @@ from repair_hf.evaluation.near_misses import NAME
 from repair_hf.evaluation.retrieval import DIRECTIONS, rank_queries
 from repair_hf.runtime.own_files import read_json
 from repair_hf.runtime.run_folder import digest, versions, write_json
-from repair_hf.study.products import Product, Products, has_edit, share_of
 from repair_hf.study.methods.method import Baseline, Method
 from repair_hf.study.methods.samples import Samples, places_of_share
+from repair_hf.study.products import Product, Products, has_edit, share_of
 from repair_hf.study.results import MEASURES, Cell, row_of
 from repair_hf.study.setting import Setting, StudyData
 from repair_hf.training.config import RepairConfig

@@ -1,7 +1,7 @@
 """Run a study: take the cells that are missing, one after the other, until none is.
 
-The way of the data: `options` and `setting` say what is compared; `plan` which cells that takes; `products` makes what a
-method trains on, by `methods/`; `cells` trains and evaluates one method with one seed; `results` keeps the row;
+The way of the data: `options` and `setting` say what is compared; `plan` which cells that takes; `products` makes what
+a method trains on, by `methods/`; `cells` trains and evaluates one method with one seed; `results` keeps the row;
 `tables` turns the rows into tables. Several processes share a study: each skips cells and data that another works on.
 """
 
@@ -16,8 +16,8 @@ import filelock
 from repair_hf.llm.batches import BatchesOpen
 from repair_hf.records.dataset import NoRecords
 from repair_hf.study.cells import forget, options_digest, run_cell
-from repair_hf.study.products import Products
 from repair_hf.study.plan import Plan
+from repair_hf.study.products import Products
 from repair_hf.study.results import BASE, Cell, Results, Row
 from repair_hf.study.setting import Setting
 
@@ -42,7 +42,7 @@ class Study:
         self._with_provider: dict[tuple[str, str], BatchesOpen] = {}  # methods that wait for a batch, in this run
 
     def find(self, cell: Cell) -> Row | None:
-        """Return a finished cell, checked against the options of this study and, unless for a table, against its data."""
+        """Return a finished cell, checked against this study's options and, unless for a table, against its data."""
         method = None if cell.method == BASE else self.setting.methods[cell.method]
         data, key = self.setting.datasets[cell.data], (cell.data, cell.method, cell.split)
         if key not in self._digests:
@@ -74,7 +74,7 @@ class Study:
         self._forget_tried()
 
     def _submit(self) -> None:
-        """Make the data of all methods before the first training, so that all batches are with the provider at once."""
+        """Make the data of all methods before the first training: all batches are with the provider at once."""
         for data in self.setting.datasets.values():
             for name in self.plan.wanted:
                 method = self.setting.methods[name]

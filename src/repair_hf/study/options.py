@@ -230,7 +230,9 @@ def parse_budget(budget: str) -> tuple[str, float, float, float]:
         return "all", 1.0, 0.0, 0.0
     match = re.fullmatch(r"(samples|calls)=([\d.]+)|(usd)=([\d.]+)@([\d.]+)\+([\d.]+)", budget)
     if match is None:
-        raise UserError(f"`budgets` has {budget!r}; give all, samples=N, calls=N, or usd=N@A+B, such as usd=5@0.0005+0.")
+        raise UserError(
+            f"`budgets` has {budget!r}; give all, samples=N, calls=N, or usd=N@A+B, such as usd=5@0.0005+0."
+        )
     if match[1]:
         return match[1], float(match[2]), 0.0, 0.0
     return "usd", float(match[4]), float(match[5]), float(match[6])
@@ -270,4 +272,3 @@ def _check_named(option: str, name: str, own: Any, example: str) -> None:
 
 def _provider(id: str) -> str:
     return id.removeprefix("litellm:").partition("/")[0]
-

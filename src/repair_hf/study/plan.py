@@ -1,14 +1,14 @@
 """Which cells a study needs, given those that are finished: its arms, what they are compared with, and the tuning.
 
-An arm is a row of the tables: a method with settings, on a dataset. Each is compared with plain training (`vanilla`) of
-the same seed twice: at equal steps, and at equal compute, that is, with the number of steps that encodes as many images
-or captions, whichever is more. That number is rounded up, so that arms share plain runs.
+An arm is a row of the tables: a method with settings, on a dataset. Each is compared with plain training (`vanilla`)
+of the same seed twice: at equal steps, and at equal compute, that is, with the number of steps that encodes as many
+images or captions, whichever is more. That number is rounded up, so that arms share plain runs.
 
 With `tune`, each method and loss tries each learning rate with each number of epochs and the first grid weight, then
 the other weights, with two seeds on the validation split. The highest score wins, of equals the first one tried: the
-mean of R@1 in both directions and, if there are near misses, of the accuracies on them. Ablations use the settings of
-`repair` or `repair-paper`. Plain training of each length is tuned, too: a learning rate that was chosen for fewer steps
-would handicap longer training.
+mean of R@1 in both directions and, if there are near misses, of the accuracies on them. Ablations use the settings
+of `repair` or `repair-paper`. Plain training of each length is tuned, too: a learning rate that was chosen for fewer
+steps would handicap longer training.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ class Plan:
             for name in self.wanted:
                 method = self.setting.methods[name]
                 if (data.name, name) not in self.left_out and not self.setting.lacks(method, data):
-                    found += [arm for settings in self._all_settings(data, method) if (arm := self._arm(data, method, settings))]
+                    found += [
+                        arm
+                        for settings in self._all_settings(data, method)
+                        if (arm := self._arm(data, method, settings))
+                    ]
         return found
 
     def base(self, data: StudyData) -> Row | None:
@@ -135,7 +139,9 @@ class Plan:
             return [found] if found else []
         names = {"learning_rate": "learning_rates", "epochs": "epochs", "grid_weight": "grid_weights"}
         values = [
-            getattr(self.options, option) if getattr(self.options, option) and getattr(start, name) else [getattr(start, name)]
+            getattr(self.options, option)
+            if getattr(self.options, option) and getattr(start, name)
+            else [getattr(start, name)]
             for name, option in names.items()
         ]
         return [replace(start, **dict(zip(names, each, strict=True))) for each in itertools.product(*values)]

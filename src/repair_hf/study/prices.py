@@ -17,6 +17,7 @@ from repair_hf.llm.cost import Estimate, StageCost, price_per_image, price_per_t
 from repair_hf.llm.ledger_file import paid_by
 from repair_hf.llm.tokens import count_tokens, text_tokens
 from repair_hf.pairs.dataset import load_pairs
+from repair_hf.runtime.options import UserError
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.options import Models
 from repair_hf.study.plan import Plan
@@ -147,7 +148,9 @@ def price_notes(setting: Setting, wanted: Sequence[str], items: Sequence[Item]) 
     """Describe the whole price, what is paid already, and the time of the trainings, from a measured step."""
     folders = [path for data in setting.datasets.values() for path in data.folder.glob("*") if path.is_dir()]
     spent, answers = paid_by(folders)
-    lines = [f"{setting.output} holds {answers:,} answers, for {dollars(spent)}; they are not paid again."] * bool(answers)
+    lines = [f"{setting.output} holds {answers:,} answers, for {dollars(spent)}; they are not paid again."] * bool(
+        answers
+    )
     return [*lines, *_training_time(setting, wanted), whole_price(items)]
 
 
@@ -165,12 +168,16 @@ def _training_time(setting: Setting, wanted: Sequence[str]) -> list[str]:
         if data.world is not None or not cells:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            config = RepairConfig(output_dir=folder, **setting.training(data))
-            trainer = RepairTrainer(data.retriever(), config, data.pairs)
-            steps = sum(math.ceil(cell.settings.epochs * trainer.sampler.batches) for cell in cells)
-            seconds = measure_step(trainer)["seconds"]
+            try:
+                config = RepairConfig(output_dir=folder, **setting.training(data))
+                trainer = RepairTrainer(data.retriever(), config, data.pairs)
+                steps = sum(math.ceil(cell.settings.epochs * trainer.sampler.batches) for cell in cells)
+                seconds = measure_step(trainer)["seconds"]
+            except UserError as error:  # such as mixed precision without a GPU
+                lines.append(f"{data.name}: {len(cells):,} trainings or more; no step could be measured here: {error}")
+                continue
         lines.append(
-            f"{data.name}: {len(cells):,} trainings of {steps:,} steps in all, or more. A step of plain training takes "
-            f"{seconds:.2f} s here (measured), so at least {span(seconds * steps / 60)}; edits make steps longer."
+            f"{data.name}: {len(cells):,} trainings of {steps:,} steps in all, or more. A step of plain training "
+            f"takes {seconds:.2f} s here (measured): at least {span(seconds * steps / 60)}; edits make steps longer."
         )
     return lines

@@ -1,7 +1,8 @@
 """Make what methods train on beside the pairs: samples of the baselines, and records of RePair and its variants.
 
-Each is made once for all methods and seeds, in a folder of its own below the dataset's; finished ones are reused. All
-pay from the study's one ledger and keep their images in its one folder of candidates, so what several ask is paid once.
+Each is made once for all methods and seeds, in a folder of its own below the dataset's; finished ones are reused.
+All pay from the study's one ledger and keep their images in its one folder of candidates: what several ask is paid
+once.
 """
 
 from __future__ import annotations
@@ -184,7 +185,12 @@ class Products:
             most = min(NEAR_MISSES, data.options.max_queries or NEAR_MISSES)
             mined = mine(model, pairs, output=folder / "failures", max_queries=most, d_i2t=1, cache_images=True)
             failures = mined.select(np.flatnonzero(np.array(mined["gt_rank"]) > 1))
-            exact: dict[str, Any] = {"llm": ORACLE, "editor": "world", "candidates": 1, "ledger": self.setting.options.output}
+            exact: dict[str, Any] = {
+                "llm": ORACLE,
+                "editor": "world",
+                "candidates": 1,
+                "ledger": self.setting.options.output,
+            }
             records = synthesize(failures, pairs, model, output=folder / "records", embed_source_images=False, **exact)
         return load_near_misses(records, pairs)
 
@@ -243,4 +249,3 @@ def share_of(budget: str, products: Sequence[Product]) -> float:
     calls, images = sum(each.llm_calls or 0 for each in products), sum(each.images or 0 for each in products)
     whole = {"samples": samples, "calls": calls + images, "usd": calls * per_call + images * per_image}[kind]
     return min(1.0, amount / whole) if whole else 1.0
-

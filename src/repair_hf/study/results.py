@@ -3,10 +3,10 @@
 | columns | |
 |---|---|
 | `data`, `method`, `split`, `seed`, `learning_rate`, `epochs`, `fill`, `loss`, `grid_weight`, `budget` | the cell |
-| `options`, `content`, `commit` | digests of the options and of the data that decide the result; the code |
+| `options`, `content`, `commit` | digests of the options and the data that decide the result; the code |
 | `i2t_ranks`, `t2i_ranks` | the rank of each query's best answer, in the order of the pairs |
 | `near_i2t`, `near_t2i` | each near miss: 1 if the truth is nearer, plus 2 if the edit is nearer |
-| `samples`, `llm_calls`, `images`, `dollars` | all data of the method, rejects included; `share` of them is trained on |
+| `samples`, `llm_calls`, `images`, `dollars` | all data of the method, with rejects; `share` of them is trained on |
 | `samples_encoded`, `steps`, `items`, `seconds` | the training; `items` are images and captions that it encoded |
 | `caption_image`, `near_i2t_image`, `near_t2i_image` | of the base alone: the image of each query, for intervals |
 """
@@ -82,7 +82,10 @@ SCHEMA = pa.schema(
         **{name: pa.string() for name in ("options", "content", "commit")},
         **_LISTS,
         **{name: pa.int64() for name in ("samples", "llm_calls", "images", "samples_encoded", "steps")},
-        **{name: pa.float64() for name in ("dollars", "share", "items", "images_per_step", "texts_per_step", "seconds")},
+        **{
+            name: pa.float64()
+            for name in ("dollars", "share", "items", "images_per_step", "texts_per_step", "seconds")
+        },
     }
 )
 

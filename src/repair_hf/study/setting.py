@@ -53,7 +53,8 @@ class StudyData:
     def build(self) -> None:
         """Draw the toy world, unless it is there."""
         if self.world is not None:
-            build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
+            with lock(self.folder.parent, f"{self.name}--world"):
+                build_world(self.pairs_options.pairs, splits=dict(self.world), domain=DOMAIN)
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -112,9 +113,7 @@ class Setting:
 
     def lock(self, name: str, *, waits: bool = True) -> filelock.FileLock:
         """Return the lock of a part of the study, for the processes that share it."""
-        folder = self.output / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        return filelock.FileLock(folder / f"{name}.lock", timeout=-1 if waits else 0)
+        return lock(self.output, name, waits=waits)
 
     def training(self, data: StudyData) -> dict[str, Any]:
         """Return the options of `RepairConfig` that all methods share."""
@@ -165,6 +164,12 @@ class Setting:
         found |= {"llm": _own(models.llm), "prompts": prompts_of(models.llm).digest()} if "llm" in used else {}
         found |= {"editor": _own(models.editor)} if "editor" in used else {}
         return found | ({"spacy_model": self.spacy_model} if "spacy_model" in used else {})
+
+
+def lock(output: Path, name: str, *, waits: bool = True) -> filelock.FileLock:
+    folder = output / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(folder / f"{name}.lock", timeout=-1 if waits else 0)
 
 
 def settle(

@@ -1,9 +1,9 @@
 """The tables of a study, from the rows of its results.
 
 R@K and near misses in percent, MRR as a fraction: mean ± standard deviation over seeds. A difference is the mean over
-seeds of the method minus plain training of the same seed, query by query. Its 95% interval covers other images: queries
-of one image count together (cluster-robust standard error). With several seeds it covers other seeds, too: by a
-t-distribution, whose half width is added in quadrature. With one seed it covers images alone, and the note says so.
+seeds of the method minus plain training of the same seed, query by query. Its 95% interval covers other images:
+queries of one image count together (cluster-robust standard error). With several seeds it covers other seeds, too: by
+a t-distribution, whose half width is added in quadrature. With one seed it covers images alone, and the note says so.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class Difference:
 def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Difference]:
     """Compare rows with others of the same seeds, or with one row, by metric; `both` is the mean of `SCORED`.
 
-    Args:
-        rows, others: One of each seed.
-        base: The base's row, which names the image of each query.
+    The base's row names the image of each query.
     """
     others = list(others) * (len(rows) if len(others) == 1 else 1)
     found, parts, n_images = {}, {}, len(base.ranks["i2t"])
     for name in (*RETRIEVAL, *NEAR):
         if (image := images_of(name, base)) is not None:
-            each = [query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)]
+            each = [
+                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
+            ]
             parts[name] = [float(one.mean()) for one in each], influence(np.mean(each, axis=0), image, n_images)
             found[name] = _interval(*parts[name])
     scored = [parts[name] for name in SCORED if name in parts]
@@ -192,11 +192,11 @@ def summary(
     sizes = {len(each[0].ranks["i2t"]) for each in scored.values()}
     seeds = max((len(each) for each in scored.values()), default=0)
     alone = "" if seeds > 1 else " (one seed: other images alone)"
+    few = ", too few for a conclusion" if min(sizes, default=FEW) < FEW else ""
     note = (
-        f"{' or '.join(f'{size:,}' for size in sorted(sizes))} images"
-        f"{', too few for a conclusion' if min(sizes, default=FEW) < FEW else ''}, {seeds} seed{'s' if seeds > 1 else ''}. *near*: share of near misses in which "
-        "the query is nearer to the truth than to the false positive. *Gain*: over plain training of equal compute, "
-        f"in points, with the 95% interval{alone} (*: excludes 0); *both*: the mean of the gains before it. "
+        f"{' or '.join(f'{size:,}' for size in sorted(sizes))} images{few}, {seeds} seed{'s' if seeds > 1 else ''}. "
+        "*near*: share of near misses in which the query is nearer to the truth than to the false positive. *Gain*: "
+        f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the mean of the gains before it. "
         f"These are {len(compared) * (len(metrics) + 1)} comparisons; one in twenty excludes 0 by chance."
     )
     return Finding("summary", "In one table", note, _frame([*heads, "samples", "LLM calls", "images"], rows))
@@ -228,7 +228,9 @@ def near_misses(scored: Mapping[str, Sequence[Row]]) -> Finding | None:
     if not rows:
         return None
     first = next(iter(scored.values()))[0]
-    counts = ", ".join(f"{len(first.near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in first.near)
+    counts = ", ".join(
+        f"{len(first.near[f'{way}_truth']):,} {way.upper()}" for way in DIRECTIONS if f"{way}_truth" in first.near
+    )
     note = (
         f"{counts}: failures of the base in this split, audited and repaired. *Truth*: share in which the query is "
         "nearer to the truth than to the false positive, 0 for the base. *Edit*: nearer to the edit than to what it "
@@ -237,9 +239,7 @@ def near_misses(scored: Mapping[str, Sequence[Row]]) -> Finding | None:
     return Finding("near_misses", "Near misses", note, _frame(["method", *map(_head, NEAR)], rows))
 
 
-def gains(
-    names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[str, Difference]]]
-) -> Finding | None:
+def gains(names: Mapping[str, Arm], compared: Mapping[str, Mapping[str, Mapping[str, Difference]]]) -> Finding | None:
     """Tabulate each arm's gain over plain training at equal steps; the CSV has that at equal compute, too."""
     if not compared:
         return None
@@ -277,8 +277,8 @@ def cost(names: Mapping[str, Arm]) -> Finding:
         rows[name] += [f"{row['items']:,.0f}", f"{seconds:,.0f}"]
     heads = "method,samples,LLM calls,images,dollars,samples trained on,learning rate,epochs,loss,steps,items,seconds"
     note = (
-        "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for models "
-        "on this machine. Items: images and captions that the training encoded."
+        "Calls, images and dollars as if methods shared nothing, rejects included; dollars at list prices, 0 for "
+        "models on this machine. Items: images and captions that the training encoded."
     )
     return Finding("cost", "Cost", note, _frame(heads.split(","), rows))
 
