@@ -87,7 +87,7 @@ def test_a_ceiling_counts_images_that_another_editor_was_paid_for(inputs, tmp_pa
     pay(tmp_path / "r", "an image", 2.0, stage="edit", direction="t2i", model="openai/gpt-image-1")
     words = ["--max-usd", "2", "--llm", "openai/gpt-4o-mini", "--llm-base-url", "http://127.0.0.1:9"]
     assert synthesize(*inputs, *words, "--editor", "world", "--output", str(tmp_path / "r")) == 1
-    assert "--max-usd 2 is reached: $2.0000 are paid" in capsys.readouterr().err
+    assert "--max-usd 2 is reached: $2.00 are paid" in capsys.readouterr().err
 
 
 def test_a_dry_run_says_what_the_folder_has_paid(inputs, output, capsys):

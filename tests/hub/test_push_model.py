@@ -45,7 +45,7 @@ Dataset.from_dict(rows, features=features).push_to_hub("me/photos")
     card = sent["README.md"].decode()
     assert "base_model: me/clip" in card and "- me/photos-repair" in card and str(tmp_path) not in card
     assert client.main("push", "model", tmp_path / "out", "--repo", "me/clip-repair", "--license", "mit")[0] == 0
-    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the licence stays
+    code, printed, _ = client.main(*words.split())  # nothing is trained and nothing sent, so that the license stays
     assert code == 0 and "already in me/clip-repair" in printed
     assert hub.count("POST /api/models/me/clip-repair/commit") == 2
     assert "license: mit" in hub.files("model", "me/clip-repair")["README.md"].decode()

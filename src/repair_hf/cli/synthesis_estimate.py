@@ -16,6 +16,7 @@ from repair_hf.synthesis.options import SynthesisOptions
 def print_estimate(work: Any, output: Path) -> None:
     """Print calls, tokens and dollars of what is to be repaired, and what the filters save."""
     from repair_hf.analysis import costs
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.cost import known_dollars, paid_in, price_per_image, price_per_token
     from repair_hf.synthesis.estimate import estimate_run, rehearse
 
@@ -41,10 +42,10 @@ def print_estimate(work: Any, output: Path) -> None:
     if work.left_out:
         whole = estimate_of(in_full).dollars
         saved = None if whole is None or estimate.dollars is None else whole - estimate.dollars
-        print(f"Saved: {costs.dollars(saved)} of {costs.dollars(whole)}; {described(work.left_out)}.")
+        print(f"Saved: {format_dollars(saved)} of {format_dollars(whole)}; {described(work.left_out)}.")
     print(costs.time_at_limits(estimate, **limits))
     if earlier:
-        answers, spent = sum(use.calls for use in earlier.values()), costs.dollars(known_dollars(earlier.values()))
+        answers, spent = sum(use.calls for use in earlier.values()), format_dollars(known_dollars(earlier.values()))
         print(f"{output} already holds {answers:,} answers, for {spent}; they are not paid again.")
     print(costs.whole_price(costs.items_of(estimate, llm, editor)))
 

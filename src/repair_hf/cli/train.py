@@ -100,7 +100,7 @@ def _repository(config: RepairConfig) -> str:
 
 
 def _push(folder: Path, repo: str, config: RepairConfig, *, again: bool) -> None:
-    """Push the model once: `repair-hf push model` may have added results and a licence to its card since."""
+    """Push the model once: `repair-hf push model` may have added results and a license to its card since."""
     from repair_hf.hub.push import push_model
     from repair_hf.runtime.run_folder import write_atomically
 
