@@ -148,7 +148,7 @@ def test_ceilings_hold_for_all_rounds_together_and_higher_ones_go_on(done, recip
     assert main(words) == 1
     shown = capsys.readouterr()
     assert answers(out) + answers(out / "round-2") == most and f"--ledger {out}" in shown.out
-    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.0000 are paid" in shown.err
+    assert f"{tight / 'synthesize.yaml'} is reached in round 2: {most:,} LLM answers and $0.00 are paid" in shown.err
     write(tight, "synthesize", options | {"max_calls": 2 * most})
     assert main(words) == 0 and answers(out / "round-2") > 5
 
@@ -257,8 +257,8 @@ def test_table_counts_up_and_shows_the_gains():
     ]
     heads, rows = round_rows(rounds)
     assert rows == [
-        ["base", "–", "–", "–", "–", "50.00", "–", "25.00", "–", "–"],
-        ["1", "1,000", "1,000", "7", "7", "52.00", "+2.00", "26.00", "+1.00", "+1.50"],
-        ["2", "500", "1,500", "3", "10", "52.50", "+0.50", "25.50", "-0.50", "+0.00"],
+        ["base", "–", "–", "–", "–", "50.0", "–", "25.0", "–", "–"],
+        ["1", "1,000", "1,000", "7", "7", "52.0", "+2.0", "26.0", "+1.0", "+1.5"],
+        ["2", "500", "1,500", "3", "10", "52.5", "+0.5", "25.5", "-0.5", "+0.0"],
     ]
     assert len(heads) == len(rows[0])

@@ -79,6 +79,7 @@ def run(options: RunOptions) -> None:
 
 def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
     from repair_hf.analysis.rounds import mean_gain, round_rows
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger import BudgetSpent
     from repair_hf.llm.ledger_file import paid_by
     from repair_hf.runtime.run_folder import RunStopped, write_atomically
@@ -93,8 +94,9 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
         except BudgetSpent as error:
             dollars, calls = paid_by(map(Path, rounds.records(number)))
             raise RunStopped(
-                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and ${dollars:.4f} are "
-                "paid in all rounds together. Every answer is kept. Raise `max_usd` or `max_calls` there and rerun."
+                f"The limit in {recipe} is reached in round {number}: {calls:,} LLM answers and "
+                f"{format_dollars(dollars)} are paid in all rounds together. Every answer is kept. Raise `max_usd` or "
+                "`max_calls` there and rerun."
             ) from error
         except NothingRepaired:
             if number == 1:
@@ -111,9 +113,8 @@ def _run_rounds(rounds: _Rounds, options: RunOptions) -> None:
             break
     table = {"recipe": options.recipe, "split": rounds.split, "min_gain": options.min_gain, "stopped": why}
     write_atomically(folder / "rounds.json", json.dumps(table | {"rounds": done}, indent=2) + "\n")
-    heads, rows = round_rows(done)
     print()
-    print_table([head.replace(" ", "\n", 1) for head in heads], rows)
+    print_table(*round_rows(done))
     print(f"evaluated on the split `{rounds.split}`; stopped {why}   -> {folder}")
     if rounds.split == "test" and options.rounds > 1:
         print("The number of rounds was selected on the test split, which biases its metrics; use --split validation.")

@@ -30,7 +30,7 @@ from repair_hf.runtime.stage import Stage
 from repair_hf.synthesis.candidates import link_candidates
 from repair_hf.synthesis.models import (
     check_editor,
-    find_usable_llm,
+    check_llm,
     local_weights,
     open_chat,
     open_editor,
@@ -183,7 +183,7 @@ class Synthesis:
 
 def check_models(llm: LLMOptions, editor: EditorOptions) -> None:
     """Check keys and ids of the models before anything is loaded."""
-    find_usable_llm(llm)
+    check_llm(llm)
     check_editor(editor)
 
 

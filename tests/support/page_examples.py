@@ -1,0 +1,84 @@
+"""One example of each page, with long ids, Japanese and Arabic captions, and empty tables; and what to read in it."""
+
+import json
+import shutil
+from pathlib import Path
+
+from datasets import Dataset
+from PIL import Image
+
+from repair_hf.analysis.live import LiveView
+from repair_hf.analysis.pages import gallery
+from repair_hf.analysis.record_sample import RecordSample, sample_records
+from repair_hf.cli.main import main
+from repair_hf.pairs.dataset import Pairs
+from repair_hf.records.dataset import DROPPED_FEATURES, FEATURES, save_records
+from repair_hf.synthesis.record_builder import RecordBuilder, RepairTask
+from repair_hf.synthesis.sources import SourceImages
+
+LONG = "holiday-photographs/" + "IMG_20240817_193355_" * 6 + ".jpg"
+ODD = ["日本語のキャプション：公園で犬と遊ぶ二人の子供" * 3, "طفلان يلعبان مع كلب في الحديقة الكبيرة", "x" * 200]
+# Texts whose contrast with what lies behind them is below 4.5, by the formula of WCAG 2.
+FAINT = """() => {
+  const parts = text => text.match(/[\\d.]+/g).map(Number);
+  const light = color => color.map(value => value / 255)
+    .map(value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, value, place) => sum + value * [0.2126, 0.7152, 0.0722][place], 0);
+  const behind = node => {
+    for (let at = node; at; at = at.parentElement) {
+      const [r, g, b, alpha = 1] = parts(getComputedStyle(at).backgroundColor);
+      if (alpha === 1) return [r, g, b];
+      if (alpha > 0) throw new Error(`${at.tagName} is half transparent`);
+    }
+    return [255, 255, 255];
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), faint = [];
+  while (texts.nextNode()) {
+    const text = texts.currentNode, node = text.parentElement;
+    if (!text.data.trim() || !node.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
+    const pair = [parts(getComputedStyle(node).color).slice(0, 3), behind(node)].map(light).sort((a, b) => b - a);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${text.data.trim().slice(0, 50)}`);
+  }
+  return faint;
+}"""
+
+
+def write_pages(folder: Path, records_folder: Path, pairs: Pairs, records: Dataset) -> dict[str, Path]:
+    """Write all static pages; return their paths by name."""
+    run, empty = shutil.copytree(records_folder, folder / "run"), folder / "empty"
+    shares = dict.fromkeys(("i2t_R@1", "t2i_R@1", "near_misses_t2i_truth", "near_misses_i2t_truth"), 0.5)
+    metrics = dict.fromkeys(("base", "plain", LONG), shares | {"intervals": dict.fromkeys(shares, [0.25, 0.75])})
+    gain = dict.fromkeys(shares, {"difference": 0.5, "low": 0.25, "high": 0.75})
+    repair = {"model": LONG, "reference": "plain", "differences": gain, "queries": {"t2i": {"repaired": 1}}}
+    (run / "evaluate").mkdir()
+    (run / "evaluate" / "metrics.json").write_text(json.dumps(metrics))
+    (run / "evaluate" / "differences.json").write_text(json.dumps({"repair": [repair]}))
+    no_rows = (Dataset.from_dict(dict.fromkeys(kind, []), features=kind) for kind in (FEATURES, DROPPED_FEATURES))
+    save_records(empty, *no_rows)
+    for place in (run, empty):
+        assert main(["analyze", str(place)]) == 0
+    rows = [odd(row, text) for row, text in zip(sample_records(records, n=6).rows, 2 * ODD, strict=True)]
+    mined = [row | {"margin": 0.125} for row in rows]
+    questions = ["question", "direction", "failures", "of", "share"], [["Are both right?", "t2i", "1", "2", "0.500"]]
+    (folder / "show.html").write_text(gallery(RecordSample(rows, {"t2i": 3, "i2t": 3})))
+    (folder / "mined.html").write_text(gallery(RecordSample(mined, {"t2i": 3, "i2t": 3}), questions))
+    live = LiveView(folder, RecordBuilder(pairs, SourceImages(pairs.images)), total=9, spent=lambda: None)
+    live.write()
+    (folder / "live.html").rename(folder / "live-empty.html")
+    task = RepairTask(dict(direction="t2i", fp_score=0.5, fp_rank=1, gt_score=0.4, gt_rank=2), dict(q=0, gt=0, fp=5))
+    task.candidates = [None, folder / "edit.png"]
+    Image.new("RGB", (40, 30), "red").save(folder / "edit.png")
+    live(task)
+    live.write(is_done=True)
+    reports = {f"report-{place.name}": place / "report" / "report.html" for place in (run, empty)}
+    return reports | {name: folder / f"{name}.html" for name in ("show", "mined", "live", "live-empty")}
+
+
+def odd(row: dict, text: str) -> dict:
+    """A record with a long id, an odd caption and candidates."""
+    kinds = ("q_text",) if row["direction"] == "t2i" else ("gt_text", "fp_text", "edit_text")
+    seen = {"candidate_similarities": [0.9, None, 0.7], "candidate": 0, "edit_instruction": text}
+    if row["direction"] == "t2i":
+        seen["candidate_images"] = [row["edit_image"], None, row["edit_image"]]
+    return row | dict.fromkeys(kinds, text) | dict.fromkeys(("q_id", "gt_id", "fp_id"), LONG) | seen
