@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from repair_hf.analysis.costs import dollars, whole_price
+from repair_hf.analysis.costs import whole_price
+from repair_hf.llm.calls import format_dollars
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import PairsOptions
 from repair_hf.study.cost_tables import published_results
@@ -96,7 +97,7 @@ def test_limits_of_mining_limit_the_estimate(estimator, monkeypatch):
 def test_the_plan_divides_hours_by_gpus_and_not_the_llms(estimator):
     """435,000 images of a second each, 1,015,000 requests at 1,000 a minute, a third of a megabyte an image."""
     rows = plan_rows(estimator, [METHODS["repair"], METHODS["repair-paper"]], trainings=40)
-    price = dollars(estimator.of(METHODS["repair"]).dollars)
+    price = format_dollars(estimator.of(METHODS["repair"]).dollars)
     assert rows == [
         ("1", "120.8", "40.0", "16.9", "160.8", price, "171.2"),
         ("4", "30.2", "10.0", "16.9", "40.2", price, "171.2"),
@@ -130,7 +131,7 @@ def test_the_plan_counts_each_methods_own_models(estimator, monkeypatch, own, sw
     decoded = (29_000 + 2 * 145_000) * 224**2 * 3
     assert row[-1] == f"{(gigabytes * 435_000 * 1e6 / 3 + decoded) / 1e9:,.1f}"
     items = bill(estimator.by_models(methods))
-    assert whole_price(items).startswith(f"Whole price: {dollars(estimator.of_all(methods).dollars)}: ")
+    assert whole_price(items).startswith(f"Whole price: {format_dollars(estimator.of_all(methods).dollars)}: ")
     assert sum(item.number for item in items if item.kind == "images") == pytest.approx(870_000)
     assert {item.model for item in items} == {
         model for each in (own, swap) for model in (each.llm.llm, each.editor.editor)

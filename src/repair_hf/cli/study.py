@@ -112,7 +112,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     """Report a missing or damaged split, model or package before anything is paid, also in a dry run."""
     from repair_hf.evaluation.words import load_parser
     from repair_hf.study.methods.registry import check_installed
-    from repair_hf.synthesis.models import check_editor, find_usable_llm
+    from repair_hf.synthesis.models import check_editor, check_llm
     from repair_hf.synthesis.synthesize import check_models
 
     if not is_drawn:
@@ -127,7 +127,7 @@ def _check(setting: Any, methods: Sequence[Any], options: StudyOptions, *, is_dr
     if setting.spacy_model != "world" and "spacy_model" in means:
         load_parser(setting.spacy_model, noun_chunks=True)
     if "llm" in means:
-        find_usable_llm(setting.llm)
+        check_llm(setting.llm)
     if "editor" in means:
         check_editor(setting.editor, from_text=any(method.draws for method in methods))
     for name in sorted(setting.swapped(methods)):
@@ -205,7 +205,8 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
     """Print calls and dollars of each method and of all together, and the plan by GPUs; return the price's items."""
     import tempfile
 
-    from repair_hf.analysis.costs import dollars, whole_price
+    from repair_hf.analysis.costs import whole_price
+    from repair_hf.llm.calls import format_dollars
     from repair_hf.llm.ledger_file import paid_by
     from repair_hf.pairs.dataset import load_pairs
     from repair_hf.study import estimates
@@ -226,7 +227,7 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
         plan, price = plan_rows(estimator, methods, trainings), bill(estimator.by_models(methods))
     rows = [
         [name, f"{each.llm_calls:,.0f}", f"{each.image_calls:,.0f}", f"{each.prompt_tokens / 1000:,.0f}",
-         f"{each.completion_tokens / 1000:,.0f}", dollars(each.dollars)]
+         f"{each.completion_tokens / 1000:,.0f}", format_dollars(each.dollars)]
         for name, each in needs.items()
     ]  # fmt: skip
     footer = (
@@ -240,7 +241,10 @@ def _dry_run(setting: Any, size: Size, methods: Sequence[Any], trainings: int) -
         _print("Plan for all together", HEADS, plan, _basis(setting, methods, trainings))
     spent, answers = paid_by(products_in(setting.output / "products"))
     if answers:
-        print(f"{setting.output} already holds {answers:,} answers, for {dollars(spent)}; they are not paid again.")
+        print(
+            f"{setting.output} already holds {answers:,} answers, for {format_dollars(spent)}; they are not paid "
+            "again."
+        )
     print(whole_price(price))
     return price
 

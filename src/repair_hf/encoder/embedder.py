@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from huggingface_hub import cached_assets_path
 
-from repair_hf.encoder.pixel_store import PixelStore
 from repair_hf.encoder.preprocessing import Preprocessor
 from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.images import content_digest
@@ -144,9 +143,8 @@ class Embedder(ABC):
         shapes = (len(images), self.dim), (len(places), self.dim)
         if cache_folder is None:
             return in_memory(shapes[0], np.float32, of_images()), in_memory(shapes[1], np.float32, of_texts())
-        draft = pixels.draft if isinstance(pixels, PixelStore) else None
         captions = hashlib.sha256(repr(pairs.captions["caption"][:]).encode()).hexdigest()
-        items = {"images": [content_digest(pairs.images), draft], "texts": [captions]}
+        items = {"images": [content_digest(pairs.images)], "texts": [captions]}
         how, folder = [self.digest, self.precision], Path(cache_folder)
         files = [folder / f"{kind}-{digest(how + some)}.npy" for kind, some in items.items()]
         keep: dict[str, Any] = {

@@ -35,7 +35,7 @@ from repair_hf.evaluation.provenance import provenance
 from repair_hf.evaluation.ranks import load_ranks, rank_table, ranks_by_direction, save_ranks
 from repair_hf.evaluation.retrieval import rank_queries, resample_retrieval, retrieval_metrics
 from repair_hf.evaluation.tables import save_table
-from repair_hf.evaluation.training_data import check_unseen, plain_of_each
+from repair_hf.evaluation.training_data import check_unseen, plain_before
 from repair_hf.pairs.dataset import MAKE_PAIRS, Pairs
 from repair_hf.records.dataset import load_records
 from repair_hf.runtime.options import UserError, expect, fill
@@ -197,7 +197,8 @@ class Evaluation:
         Returns:
             `reference`, the first model; by model the `differences` from it, and numbers of changed `queries` and
             `cases`. `previous` and `repair` are lists of such comparisons with `model` and `reference`: with the model
-            before, and of models trained with records with the last one without. Its name is None if there is none.
+            before, and of models trained with records with those before them without. Its name is None if there is
+            none.
         """
         draws = Draws(len(self.pairs.images), self.options.resamples)
         tables, cases, samples = {}, {}, {}
@@ -227,7 +228,8 @@ class Evaluation:
             "previous": [compare(name, before) for before, name in pairwise(others)],
             "repair": [
                 {"model": name, "reference": None} if plain is None else compare(name, plain)
-                for name, plain in plain_of_each(self.names).items()
+                for name, baselines in plain_before(self.names).items()
+                for plain in baselines or [None]
             ],
         }
 

@@ -19,7 +19,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.study.methods.method import Baseline, Maker, Method, RepairVariant
 from repair_hf.study.setting import Setting
 from repair_hf.study.swaps import Models
-from repair_hf.synthesis.estimate import estimate_run
+from repair_hf.synthesis.estimate import estimate_run, rehearse
 from repair_hf.synthesis.models import find_editor, find_llm, prompts_of
 from repair_hf.synthesis.options import EditorOptions, LLMOptions, SynthesisOptions
 from repair_hf.synthesis.sources import SourceImages
@@ -137,10 +137,9 @@ class Estimator:
         rows = [{"direction": "i2t", "q": q, "fp": self.sample.captions_of((q + 1) % images)[0]} for q in queries]
         rows += [{"direction": "t2i", "q": q, "fp": (int(captions[q]) + 1) % images} for q in queries]
         options = SynthesisOptions(candidates=CANDIDATES, audited=is_audited)
-        estimate = estimate_run(
-            self.sample, rows, model, options, price=token_price, image_price=image_price, prompts=prompts
-        )
-        return estimate, len(queries)
+        rehearsal = rehearse(self.sample, rows, model, options, prompts)
+        mined = dict.fromkeys(("i2t", "t2i"), len(queries))
+        return estimate_run(rehearsal, mined, options, price=token_price, image_price=image_price), len(queries)
 
     def _new(self, variant: RepairVariant, requests: Estimate) -> Estimate:
         """The requests of a variant that RePair has not made already."""

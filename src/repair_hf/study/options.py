@@ -26,6 +26,7 @@ SIZES = {
     "tiny": Size({"train": 32, "validation": 16, "test": 24}, 16, (1e-4,), (0.2,), (1.0,), 16),
     "small": Size({"train": 500, "validation": 300, "test": 300}, None, (1e-4, 3e-4), (1.5,), (1.0,), 64),
     "full": Size({"train": 2000, "validation": 1000, "test": 2000}, None, (3e-4, 1e-4), (3.0, 6.0), (1.0, 0.5), 128),
+    "large": Size({"train": 10000, "validation": 1000, "test": 2000}, None, (3e-4,), (3.0,), (1.0,), 128),
 }
 OWN_DATA = Size(None, None, (1e-5, 5e-6, 2e-6), (5.0,), (0.5, 1.0), 128)
 
@@ -59,9 +60,9 @@ class StudyOptions(Bounded):
         main=True,
     )
     seeds: int = opt(3, "Training runs of each method.", least=1, main=True)
-    size: Literal["tiny", "small", "full"] | None = opt(
+    size: Literal["tiny", "small", "full", "large"] | None = opt(
         None,
-        "Size of the toy world, if --pairs is not given; `tiny` takes seconds. Default: full.",
+        "Toy world, without --pairs: `tiny` takes seconds, `large` has 10,000 training images. Default: full.",
         main=True,
     )
     model: str = opt(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from repair_hf.analysis.costs import Item, dollars, items_of
+from repair_hf.analysis.costs import Item, items_of
+from repair_hf.llm.calls import format_dollars
 from repair_hf.llm.cost import Estimate
 from repair_hf.study.estimates import Estimator
 from repair_hf.study.methods.method import Baseline, Method
@@ -36,7 +37,9 @@ def plan_rows(estimator: Estimator, methods: Sequence[Method], trainings: int) -
     for count in GPUS:
         images, training = image_hours / count, training_hours / count
         hours = (images, training, llm_hours, max(images, llm_hours) + training)
-        rows.append((str(count), *(f"{each:,.1f}" for each in hours), dollars(price), f"{gigabytes / 1e9:,.1f}"))
+        rows.append(
+            (str(count), *(f"{each:,.1f}" for each in hours), format_dollars(price), f"{gigabytes / 1e9:,.1f}")
+        )
     return rows
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from repair_hf.analysis.charts import COLOURS, MUTED, NAMES, chart
+from repair_hf.analysis.charts import COLORS, MUTED, NAMES, chart
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE
 from repair_hf.evaluation.retrieval import DIRECTIONS
@@ -20,7 +20,7 @@ from repair_hf.study.tables import name_of_point
 
 PANELS = ("equal steps", "equal compute")
 LINES = ("-", "--", ":", "-.")
-# Okabe and Ito's, distinguishable with every kind of colour vision.
+# Okabe and Ito's, distinguishable with every kind of color vision.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000")
 
 
@@ -35,7 +35,7 @@ def draw_gains(gains: Finding) -> Finding:
                 rows = gains.data[(gains.data["against"] == against) & (gains.data["metric"] == f"{side}_R@1")]
                 found = 100 * rows.set_index("method").loc[methods, ["difference", "low", "high"]].to_numpy()  # (n, 3)
                 at, (middle, low, high) = np.arange(len(methods)) + 0.3 * (place - 0.5), found.T
-                look = {"fmt": "os"[place], "ms": 3, "lw": 1.2, "color": COLOURS[side], "label": NAMES[side]}
+                look = {"fmt": "os"[place], "ms": 3, "lw": 1.2, "color": COLORS[side], "label": NAMES[side]}
                 axes.errorbar(middle, at, xerr=[middle - low, high - middle], **look)
             axes.axvline(0, color=MUTED, lw=0.8)
             axes.set(title=f"against plain training, {against}", xlabel="points of R@1, 95% interval")

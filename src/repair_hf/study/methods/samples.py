@@ -26,8 +26,7 @@ from repair_hf.pairs.dataset import Pairs
 from repair_hf.pairs.truth import Truth
 from repair_hf.records.index import Groups
 from repair_hf.runtime.run_folder import digest
-from repair_hf.training.fills import Anchors
-from repair_hf.training.sampling import uniforms
+from repair_hf.training.fills import Anchors, uniforms
 
 Part = Literal["rewrite", "variant", "negative", "drawn"]
 PARTS: tuple[Part, ...] = ("rewrite", "variant", "negative", "drawn")

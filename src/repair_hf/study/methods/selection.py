@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from datasets import Dataset
 
-from repair_hf.training.sampling import uniforms
+from repair_hf.training.fills import uniforms
 
 Order = Literal["random", "outranking", "gravest", "slightest", "i2t", "t2i"]
 EPOCH, STREAM = 2**31, 4  # of the draws that decide among equals
