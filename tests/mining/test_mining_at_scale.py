@@ -73,7 +73,7 @@ print(peak - before)
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(pairs_folder, clip_folder, tmp_path):
+def test_two_processes_mine_and_evaluate_as_one(pairs_folder, clip_folder, tmp_path):
     """Also where one of them has nothing to do: a single panel is not shared."""
     images, texts, own = planted(np.random.default_rng(5), 1.0)
     np.savez(tmp_path / "data.npz", images=images, texts=texts, own=own)
