@@ -13,7 +13,8 @@ def test_facts_stand_beside_the_papers_and_a_second_run_measures_nothing(tmp_pat
     command = f"{words} {tmp_path}"
     table = run("facts", command).partition("COCO30K and the toy world")[2]
     found = json.loads((tmp_path / "facts.json").read_text())
-    longer = found.pop("twice the epochs add")
+    longer, overlap = found.pop("twice the epochs add"), found.pop("overlap")
+    assert list(overlap) == ["training", "edits"]
     assert len(found) == 20
     for name in found:
         assert name in table

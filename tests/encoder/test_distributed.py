@@ -20,8 +20,8 @@ from repair_hf.encoder import dual_encoder, embedder, pixel_store
 from repair_hf.pairs.dataset import load_pairs
 from repair_hf.runtime.options import UserError
 from repair_hf.runtime.processes import check_launch
+from repair_hf.training.batches import OneCaptionPerImage
 from repair_hf.training.config import RepairConfig
-from repair_hf.training.sampling import OneCaptionPerImage
 
 ACCELERATE = Path(__file__).parents[2] / "recipes" / "accelerate"
 PAIRS_PER_STEP = 8

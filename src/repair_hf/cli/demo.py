@@ -62,7 +62,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 1000),
+    "full": Size({"train": 1000, "validation": 100, "test": 1000}, 5000, 5, 2.0, 128, 500),
     "tiny": Size({"train": 60, "validation": 20, "test": 30}, 40, 2, 0.2, 16, 100),
 }
 
@@ -143,7 +143,7 @@ def _evaluation(folder: Path, seed: int) -> Path:
 
 def _same_compute_steps(folder: Path, seed: int) -> int:
     """Return how many plain steps encode as much as `repair` did, as the study counts it."""
-    from repair_hf.study.running import compute_ratio
+    from repair_hf.study.plan import compute_ratio
 
     repair, plain = (
         read_json(folder / "train" / f"{name}-{seed}" / "summary.json", needs=("images_per_step", "texts_per_step"))

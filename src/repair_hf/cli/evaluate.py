@@ -108,13 +108,16 @@ def _answer(one: dict[str, Any]) -> str:
             f"Did repair help? {model} was trained with records, and no model before it without. Train a baseline "
             "for as many steps without --records, and name it before."
         )
-    shown = {name: gain for name, gain in one["differences"].items() if name.endswith(("R@1", "_truth", "_edit"))}
-    gains = ", ".join(f"{label(name)} {difference_cell(name, gain).strip()}" for name, gain in shown.items())
+    gains = ", ".join(
+        f"{label(name)} {difference_cell(name, gain).strip()}"
+        for name, gain in one["differences"].items()
+        if name.endswith("R@1") or name.startswith("near_misses")
+    )
     return f"Did repair help? {model} − {reference}: {gains}."
 
 
 def _origin(unseen: dict[str, bool]) -> str:
     known, unknown = ([name for name, is_sure in unseen.items() if is_sure is sure] for sure in (True, False))
-    parts = [f"not trained on by {', '.join(known)}"] if known else []
-    parts += [f"not known for {', '.join(unknown)}: their folders do not say"] if unknown else []
-    return f"Their images and captions: {'; '.join(parts)}."
+    parts = [f"{', '.join(known)} saw none of their images and captions in training."] if known else []
+    parts += [f"Not known for {', '.join(unknown)}: no folder says what it was trained on."] if unknown else []
+    return " ".join(parts)

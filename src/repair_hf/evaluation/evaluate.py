@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from repair_hf.encoder.embedder import Embedder
+from repair_hf.encoder.embedder import Embedder, vectors_folder
 from repair_hf.encoder.opening import Retriever, open_retriever
 from repair_hf.encoder.pixel_store import pixels_for
 from repair_hf.evaluation.comparison import (
@@ -166,10 +166,13 @@ class Evaluation:
         """Rank the queries and judge the cases; save both, and return their metrics with intervals."""
         pairs, resamples = self.pairs, self.options.resamples
         pixels = pixels_for(pairs.images, encoder.preprocessor, self.options)
-        images, texts = encoder.embed_pairs(pairs, pixels=pixels)  # (N, D), (M, D)
-        if not processes().is_main:
+        cache, everyone = None if folder is None else vectors_folder(), processes()
+        images, texts = encoder.embed_pairs(pairs, pixels=pixels, cache_folder=cache)  # (N, D), (M, D)
+        how: Any = {"device": encoder.device, "everyone": everyone}
+        rankings = rank_queries(images, texts, pairs.caption_image, fps=1, **how)
+        if not everyone.is_main:
             return {}
-        table, cases = rank_table(rank_queries(images, texts, pairs.caption_image, fps=1), pairs, name), None
+        table, cases = rank_table(rankings, pairs, name), None
         ranks = ranks_by_direction(table)
         metrics: dict[str, Any] = dict(retrieval_metrics(ranks))
         samples = resample_retrieval(ranks, pairs.caption_image, Draws(len(pairs.images), resamples))

@@ -80,7 +80,7 @@ class RepairWorkers:
                 continue
             for task in group:
                 await self._finish(task)
-                await asyncio.sleep(0)  # answers from the journal come at once; let the other workers run
+                await asyncio.sleep(0)  # answers from the ledger come at once; let the other workers run
 
     async def _audit_together(self, group: list[RepairTask]) -> bool:
         """Audit a group; False if the answer comes with a batch. Without a usable answer each is audited later."""

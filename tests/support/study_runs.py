@@ -1,0 +1,35 @@
+"""Run `repair-hf study` in this process, look at what it wrote, and name what makes its data."""
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from repair_hf.cli.main import main
+from repair_hf.study.methods.method import Baseline, Maker
+from repair_hf.study.methods.registry import load_methods
+
+# LLM calls and images per sample: the paper's arithmetic, measured with our counters.
+PER_SAMPLE = {
+    "vanilla": (0, 0), "negclip": (0, 0), "simclr": (0, 0), "stablerep": (0, 1), "laclip": (1, 0),
+    "tripletclip": (1, 1), "sugarcrepe": (3, 0), "alia": (1, 3), "coco-cf": (3, 3),
+    "repair-i2t": (5, 0), "repair-t2i": (2, 3), "new-pairs": (0, 0),
+}  # fmt: skip
+
+
+def load_makers() -> dict[str, Maker]:
+    """Return the makers of all baselines by name."""
+    baselines = [method for method in load_methods().values() if isinstance(method, Baseline)]
+    return {maker.name: maker for method in baselines for maker in method.parts.values()}
+
+
+def study(*words: str) -> str:
+    """Run the command and return what it printed."""
+    with redirect_stdout(StringIO()) as shown:
+        assert main(["study", *words]) == 0
+    return shown.getvalue()
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    """Return when the results, the answers and the data of methods were written."""
+    found = [folder / "results.parquet", *folder.glob("*/*/summary.json"), *folder.glob("*/*/*.arrow")]
+    return {path: path.stat().st_mtime_ns for path in [*found, *folder.glob("candidates/*/*.png")]}
