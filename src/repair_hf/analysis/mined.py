@@ -108,9 +108,7 @@ def questions(mined: Mined) -> Finding:
         note += " Images were not compared: their vectors are no longer stored."
     shown = pd.DataFrame({"question": list(asked)})
     for way, total in totals.items():
-        shown[f"{way}, of {total:,}"] = [
-            f"{count:,} ({percent(count / total if total else None)})" for count in hits[way]
-        ]
+        shown[f"{way}, of {total:,}"] = [f"{count:,} ({percent(count, total)})" for count in hits[way]]
     return Finding("questions", "Is a repair worth it?", note, shown, data=counts)
 
 

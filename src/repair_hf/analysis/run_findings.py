@@ -64,7 +64,7 @@ def funnel(data: RunData) -> Finding:
         losses = [int(lost.get((way, stage), 0)) for stage in stages]
         mined = int((data.kept["direction"] == way).sum()) + sum(losses)
         table[way] = mined - np.cumsum([0, *losses])
-        table[f"{way}, of mined"] = [percent(left / mined if mined else None) for left in table[way]]
+        table[f"{way}, of mined"] = [percent(left, mined) for left in table[way]]
     note = "A failure is lost at the first stage that rejects it or gives no usable result; see the reasons below."
     return Finding("funnel", "From failures to records", note, table)
 

@@ -155,9 +155,9 @@ def cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def percent(share: float | None) -> str:
-    """Format a share, in percent; a dash for None and NaN."""
-    return NONE if share is None or math.isnan(share) else f"{share:.1%}"
+def percent(part: float, whole: float = 1) -> str:
+    """Format a share, in percent; a dash for NaN and for a share of nothing."""
+    return NONE if math.isnan(part) or not whole else f"{part / whole:.1%}"
 
 
 def interval_rows(measured: Mapping[str, Mapping[str, Any]]) -> Rows:
