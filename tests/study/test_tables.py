@@ -6,9 +6,10 @@ import statistics
 import numpy as np
 import pytest
 
+from repair_hf.study.differences import BOTH, T, Z, differences, images_of, query_values
 from repair_hf.study.plan import SCORED
 from repair_hf.study.results import BASE, Cell, Settings
-from repair_hf.study.tables import BOTH, T, Z, differences, images_of, labels, query_values, tables_of
+from repair_hf.study.tables import labels, tables_of
 from tests.study.made_rows import CAPTIONS, IMAGES, Found, plan, row
 
 BASE_ROW = row(Cell("tiny", BASE, "test"), 0.25)

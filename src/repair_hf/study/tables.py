@@ -1,107 +1,34 @@
 """The tables of a study, from the rows of its results.
 
-R@K and near misses in percent, MRR as a fraction: mean ± standard deviation over seeds. A difference is the mean over
-seeds of the method minus plain training of the same seed, query by query. Its 95% interval covers other images:
-queries of one image count together (cluster-robust standard error). With several seeds it covers other seeds, too: by
-a t-distribution, whose half width is added in quadrature. With one seed it covers images alone, and the note says so.
+R@K and near misses in percent, MRR as a fraction: mean ± standard deviation over seeds. Differences are those of
+`differences`.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from repair_hf.analysis.report import Finding
 from repair_hf.analysis.tables import NONE, label, markdown
-from repair_hf.evaluation.retrieval import DIRECTIONS, KS
+from repair_hf.evaluation.retrieval import DIRECTIONS
 from repair_hf.runtime.run_folder import write_atomically
+from repair_hf.study.differences import BOTH, NEAR, RETRIEVAL, Difference, differences
 from repair_hf.study.plan import SCORED, Arm, Plan
 from repair_hf.study.results import MEASURES, Row
 from repair_hf.study.setting import Setting
 
-RETRIEVAL = tuple(f"{way}_{kind}" for way in DIRECTIONS for kind in (*(f"R@{k}" for k in KS), "MRR"))
-NEAR = tuple(f"{way}_{measure}" for way in DIRECTIONS for measure in MEASURES)
-R1, TRUTH, BOTH = SCORED[:2], SCORED[2:], "both"
-Z = statistics.NormalDist().inv_cdf(0.975)
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5% quantiles, by degrees of freedom from 1
+R1, TRUTH = SCORED[:2], SCORED[2:]
 FEW = 200  # images; with fewer, an interval of R@1 is about ten points wide
 TOY = (
     "The world is a toy: its pictures are drawn, and its LLM and image editor are scripted. The numbers say nothing "
     "about photographs."
 )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference and the bounds of its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        star = "" if self.low <= 0 <= self.high else " *"
-        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{star}"
-
-
-def differences(rows: Sequence[Row], others: Sequence[Row], base: Row) -> dict[str, Difference]:
-    """Compare rows with others of the same seeds, or with one row, by metric; `both` is the mean of `SCORED`.
-
-    The base's row names the image of each query.
-    """
-    others = list(others) * (len(rows) if len(others) == 1 else 1)
-    found, parts, n_images = {}, {}, len(base.ranks["i2t"])
-    for name in (*RETRIEVAL, *NEAR):
-        if (image := images_of(name, base)) is not None:
-            each = [
-                query_values(name, row) - query_values(name, other) for row, other in zip(rows, others, strict=True)
-            ]
-            parts[name] = [float(one.mean()) for one in each], influence(np.mean(each, axis=0), image, n_images)
-            found[name] = _interval(*parts[name])
-    scored = [parts[name] for name in SCORED if name in parts]
-    seeds = [statistics.fmean(each) for each in zip(*(gains for gains, _ in scored), strict=True)]
-    found[BOTH] = _interval(seeds, np.mean([of_image for _, of_image in scored], axis=0))
-    return found
-
-
-def influence(values: np.ndarray, image: np.ndarray, n_images: int) -> np.ndarray:
-    """Return how far each image moves the mean of some queries' values: (Q,), (Q,) to (N,); they sum to 0."""
-    return np.bincount(image, weights=values - values.mean(), minlength=n_images) / len(values)
-
-
-def _interval(gains: Sequence[float], of_image: np.ndarray) -> Difference:
-    """Return the interval of the mean over seeds, see the head of this file."""
-    n, mean = len(of_image), statistics.fmean(gains)
-    half = Z * math.sqrt(float(np.square(of_image).sum()) * n / max(n - 1, 1))
-    if len(gains) > 1:
-        quantile = T[min(len(gains) - 1, len(T)) - 1]
-        half = math.hypot(half, quantile * statistics.stdev(gains) / math.sqrt(len(gains)))
-    return Difference(mean, mean - half, mean + half)
-
-
-def images_of(metric: str, base: Row) -> np.ndarray | None:
-    """Return the image of each query of a metric; None if it was not measured."""
-    way, _, measure = metric.partition("_")
-    if measure in MEASURES:
-        return np.array(base[f"near_{way}_image"], np.int64) if metric in base.near else None
-    caption_image = np.array(base["caption_image"], np.int64)
-    return caption_image if way == "t2i" else np.arange(len(base.ranks["i2t"]))
-
-
-def query_values(metric: str, row: Row) -> np.ndarray:
-    """Return the value of each query, (Q,), whose mean is the metric."""
-    way, _, measure = metric.partition("_")
-    if measure in MEASURES:
-        return row.near[metric].astype(float)
-    return 1 / row.ranks[way] if measure == "MRR" else (row.ranks[way] <= int(measure[2:])).astype(float)
 
 
 def tables_of(plan: Plan) -> list[Finding]:
@@ -196,7 +123,8 @@ def summary(
     note = (
         f"{' or '.join(f'{size:,}' for size in sorted(sizes))} images{few}, {seeds} seed{'s' if seeds > 1 else ''}. "
         "*near*: share of near misses in which the query is nearer to the truth than to the false positive. *Gain*: "
-        f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the mean of the gains before it. "
+        f"over plain training of equal compute, in points, with the 95% interval{alone} (*: excludes 0); *both*: the "
+        "mean of the gains before it. "
         f"These are {len(compared) * (len(metrics) + 1)} comparisons; one in twenty excludes 0 by chance."
     )
     return Finding("summary", "In one table", note, _frame([*heads, "samples", "LLM calls", "images"], rows))
